@@ -1,0 +1,5 @@
+"""``python -m reliq.cli`` is the ``reliq`` command."""
+
+from . import main
+
+main()

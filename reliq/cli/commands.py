@@ -1,0 +1,130 @@
+"""The ``reliq`` command: thin commands over ``reliq.admin``, and the demo."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from reliq._version import __version__
+from reliq.admin import AuditResult, Inspector
+from reliq.errors import ReliqError
+
+from .demo import run_demo
+
+LEAVES = ("acked", "expired", "purged", "dropped", "moved")
+PLACES = ("ready", "delayed", "unacked", "dead")
+
+url_option = click.option(
+    "--url",
+    envvar="RELIQ_URL",
+    required=True,
+    show_envvar=True,
+    help="The broker, for example reliq://localhost:6379/0.",
+)
+prefix_option = click.option(
+    "--prefix",
+    envvar="RELIQ_KEYPREFIX",
+    default="",
+    show_envvar=True,
+    help="The global_keyprefix of the transport options, if one is used.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="reliq")
+def main() -> None:
+    """Look at the queues that reliq keeps, or see it work: reliq demo."""
+
+
+@main.command()
+@click.option("--url", help="Use this broker instead of a private redis-server.")
+@click.option(
+    "--tasks", type=click.IntRange(40, 100_000), default=300, show_default=True, help="How many."
+)
+@click.option("--compare", is_flag=True, help="Run the same over Kombu's own redis:// as well.")
+@json_option
+def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
+    """Kill a Celery worker half way and count what is lost or done twice.
+
+    Exits with 1 if reliq lost a task, ran one twice, or its ledger does not balance.
+    """
+    if importlib.util.find_spec("celery") is None:
+        error = click.ClickException("the demo runs Celery: pip install 'reliq[demo]'")
+        error.exit_code = 2
+        raise error
+    sys.exit(run_demo(url, tasks, compare, as_json))
+
+
+def _inspector(url: str, prefix: str) -> Inspector:
+    return Inspector(url, {"global_keyprefix": prefix} if prefix else None)
+
+
+def _refused(error: ReliqError) -> click.ClickException:
+    refused = click.ClickException(str(error))
+    refused.exit_code = 2
+    return refused
+
+
+@main.command()
+@url_option
+@prefix_option
+@json_option
+def audit(url: str, prefix: str, as_json: bool) -> None:
+    """Check each queue's ledger: every message ever published is accounted for.
+
+    Exits with 1 if a queue does not balance, with 2 if the broker cannot be asked.
+    """
+    try:
+        with _inspector(url, prefix) as inspector:
+            results = inspector.audit()
+    except ReliqError as error:
+        raise _refused(error) from error
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+    else:
+        _print_audit(results)
+    sys.exit(0 if all(result.balanced for result in results) else 1)
+
+
+def _print_audit(results: list[AuditResult]) -> None:
+    table = Table()
+    for name in ("queue", "published", *LEAVES, *PLACES, "difference"):
+        table.add_column(name, justify="left" if name == "queue" else "right")
+    for result in results:
+        numbers = {**result.ledger, **result.counts}
+        cells = [str(numbers.get(name, 0)) for name in ("published", *LEAVES, *PLACES)]
+        table.add_row(result.queue, *cells, str(result.difference))
+    console = Console(soft_wrap=True)
+    console.print(table)
+    wrong = [result.queue for result in results if not result.balanced]
+    if wrong:
+        console.print(f"NOT balanced: {', '.join(wrong)}", markup=False)
+    else:
+        console.print(f"{len(results)} queue(s), all balanced", markup=False)
+
+
+@main.command()
+@url_option
+@prefix_option
+@json_option
+def status(url: str, prefix: str, as_json: bool) -> None:
+    """Show how many messages each queue holds, and in which state."""
+    try:
+        with _inspector(url, prefix) as inspector:
+            found = [inspector.status(queue) for queue in inspector.queues()]
+    except ReliqError as error:
+        raise _refused(error) from error
+    if as_json:
+        click.echo(json.dumps([asdict(queue) for queue in found], indent=2))
+        return
+    table = Table("queue", *PLACES)
+    for queue in found:
+        table.add_row(queue.name, *(str(getattr(queue, place)) for place in PLACES))
+    Console(soft_wrap=True).print(table)

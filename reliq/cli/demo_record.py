@@ -1,0 +1,102 @@
+"""The record of a demo run: what the tasks themselves wrote down.
+
+One file of short lines, opened with O_APPEND, so that a line is written whole
+or not at all whoever else writes and whoever is killed. It is kept outside the
+broker on purpose: the broker is what is being examined.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+READY, RECEIVED, STARTED, FINISHED = "ready", "received", "started", "finished"
+
+
+def now_ms() -> float:
+    """Return milliseconds of a clock that every process of this machine shares."""
+    return time.monotonic_ns() / 1e6
+
+
+def write(path: str, kind: str, worker: str, task: int = -1, value: int = 0) -> None:
+    """Append one line to the record at *path*."""
+    line = f"{kind} {now_ms():.3f} {worker} {task} {value}\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True)
+class TaskHistory:
+    """When, in ms, and by which worker one task was received, started and finished."""
+
+    received: list[tuple[float, str]] = field(default_factory=list)
+    started: list[tuple[float, str]] = field(default_factory=list)
+    finished: list[tuple[float, str]] = field(default_factory=list)
+    lasts_ms: int = 0
+    words: int = 0
+
+
+class Record:
+    """Reads the file as it grows, and answers what happened so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.tasks: dict[int, TaskHistory] = {}
+        self.ready: dict[str, float] = {}
+        self.finished = 0
+
+    def refresh(self) -> bool:
+        """Read what was added; return whether anything was."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return False
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.decode().splitlines():
+            self._take(line)
+        return bool(whole)
+
+    def _take(self, line: str) -> None:
+        kind, at, worker, task, value = line.split()
+        if kind == READY:
+            self.ready[worker] = float(at)
+            return
+        history = self.tasks.setdefault(int(task), TaskHistory())
+        event = (float(at), worker)
+        if kind == RECEIVED:
+            history.received.append(event)
+        elif kind == STARTED:
+            history.started.append(event)
+            history.lasts_ms = int(value)
+        elif kind == FINISHED:
+            self.finished += not history.finished
+            history.finished.append(event)
+            history.words = int(value)
+
+    def running(self, worker: str) -> dict[int, TaskHistory]:
+        """Return the tasks that *worker* started and nobody finished."""
+        return {
+            task: history
+            for task, history in self.tasks.items()
+            if not history.finished and any(by == worker for _, by in history.started)
+        }
+
+    def held(self, worker: str) -> set[int]:
+        """Return the tasks that *worker* received and nobody finished."""
+        return {
+            task
+            for task, history in self.tasks.items()
+            if not history.finished and any(by == worker for _, by in history.received)
+        }

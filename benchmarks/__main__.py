@@ -1,0 +1,6 @@
+"""Makes `python -m benchmarks` work."""
+
+from benchmarks.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,70 @@
+"""Runs a function of this package in a fresh Python process.
+
+Every measured program is a process of its own, the same way for each transport: neither
+inherits imports, threads or garbage from an earlier sample or from the harness.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parent.parent
+END_WITHIN_S = 600.0
+
+
+def command(function: Callable[..., Any], **arguments: Any) -> list[str]:
+    """Return the command line that calls the function in a process of its own."""
+    name = f"{function.__module__}:{function.__qualname__}"
+    return [sys.executable, "-m", "benchmarks.child", name, json.dumps(arguments)]
+
+
+def run(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call the function in a fresh process; return what it returned.
+
+    Arguments and result go through JSON. Whatever the function raises raises here
+    as CalledProcessError, with the traceback on stderr.
+    """
+    done = subprocess.run(
+        command(function, **arguments),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        timeout=END_WITHIN_S,
+        check=True,
+        text=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def start(function: Callable[..., Any], **arguments: Any) -> subprocess.Popen[str]:
+    """Start the function in a fresh process and return the process."""
+    return subprocess.Popen(
+        command(function, **arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Kill a process that `start` started, as abruptly as a crash, and reap it."""
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def main() -> None:
+    """Call the function named by the command line and print its result as JSON."""
+    module, _, name = sys.argv[1].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    result = function(**json.loads(sys.argv[2]))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Counts the tasks that ran, at a cost of well under a microsecond a task.
+
+Each thread of each process keeps a count and two times in 24 bytes of a memory-mapped file of
+its own: no lock, no system call, and what was written survives the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY = "BENCHMARK_RECORD"
+_LAYOUT = struct.Struct("=qqq")
+
+
+_local = threading.local()
+
+
+def _open() -> memoryview[int]:
+    """Map the calling thread's three numbers: tasks, first and last time (monotonic, ns)."""
+    path = Path(os.environ[DIRECTORY]) / f"{os.getpid()}-{threading.get_native_id()}"
+    path.write_bytes(bytes(_LAYOUT.size))
+    with path.open("r+b") as file:
+        numbers = memoryview(mmap.mmap(file.fileno(), _LAYOUT.size)).cast("q")
+    _local.numbers = numbers
+    return numbers
+
+
+def mark() -> None:
+    """Note that a task ran now."""
+    try:
+        numbers = _local.numbers
+    except AttributeError:
+        numbers = _open()
+    now = time.monotonic_ns()
+    if not numbers[0]:
+        numbers[1] = now
+    numbers[2] = now
+    numbers[0] += 1
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What all threads of all processes noted."""
+
+    tasks: int
+    seconds: float
+
+
+def read(directory: Path) -> Ran:
+    """Add up what was noted in the directory so far."""
+    noted = []
+    for path in directory.iterdir():
+        content = path.read_bytes()
+        if len(content) == _LAYOUT.size:
+            noted.append(_LAYOUT.unpack(content))
+    noted = [numbers for numbers in noted if numbers[0]]
+    if not noted:
+        return Ran(0, 0.0)
+    first, last = min(n[1] for n in noted), max(n[2] for n in noted)
+    return Ran(sum(n[0] for n in noted), (last - first) / 1e9)

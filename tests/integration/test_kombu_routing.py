@@ -1,0 +1,195 @@
+"""Which queue gets a message: direct, topic, fanout, the anonymous exchange, none at all."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from kombu import Exchange, Queue
+
+from .kombu_client import Taker, declare, get, publish
+
+
+def bound(connection, exchange, **keys):
+    """Declare one queue per keyword, bound with its key or keys."""
+    for name, bindings in keys.items():
+        for key in [bindings] if isinstance(bindings, str) else bindings:
+            Queue(name, exchange, key)(connection.default_channel).declare()
+
+
+def reached(connection, exchange, routing_key, queues):
+    """Publish once and return the names of the queues that got a copy."""
+    connection.Producer().publish("x", exchange=exchange, routing_key=routing_key)
+    found = set()
+    for queue in queues:
+        while message := get(connection, queue):
+            assert queue not in found, "two copies in one queue"
+            message.ack()
+            found.add(queue)
+    return found
+
+
+def test_direct(client):
+    """A direct exchange routes to every queue bound with exactly that key."""
+    connection = client.connect()
+    bound(connection, Exchange("x", "direct"), one="a", two="a", three="b")
+    assert reached(connection, "x", "a", ["one", "two", "three"]) == {"one", "two"}
+    assert reached(connection, "x", "b", ["one", "two", "three"]) == {"three"}
+    assert reached(connection, "x", "a.b", ["one", "two", "three"]) == set()
+
+
+TOPICS = {
+    "exact": "a.b.c",
+    "star": "a.*.c",
+    "star_end": "a.*",
+    "hash_end": "a.#",
+    "hash": "#",
+    "hash_mid": "a.#.c",
+    "hash_begin": "#.c",
+    "both": "*.#",
+    "dollar": "a.$b",
+}
+
+
+@pytest.mark.parametrize(
+    ("routing_key", "expected"),
+    [
+        ("a.b.c", {"exact", "star", "hash_end", "hash", "hash_mid", "hash_begin", "both"}),
+        ("a.b", {"star_end", "hash_end", "hash", "both"}),
+        ("a.c", {"star_end", "hash_end", "hash", "hash_mid", "hash_begin", "both"}),
+        ("a.x.y.c", {"hash_end", "hash", "hash_mid", "hash_begin", "both"}),
+        ("a", {"hash_end", "hash", "both"}),
+        ("c", {"hash", "hash_begin", "both"}),
+        ("ab.c", {"hash", "hash_begin", "both"}),
+        ("a.$b", {"star_end", "hash_end", "hash", "both", "dollar"}),
+    ],
+)
+def test_topic(client, routing_key, expected):
+    """In a topic binding * is exactly one word and # any number of words, none included."""
+    connection = client.connect()
+    bound(connection, Exchange("x", "topic"), **TOPICS)
+    assert reached(connection, "x", routing_key, TOPICS) == expected
+
+
+def test_topic_two_bindings_one_copy(client):
+    """A queue that matches by two bindings gets one copy."""
+    connection = client.connect()
+    bound(connection, Exchange("x", "topic"), q=["a.*", "#"])
+    assert reached(connection, "x", "a.b", ["q"]) == {"q"}
+
+
+def test_fanout(client):
+    """A fanout exchange puts a copy into every bound queue, whatever the key."""
+    connection = client.connect()
+    bound(connection, Exchange("x", "fanout"), one="", two="ignored", three="")
+    declare(connection, "unbound")
+    queues = ["one", "two", "three", "unbound"]
+    assert reached(connection, "x", "any", queues) == {"one", "two", "three"}
+
+
+def test_fanout_kept_while_the_consumer_is_away(client):
+    """A broadcast waits in the queue of a consumer that is not connected."""
+    connection = client.connect()
+    bound(connection, Exchange("x", "fanout"), away="")
+    connection.release()
+    sender = client.connect()
+    sender.Producer().publish("missed", exchange=Exchange("x", "fanout"))
+    (message,) = Taker(client.connect(), "away", auto_declare=False).take()
+    assert message.payload == "missed"
+    message.ack()
+
+
+def test_fanout_to_live_consumers(client):
+    """Each of two consumers of a broadcast gets its own copy."""
+    sender = client.connect()
+    bound(sender, Exchange("x", "fanout"), one="", two="")
+    takers = [Taker(client.connect(), name, auto_declare=False) for name in ("one", "two")]
+    sender.Producer().publish("all", exchange="x", routing_key="")
+    for taker in takers:
+        assert taker.take_bodies(1) == ["all"]
+
+
+def test_anonymous_exchange(client):
+    """The anonymous exchange routes to the queue that the routing key names."""
+    connection = client.connect()
+    declare(connection, "one")
+    declare(connection, "two")
+    assert reached(connection, "", "two", ["one", "two"]) == {"two"}
+
+
+@pytest.mark.parametrize(("kind", "key"), [("topic", "a.b"), ("fanout", "")])
+def test_a_publisher_that_never_declared_the_exchange(client, kind, key):
+    """An exchange routes as its declared type says, for publishers that only know its name."""
+    bound(client.connect(), Exchange("x", kind), q="a.#" if kind == "topic" else "")
+    publisher = client.connect()
+    assert reached(publisher, "x", key, ["q"]) == {"q"}
+
+
+def test_bindings_made_later_are_seen(client):
+    """A publisher that already routed through an exchange sees a binding made by another."""
+    publisher, other = client.connect(), client.connect()
+    bound(publisher, Exchange("x", "direct"), one="k")
+    assert reached(publisher, "x", "k", ["one"]) == {"one"}
+    bound(other, Exchange("x", "direct"), two="k")
+    assert reached(publisher, "x", "k", ["one", "two"]) == {"one", "two"}
+
+
+def test_unroutable_is_dropped_by_default(client, caplog):
+    """A message that no queue is bound for is dropped, and logged once, naming the way it took."""
+    connection = client.connect()
+    Exchange("lonely", "direct")(connection.default_channel).declare()
+    with caplog.at_level(logging.WARNING, logger="reliq"):
+        connection.Producer().publish("x", exchange="lonely", routing_key="nobody")
+        connection.Producer().publish("x", exchange="lonely", routing_key="nobody")
+    logged = [record.getMessage() for record in caplog.records if "lonely" in record.getMessage()]
+    assert len(logged) == 1
+    assert "nobody" in logged[0]
+    with client.inspector() as inspector:
+        assert inspector.queues() == []
+
+
+def test_unroutable_can_be_an_error(client):
+    """With unroutable="error" it raises a channel error that names exchange and key."""
+    connection = client.connect(unroutable="error")
+    Exchange("lonely", "direct")(connection.default_channel).declare()
+    with pytest.raises(connection.channel_errors, match=r"lonely.*nobody"):
+        connection.Producer().publish("x", exchange="lonely", routing_key="nobody")
+
+
+def test_copies_are_independent(client):
+    """Acking or requeuing the copy in one queue does not touch the copy in another."""
+    connection = client.connect()
+    bound(connection, Exchange("x", "fanout"), one="", two="")
+    connection.Producer().publish("x", exchange="x", routing_key="")
+    first, second = get(connection, "one"), get(connection, "two")
+    assert first.delivery_tag != second.delivery_tag
+    first.requeue()
+    assert client.status("one").ready == 1
+    assert client.status("two").unacked == 1
+    get(connection, "one").ack()
+    assert client.status("two").unacked == 1
+    second.ack()
+    assert client.status("one").ledger["acked"] == client.status("two").ledger["acked"] == 1
+
+
+def test_requeue_after_the_binding_is_gone(client):
+    """A requeued message returns to the queue it came from, not to where it would go now."""
+    connection = client.connect()
+    exchange = Exchange("x", "direct")
+    bound(connection, exchange, one="k")
+    connection.Producer().publish("x", exchange="x", routing_key="k")
+    message = get(connection, "one")
+    Queue("one", exchange, "k")(connection.default_channel).queue_unbind()
+    bound(connection, exchange, two="k")
+    message.requeue()
+    assert get(connection, "one").payload == "x"
+    assert get(connection, "two") is None
+
+
+def test_publish_to_a_queue_and_an_exchange_of_one_name(client):
+    """A queue and an exchange may bear the same name."""
+    connection = client.connect()
+    bound(connection, Exchange("same", "direct"), same="k")
+    publish(connection, "same", "by name")
+    connection.Producer().publish("by key", exchange="same", routing_key="k")
+    assert [get(connection, "same").payload for _ in range(2)] == ["by name", "by key"]

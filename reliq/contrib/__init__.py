@@ -1,0 +1,1 @@
+"""What needs another package, used only where that package is there."""

@@ -1,0 +1,43 @@
+"""What only Celery knows: whether this process is a worker, and whether it forks.
+
+Celery is not a dependency. Nothing here imports it before the application did;
+without it every question has its plain answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+
+class WorkerWatch:
+    """Learns of the Celery worker in this process from Celery's own signal."""
+
+    def __init__(self) -> None:
+        self._consumer: weakref.ref[Any] | None = None
+        self._connected = False
+
+    def connect(self) -> None:
+        """Listen for ``worker_ready``, which Celery sends before the first task is taken."""
+        if not self._connected and "celery.signals" in sys.modules:
+            sys.modules["celery.signals"].worker_ready.connect(self._ready, weak=False)
+            self._connected = True
+
+    def _ready(self, sender: Any = None, **_: Any) -> None:
+        self._consumer = None if sender is None else weakref.ref(sender)
+
+    @property
+    def worker(self) -> bool:
+        """Whether this process is a Celery worker."""
+        return self._consumer is not None and self._consumer() is not None
+
+    @property
+    def forks(self) -> bool:
+        """Whether the worker's pool forks children, so that threads are unwelcome."""
+        consumer = None if self._consumer is None else self._consumer()
+        pool = getattr(consumer, "pool", None)
+        return type(pool).__module__ == "celery.concurrency.prefork"
+
+
+WATCH = WorkerWatch()

@@ -1,0 +1,1 @@
+"""The Redis engine. Only this package imports redis."""

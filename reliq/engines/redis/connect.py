@@ -1,0 +1,137 @@
+"""Connecting to Redis, and the one border where its errors become ours.
+
+redis-py opens the socket (TCP, TLS, Unix), logs in, selects the database and
+names the connection; from then on the socket is :class:`Wire`'s. The only
+private name of redis-py that is touched is ``Connection._sock`` (5.0 to 8.x),
+because a socket that is read without blocking cannot be had in another way.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ...errors import (
+    BrokerRefused,
+    BrokerTimeout,
+    BrokerUnavailable,
+    ConfigurationError,
+    ReliqError,
+)
+from ...options import Options
+
+# Replies that say "not now" or "not here": connecting again can help.
+_UNAVAILABLE = re.compile(
+    r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
+    r"NOAUTH|WRONGPASS|max number of clients|shutting down)\b"
+)
+_HINTS = (
+    ("OOM", "its memory is full: raise maxmemory, or let workers drain the queues"),
+    ("NOPERM", "the user lacks a permission: see the ACL rule in docs/operations.md"),
+    ("MISCONF", "it cannot persist: look at its log and disk"),
+    ("WRONGTYPE", "a key of reliq holds something else: use another database or prefix"),
+    ("unknown command", "reliq needs Redis 6.2 or newer"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker is and how to log in. Its repr shows no password."""
+
+    host: str = "localhost"
+    port: int = 6379
+    db: int = 0
+    path: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """Name the broker in messages: scheme, host and database, nothing secret."""
+        if self.path is not None:
+            return f"reliq-unix://{self.path}/{self.db}"
+        scheme = "reliq" if self.tls is None else "reliqs"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}/{self.db}"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what two addresses must share to be the same broker and user."""
+        return (self.host, self.port, self.db, self.path, self.username, self.password)
+
+
+def translate_reply(text: str, address: Address) -> ReliqError:
+    """Return our error for an error reply of the server."""
+    if _UNAVAILABLE.search(text):
+        return BrokerUnavailable(f"{address} cannot serve now: {text}")
+    hint = next((f" ({hint})" for word, hint in _HINTS if word in text), "")
+    return BrokerRefused(f"{address} refused: {text}{hint}")
+
+
+def translate(exc: BaseException, address: Address, timeout_s: float) -> ReliqError:
+    """Return our error for what a socket or redis-py raised."""
+    if isinstance(exc, ReliqError):
+        return exc
+    if isinstance(exc, (socket.timeout, redis.exceptions.TimeoutError)):
+        return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
+    if isinstance(exc, redis.exceptions.AuthenticationError):
+        return BrokerUnavailable(
+            f"{address} refused the login: check username and password ({exc})"
+        )
+    if isinstance(exc, (OSError, redis.exceptions.ConnectionError)):
+        return BrokerUnavailable(f"{address} is not reachable: {exc}")
+    return translate_reply(str(exc), address)
+
+
+_FAILURES = (OSError, redis.exceptions.RedisError)
+
+
+def dial(address: Address, options: Options, name: str) -> redis.connection.AbstractConnection:
+    """Open a connection, logged in, with *name* in CLIENT LIST; raises BrokerUnavailable."""
+    common: dict[str, Any] = {
+        "db": address.db,
+        "username": address.username,
+        "password": address.password,
+        "client_name": name,
+        "protocol": 2,
+        "socket_timeout": options.socket_connect_timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "health_check_interval": 0,
+    }
+    connection: redis.connection.AbstractConnection
+    if address.path is not None:
+        connection = redis.UnixDomainSocketConnection(path=address.path, **common)
+    else:
+        common.update(
+            host=address.host,
+            port=address.port,
+            socket_connect_timeout=options.socket_connect_timeout,
+            socket_keepalive=options.socket_keepalive,
+        )
+        if address.tls is None:
+            connection = redis.Connection(**common)
+        else:
+            try:
+                connection = redis.SSLConnection(**common, **address.tls)
+            except (TypeError, redis.exceptions.RedisError) as exc:
+                raise ConfigurationError(f"the TLS options of {address} are wrong: {exc}") from exc
+    try:
+        connection.connect()
+    except _FAILURES as exc:
+        connection.disconnect()
+        raise translate(exc, address, options.socket_connect_timeout) from exc
+    return connection
+
+
+def socket_of(connection: redis.connection.AbstractConnection) -> socket.socket:
+    """Return the connection's socket (private in redis-py 5.0 to 8.x, see above)."""
+    sock: socket.socket | None = connection._sock  # noqa: SLF001
+    if sock is None:
+        raise BrokerUnavailable("the connection was closed while it was opened")
+    return sock

@@ -1,0 +1,135 @@
+"""The doorbell of a Redis broker: BLPOP on the bells of the consumed queues.
+
+Its own socket, so that no command ever waits behind a BLPOP. One token wakes one
+consumer; losing a token is harmless, because the wait ends by itself and the
+consumer looks anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...errors import ReliqError
+from .keys import queue_keys
+from .wire import Reply, Wire
+
+
+class RedisDoorbell:
+    """See :class:`reliq.store.Doorbell`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._prefix = wire.options.global_keyprefix
+        self._listening = False
+        self._bells: dict[bytes, str] = {}
+        self.rung: str | None = None
+        self._error: ReliqError | None = None
+        self._waiter: tuple[int, int] | None = None
+        self._waiter_pid = 0
+        self._waking = threading.Lock()
+
+    @property
+    def listening(self) -> bool:
+        """Whether a BLPOP is under way."""
+        return self._listening and self._wire.alive
+
+    @property
+    def client_id(self) -> int:
+        """The id that CLIENT UNBLOCK takes to end the BLPOP."""
+        return self._wire.client_id
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the bell rings."""
+        return self._wire.fileno()
+
+    def listen(self, queues: Sequence[str], timeout_s: float) -> None:
+        """Send the BLPOP, unless one is under way; raises BrokerUnavailable."""
+        if self.listening:
+            return
+        bells = [queue_keys(self._prefix, queue).bell for queue in queues]
+        self._bells = {bell.encode(): queue for bell, queue in zip(bells, queues, strict=True)}
+        self.rung = None
+        # Zero would mean for ever; a ms is the least that Redis tells apart from it.
+        command = ("BLPOP", *bells, f"{max(timeout_s, 0.001):.3f}")
+        self._listening = True
+        try:
+            self._wire.post(command, self._rung, patience_s=timeout_s)
+        except ReliqError:
+            self._listening = False
+            raise
+
+    def _rung(self, reply: Reply) -> None:
+        self._listening = False
+        if isinstance(reply, ReliqError):
+            self._error = reply
+        elif reply is not None:
+            self.rung = self._bells.get(reply[0])
+
+    def receive(self) -> bool:
+        """Take what has come; True when the wait is over. Raises BrokerUnavailable."""
+        self._wire.receive(0.0)
+        self._raise()
+        return not self._listening
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the bell, :meth:`wake` or *timeout_s*; True when it rang."""
+        if not self.receive():
+            reader = self._open_waiter()
+            poller = select.poll()
+            poller.register(reader, select.POLLIN)
+            poller.register(self._wire.fileno(), select.POLLIN)
+            for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000):
+                if fd == reader:
+                    with suppress(BlockingIOError):
+                        os.read(reader, 4096)
+            self._wire.check()
+        return self.receive()
+
+    def wake(self) -> None:
+        """End another thread's :meth:`wait` now."""
+        with self._waking:
+            if self._waiter is not None and self._waiter_pid == os.getpid():
+                with suppress(BlockingIOError, OSError):
+                    os.write(self._waiter[1], b"\0")
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if the BLPOP is overdue."""
+        self._wire.check()
+        self._raise()
+
+    def close(self) -> None:
+        """Close the socket and the pipe; a token on its way is lost, which is harmless."""
+        self._wire.close()
+        self._listening = False
+        self._error = None
+        with self._waking:
+            self._close_waiter()
+
+    def __del__(self) -> None:
+        """Give the pipe back where nobody closed the doorbell."""
+        self._close_waiter()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _open_waiter(self) -> int:
+        with self._waking:
+            if self._waiter is None or self._waiter_pid != os.getpid():
+                self._close_waiter()
+                self._waiter = os.pipe()
+                self._waiter_pid = os.getpid()
+                for fd in self._waiter:
+                    os.set_blocking(fd, False)
+            return self._waiter[0]
+
+    def _close_waiter(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        for fd in waiter or ():
+            with suppress(OSError):
+                os.close(fd)

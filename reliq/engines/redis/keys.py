@@ -1,0 +1,90 @@
+"""Every Redis key that reliq uses, its type beside it. Pure functions.
+
+Keys of one queue carry the hash tag ``{queue}``, so a script touches one slot.
+A brace in a queue name would end the hash tag early and is percent-escaped.
+
+messages        tag -> envelope, in every state
+ready           tag -> rank * 2**45 + sequence: strict priority, FIFO inside it
+delayed         tag -> due, server ms
+unacked_index   tag -> lease deadline, server ms
+unacked         tag -> lease record "token|score|expires|consumer"
+deliveries      tag -> failed deliveries; 0: was returned in order; absent: never delivered
+expiry          tag -> expires, server ms; only ready or delayed messages with a TTL
+dead, dead_info tag -> died, server ms; tag -> msgpack of reason, count, consumer, error
+bell            at most one token: "there may be something to take"
+stats           the ledger's counters, and the sequence of lease tokens
+meta            the queue's arguments (msgpack) and what scripts need of them
+consumers       consumer id -> how many subscriptions it has on the queue
+unacked_mutex   holder of the current restore_visible pass; lapses by itself
+publisher:<id>  numbers of publishes that this publisher may still retry; expires
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class QueueKeys(NamedTuple):
+    """The keys of one queue."""
+
+    messages: str  # HASH
+    ready: str  # ZSET
+    delayed: str  # ZSET
+    unacked_index: str  # ZSET
+    unacked: str  # HASH
+    deliveries: str  # HASH
+    expiry: str  # ZSET
+    dead: str  # ZSET
+    dead_info: str  # HASH
+    bell: str  # LIST
+    stats: str  # HASH
+    meta: str  # HASH
+    consumers: str  # HASH
+    unacked_mutex: str  # STRING
+
+
+def escape(name: str) -> str:
+    """Return *name* without braces, reversibly."""
+    return name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+
+
+def queue_key(prefix: str, queue: str, part: str) -> str:
+    """Return the key of one *part* of *queue*."""
+    return f"{prefix}reliq:{{{escape(queue)}}}:{part}"
+
+
+@lru_cache(maxsize=4096)
+def queue_keys(prefix: str, queue: str) -> QueueKeys:
+    """Return all keys of *queue*."""
+    return QueueKeys(*(queue_key(prefix, queue, part) for part in QueueKeys._fields))
+
+
+def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
+    """Return the key of one publisher's unresolved publish numbers in *queue*."""
+    return queue_key(prefix, queue, f"publisher:{publisher_id}")
+
+
+def queues(prefix: str) -> str:  # SET of queue names
+    """Return the key of the set of all queues."""
+    return f"{prefix}reliq:queues"
+
+
+def exchanges(prefix: str) -> str:  # HASH name -> msgpack of its declaration
+    """Return the key of the declared exchanges."""
+    return f"{prefix}reliq:exchanges"
+
+
+def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "version"
+    """Return the key of the bindings of *exchange*, with the table's version."""
+    return f"{prefix}reliq:bindings:{{{escape(exchange)}}}"
+
+
+def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
+    """Return the key of the register of consumers."""
+    return f"{prefix}reliq:consumers"
+
+
+def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL
+    """Return the key of one consumer's record."""
+    return f"{prefix}reliq:consumer:{consumer_id}"

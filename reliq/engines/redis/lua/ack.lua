@@ -1,0 +1,44 @@
+-- ack: finishes messages, whoever holds their lease and wherever they are.
+--
+-- A late ack is as good as one in time: the work is done. It cancels a pending
+-- redelivery and takes the message out of the dead letters. Acking twice is harmless.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] unacked_index (ZSET)
+-- KEYS[3] unacked (HASH)
+-- KEYS[4] deliveries (HASH)
+-- KEYS[5] stats (HASH)
+-- KEYS[6] ready (ZSET)
+-- KEYS[7] delayed (ZSET)
+-- KEYS[8] expiry (ZSET)
+-- KEYS[9] dead (ZSET)
+-- KEYS[10] dead_info (HASH)
+--
+-- ARGV[1..] tag (delivery tags)
+--
+-- Returns how many messages were still in the broker.
+-- Redis 6.2 or newer.
+local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats, ready, delayed, expiry, dead, dead_info =
+  KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+
+local leased = redis.call('ZREM', unacked_index, unpack(ARGV))
+local found = redis.call('HDEL', messages, unpack(ARGV))
+if leased > 0 then
+  redis.call('HDEL', unacked, unpack(ARGV))
+end
+if redis.call('EXISTS', deliveries) == 1 then
+  redis.call('HDEL', deliveries, unpack(ARGV))
+end
+if found > leased then
+  -- Some had been returned already: they wait, or have been given up on.
+  redis.call('ZREM', ready, unpack(ARGV))
+  redis.call('ZREM', delayed, unpack(ARGV))
+  redis.call('ZREM', expiry, unpack(ARGV))
+  redis.call('ZREM', dead, unpack(ARGV))
+  redis.call('HDEL', dead_info, unpack(ARGV))
+end
+if found > 0 then
+  redis.call('HINCRBY', stats, 'acked', found)
+end
+return found

@@ -1,0 +1,25 @@
+-- bind: changes the bindings of an exchange and their version, together.
+--
+-- KEYS[1] bindings (HASH)
+--
+-- ARGV[1] bound (1: add; 0: remove)
+-- ARGV[2..] binding (msgpack of routing key and queue)
+--
+-- Returns how many bindings changed.
+-- Redis 6.2 or newer.
+local bindings = KEYS[1]
+local bound = ARGV[1] == '1'
+
+local changed = 0
+for i = 2, #ARGV do
+  if bound then
+    changed = changed + redis.call('HSETNX', bindings, ARGV[i], '')
+  else
+    changed = changed + redis.call('HDEL', bindings, ARGV[i])
+  end
+end
+if changed > 0 or redis.call('HEXISTS', bindings, 'version') == 0 then
+  local clock = redis.call('TIME')
+  redis.call('HSET', bindings, 'version', clock[1] .. '.' .. clock[2])
+end
+return changed

@@ -1,0 +1,56 @@
+-- dead_letter: gives up on leased messages and keeps them for inspection.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] unacked_index (ZSET)
+-- KEYS[3] unacked (HASH)
+-- KEYS[4] deliveries (HASH)
+-- KEYS[5] dead (ZSET)
+-- KEYS[6] dead_info (HASH)
+-- KEYS[7] stats (HASH)
+--
+-- ARGV[1] reason ("rejected", "undecodable", ...)
+-- ARGV[2] error (text; may be empty)
+-- ARGV[3] dead_letter_max (messages kept; the oldest go first, counted as dropped)
+-- ARGV[4..] tag, token (pairs: delivery tag, lease token)
+--
+-- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
+-- Redis 6.2 or newer.
+local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local dead, dead_info, stats = KEYS[5], KEYS[6], KEYS[7]
+local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local refused, died = {}, 0
+for i = 4, #ARGV, 2 do
+  local tag, token = ARGV[i], ARGV[i + 1]
+  local record = redis.call('HGET', unacked, tag)
+  local held, owner
+  if record then
+    held, owner = string.match(record, '^(%d+)|[^|]*|[^|]*|(.*)$')
+  end
+  if held == token then
+    local count = redis.call('HGET', deliveries, tag) or '0'
+    -- Removing first keeps this possible when memory is full.
+    redis.call('ZREM', unacked_index, tag)
+    redis.call('ZADD', dead, now, tag)
+    redis.call('HSET', dead_info, tag, reason .. '|' .. count .. '|' .. owner .. '|' .. err)
+    redis.call('HDEL', unacked, tag)
+    died = died + 1
+  else
+    refused[#refused + 1] = tag
+  end
+end
+if died > 0 then
+  redis.call('HINCRBY', stats, 'dead_lettered', died)
+  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
+  if over > 0 then
+    local surplus = redis.call('ZRANGE', dead, 0, over - 1)
+    redis.call('ZREM', dead, unpack(surplus))
+    redis.call('HDEL', dead_info, unpack(surplus))
+    redis.call('HDEL', deliveries, unpack(surplus))
+    redis.call('HDEL', messages, unpack(surplus))
+    redis.call('HINCRBY', stats, 'dropped', #surplus)
+  end
+end
+return refused

@@ -1,0 +1,41 @@
+-- declare: creates a queue with its arguments, or says that it exists.
+--
+-- KEYS[1] meta (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] consumers (HASH)
+--
+-- ARGV[1] passive (1: only look)
+-- ARGV[2] arguments (msgpack of the declaration, compared byte by byte)
+-- ARGV[3..] field, value (pairs for meta: message_ttl, expires, lease, auto_delete ...)
+--
+-- Returns {0 not found, 1 existed, 2 created, 3 exists with other arguments,
+--   ready and delayed messages, consumers, arguments as stored}
+-- Redis 6.2 or newer.
+local meta, ready, delayed, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local passive, arguments = ARGV[1] == '1', ARGV[2]
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local stored = redis.call('HMGET', meta, 'exists', 'arguments')
+local outcome = 1
+if not stored[1] and passive then
+  return {0, 0, 0, ''}
+end
+if not passive then
+  if stored[2] and stored[2] ~= arguments then
+    outcome = 3
+  elseif not stored[2] then
+    -- A queue that a publish created has no arguments yet and takes these.
+    redis.call('HSET', meta, 'exists', '1', 'arguments', arguments)
+    if #ARGV > 2 then
+      redis.call('HSET', meta, unpack(ARGV, 3))
+    end
+    outcome = stored[1] and 1 or 2
+  end
+  if outcome ~= 3 then
+    redis.call('HSET', meta, 'used_at', now)
+  end
+end
+return {outcome, redis.call('ZCARD', ready) + redis.call('ZCARD', delayed),
+  redis.call('HLEN', consumers), stored[2] or arguments}

@@ -1,0 +1,55 @@
+-- delete_queue: deletes a queue and everything in it, if the conditions hold.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] unacked (HASH)
+-- KEYS[6] deliveries (HASH)
+-- KEYS[7] expiry (ZSET)
+-- KEYS[8] dead (ZSET)
+-- KEYS[9] dead_info (HASH)
+-- KEYS[10] bell (LIST)
+-- KEYS[11] stats (HASH)
+-- KEYS[12] meta (HASH)
+-- KEYS[13] consumers (HASH)
+-- KEYS[14] unacked_mutex (STRING)
+--
+-- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
+-- ARGV[2] if_unused (1: refuse while it has consumers)
+-- ARGV[3] if_idle (1: only when x-expires has passed without consumer or use)
+--
+-- Returns {outcome, n}: 1 deleted with n messages in it; 0 not found; -1 not empty (n messages);
+--   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires)
+-- Redis 6.2 or newer.
+local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
+
+if redis.call('EXISTS', meta) == 0 then
+  return {0, 0}
+end
+local waiting = redis.call('ZCARD', ready) + redis.call('ZCARD', delayed)
+if if_empty and waiting > 0 then
+  return {-1, waiting}
+end
+local users = redis.call('HLEN', consumers)
+if if_unused and users > 0 then
+  return {-2, users}
+end
+if if_idle then
+  local idle = redis.call('HMGET', meta, 'expires', 'used_at')
+  if not idle[1] then
+    return {-3, -1}
+  end
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local left = (users > 0 and now or tonumber(idle[2] or now)) + idle[1] - now
+  if left > 0 then
+    return {-3, left}
+  end
+end
+redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
+  dead, dead_info, bell, stats, meta, consumers, mutex)
+return {1, waiting}

@@ -1,0 +1,23 @@
+-- heartbeat: a consumer says that it lives, and learns which queues may have expired.
+--
+-- KEYS[1] consumers (ZSET)
+-- KEYS[2] consumer (HASH)
+-- KEYS[3] queues (ZSET)
+--
+-- ARGV[1] id (of the consumer)
+-- ARGV[2] ttl (ms that the record outlives the last heartbeat)
+-- ARGV[3..] field, value (pairs for the record: host, pid, client_id, run_id, queues ...)
+--
+-- Returns the names of queues whose x-expires is to be looked at now.
+-- Redis 6.2 or newer.
+local consumers, consumer, queues = KEYS[1], KEYS[2], KEYS[3]
+local id, ttl = ARGV[1], tonumber(ARGV[2])
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('HSET', consumer, unpack(ARGV, 3))
+redis.call('PEXPIRE', consumer, ttl)
+redis.call('ZADD', consumers, now, id)
+-- Those who stopped long ago and did not say goodbye.
+redis.call('ZREMRANGEBYSCORE', consumers, '-inf', now - 10 * ttl)
+return redis.call('ZRANGEBYSCORE', queues, 1, now, 'LIMIT', 0, 20)

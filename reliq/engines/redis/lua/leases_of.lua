@@ -1,0 +1,23 @@
+-- leases_of: lists the leases of one consumer, a part of the hash at a time.
+--
+-- KEYS[1] unacked (HASH)
+--
+-- ARGV[1] consumer (id, or the beginning of one)
+-- ARGV[2] cursor (0 to begin)
+-- ARGV[3] count (entries looked at, about)
+--
+-- Returns {next cursor or "0", tag, token, tag, token, ...}
+-- Redis 6.2 or newer.
+local unacked = KEYS[1]
+local consumer, cursor, count = ARGV[1], ARGV[2], ARGV[3]
+
+local page = redis.call('HSCAN', unacked, cursor, 'COUNT', count)
+local result = {page[1]}
+for i = 1, #page[2], 2 do
+  local token, owner = string.match(page[2][i + 1], '^(%d+)|[^|]*|[^|]*|(.*)$')
+  if owner and string.sub(owner, 1, #consumer) == consumer then
+    result[#result + 1] = page[2][i]
+    result[#result + 1] = token
+  end
+end
+return result

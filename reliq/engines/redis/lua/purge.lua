@@ -1,0 +1,31 @@
+-- purge: removes messages that wait (ready or delayed), some at a time.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] deliveries (HASH)
+-- KEYS[5] expiry (ZSET)
+-- KEYS[6] stats (HASH)
+--
+-- ARGV[1] batch (messages at most)
+--
+-- Returns how many were removed; 0 when none is left.
+-- Redis 6.2 or newer.
+local messages, ready, delayed = KEYS[1], KEYS[2], KEYS[3]
+local deliveries, expiry, stats = KEYS[4], KEYS[5], KEYS[6]
+local batch = tonumber(ARGV[1])
+
+local source = ready
+local tags = redis.call('ZRANGE', ready, 0, batch - 1)
+if #tags == 0 then
+  source = delayed
+  tags = redis.call('ZRANGE', delayed, 0, batch - 1)
+end
+if #tags > 0 then
+  redis.call('ZREM', source, unpack(tags))
+  redis.call('ZREM', expiry, unpack(tags))
+  redis.call('HDEL', deliveries, unpack(tags))
+  redis.call('HDEL', messages, unpack(tags))
+  redis.call('HINCRBY', stats, 'purged', #tags)
+end
+return #tags

@@ -1,0 +1,39 @@
+-- renew: extends leases that are still held, or ends them now (lease 0).
+--
+-- KEYS[1] unacked_index (ZSET)
+-- KEYS[2] unacked (HASH)
+-- KEYS[3] meta (HASH)
+--
+-- ARGV[1] lease (ms from now; 0: the lease ends now)
+-- ARGV[2..] tag, token (pairs: delivery tag, lease token)
+--
+-- Returns the tags whose lease is lost: another consumer has it, or the message is gone.
+-- Redis 6.2 or newer.
+local unacked_index, unacked, meta = KEYS[1], KEYS[2], KEYS[3]
+local lease = tonumber(ARGV[1])
+
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('ZREM', unacked_index, '')
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+if lease > 0 then
+  lease = tonumber(redis.call('HGET', meta, 'lease') or lease)
+end
+local tags = {}
+for i = 2, #ARGV, 2 do
+  tags[#tags + 1] = ARGV[i]
+end
+local records = redis.call('HMGET', unacked, unpack(tags))
+local extended, lost = {}, {}
+for i, tag in ipairs(tags) do
+  if records[i] and string.match(records[i], '^%d+') == ARGV[2 * i + 1] then
+    extended[#extended + 1] = now + lease
+    extended[#extended + 1] = tag
+  else
+    lost[#lost + 1] = tag
+  end
+end
+if #extended > 0 then
+  redis.call('ZADD', unacked_index, 'XX', unpack(extended))
+end
+return lost

@@ -1,0 +1,108 @@
+-- reserve: promotes what is due, drops what has expired, and leases up to n messages.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] unacked (HASH)
+-- KEYS[6] deliveries (HASH)
+-- KEYS[7] expiry (ZSET)
+-- KEYS[8] bell (LIST)
+-- KEYS[9] stats (HASH)
+-- KEYS[10] meta (HASH)
+--
+-- ARGV[1] n (messages at most; 0: only promote, expire and ring)
+-- ARGV[2] lease (ms)
+-- ARGV[3] consumer (id)
+-- ARGV[4] no_ack (1: the messages are finished as they are taken)
+--
+-- Returns {ms until the next delayed message is due or -1, lease in ms,
+--   1 when messages are left ready, first token, tags, envelopes, counts}
+-- where a count is the failed deliveries, or -1 for a message never delivered.
+-- Redis 6.2 or newer.
+local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local deliveries, expiry, bell, stats, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local flags = redis.call('HMGET', meta, 'paused', 'lease')
+if flags[2] then
+  lease = tonumber(flags[2])
+end
+
+-- Expired messages leave first, so that none of them is promoted or leased.
+local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 200)
+if #overdue > 0 then
+  redis.call('ZREM', expiry, unpack(overdue))
+  redis.call('ZREM', ready, unpack(overdue))
+  redis.call('ZREM', delayed, unpack(overdue))
+  redis.call('HDEL', messages, unpack(overdue))
+  redis.call('HDEL', deliveries, unpack(overdue))
+  redis.call('HINCRBY', stats, 'expired', #overdue)
+end
+
+local next_due = -1
+local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, 200)
+if #due > 0 then
+  redis.call('ZREM', delayed, unpack(due))
+  -- A promoted message queues behind what is ready at its rank now.
+  local promoted = redis.call('HINCRBY', meta, 'promoted', #due) - #due
+  local sequence = redis.call('HGET', stats, 'published') + promoted
+  local scored = {}
+  for i, tag in ipairs(due) do
+    local rank = tonumber(string.sub(tag, 1, 2), 16)
+    scored[2 * i - 1] = rank * 35184372088832 + sequence + i
+    scored[2 * i] = tag
+  end
+  redis.call('ZADD', ready, unpack(scored))
+end
+local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+if head[2] then
+  next_due = math.max(0, head[2] - now)
+end
+
+local tags, envelopes, counts, token = {}, {}, {}, 0
+if n > 0 and not flags[1] then
+  local popped = redis.call('ZPOPMIN', ready, n)
+  for i = 1, #popped, 2 do
+    tags[#tags + 1] = popped[i]
+  end
+  if #tags > 0 then
+    envelopes = redis.call('HMGET', messages, unpack(tags))
+    local expires = {}
+    if redis.call('EXISTS', expiry) == 1 then
+      expires = redis.call('ZMSCORE', expiry, unpack(tags))
+      redis.call('ZREM', expiry, unpack(tags))
+    end
+    if redis.call('EXISTS', deliveries) == 1 then
+      counts = redis.call('HMGET', deliveries, unpack(tags))
+    end
+    for i = 1, #tags do
+      counts[i] = counts[i] and tonumber(counts[i]) or -1
+    end
+    if no_ack then
+      redis.call('HDEL', messages, unpack(tags))
+      redis.call('HDEL', deliveries, unpack(tags))
+      redis.call('HINCRBY', stats, 'acked', #tags)
+    else
+      token = redis.call('HINCRBY', stats, 'token', #tags) - #tags + 1
+      local index, records = {}, {}
+      for i, tag in ipairs(tags) do
+        index[2 * i - 1] = now + lease
+        index[2 * i] = tag
+        records[2 * i - 1] = tag
+        records[2 * i] = string.format(
+          '%d|%s|%s|%s', token + i - 1, popped[2 * i], expires[i] or '', consumer)
+      end
+      redis.call('ZADD', unacked_index, unpack(index))
+      redis.call('HSET', unacked, unpack(records))
+    end
+  end
+end
+
+local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
+if left == 1 and redis.call('LLEN', bell) == 0 then
+  redis.call('RPUSH', bell, '1')
+end
+return {next_due, lease, left, token, tags, envelopes, counts}

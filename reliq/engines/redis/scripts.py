@@ -1,0 +1,40 @@
+"""The Lua scripts, loaded from the package, and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import NamedTuple
+
+
+class Script(NamedTuple):
+    """One script: what EVAL sends, and the digest that EVALSHA sends instead."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def load(name: str) -> Script:
+    """Return the script in ``lua/<name>.lua``."""
+    text = (resources.files("reliq.engines.redis") / "lua" / f"{name}.lua").read_text("utf-8")
+    # SHA1 names a script in Redis's cache; it protects nothing here.
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ACK = load("ack")
+ATTACH = load("attach")
+BIND = load("bind")
+DEAD_LETTER = load("dead_letter")
+DECLARE = load("declare")
+DELETE_QUEUE = load("delete_queue")
+HEARTBEAT = load("heartbeat")
+LEASES_OF = load("leases_of")
+LIST_QUEUE = load("list_queue")
+PUBLISH = load("publish")
+PURGE = load("purge")
+RELEASE = load("release")
+RENEW = load("renew")
+RESERVE = load("reserve")
+RESTORE_VISIBLE = load("restore_visible")
+STATUS = load("status")

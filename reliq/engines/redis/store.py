@@ -1,0 +1,536 @@
+"""The Redis engine: one method per script builds keys and arguments and reads the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from ...errors import BrokerRefused, ReliqError
+from ...options import Options
+from ...store import (
+    DeadLetter,
+    Delivery,
+    ExchangeTable,
+    How,
+    Lease,
+    Liveness,
+    OnResult,
+    Publication,
+    PublishReply,
+    QueueDeclared,
+    QueueDeleted,
+    QueueStatus,
+    Reservation,
+    Restored,
+)
+from . import keys, scripts
+from .connect import Address
+from .doorbell import RedisDoorbell
+from .keys import QueueKeys, queue_keys
+from .wire import Command, Reply, Wire
+
+T = TypeVar("T")
+
+_PUBLISHER_KEPT_MS = 86_400_000
+# A script handles at most so many messages a call, so that it takes well under 5 ms.
+_BATCH = 200
+_DECLARED = ("missing", "existed", "created", "differs")
+_DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_idle"}
+
+
+def _then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply], None]:
+    """Return a reply handler that parses what is not an error."""
+
+    def on_reply(reply: Reply) -> None:
+        on_result(reply if isinstance(reply, ReliqError) else parse(reply))
+
+    return on_reply
+
+
+def _texts(items: Iterable[bytes]) -> list[str]:
+    return [item.decode() for item in items]
+
+
+def _flat(leases: Iterable[Lease]) -> list[str]:
+    return [part for lease in leases for part in lease]
+
+
+def _batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    for start in range(0, len(items), _BATCH):
+        yield items[start : start + _BATCH]
+
+
+class RedisStore:
+    """See :class:`reliq.store.Store`. Two sockets: commands and doorbell."""
+
+    def __init__(self, address: Address, options: Options, consumer: str) -> None:
+        self.consumer = consumer
+        self.options = options
+        self._prefix = options.global_keyprefix
+        name = f"{options.client_name}:{consumer}"
+        self._wire = Wire(address, options, name)
+        self.doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
+        self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
+
+    def _keys(self, queue: str) -> QueueKeys:
+        return queue_keys(self._prefix, queue)
+
+    # -- the connection
+
+    @property
+    def alive(self) -> bool:
+        """Whether the command socket is open and has not failed."""
+        return self._wire.alive
+
+    @property
+    def epoch(self) -> int:
+        """How often the command socket was opened."""
+        return self._wire.dials
+
+    def connect(self) -> None:
+        """Open the command socket unless it is open; raises BrokerUnavailable."""
+        self._wire.connect()
+
+    def close(self) -> None:
+        """Close both sockets; what was posted gets a BrokerUnavailable."""
+        self.doorbell.close()
+        self._wire.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for replies."""
+        return self._wire.fileno()
+
+    def receive(self) -> None:
+        """Read replies that have come, without waiting."""
+        self._wire.receive(0.0)
+
+    def settle(self) -> None:
+        """Wait for the replies of all that was posted."""
+        self._wire.settle()
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if a reply is overdue."""
+        self._wire.check()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something posted has no answer yet."""
+        return self._wire.waiting
+
+    def server(self) -> tuple[str, str]:
+        """Return (this connection's client id, the server's run id or "")."""
+        try:
+            info: bytes = self._wire.call(("INFO", "server"))
+        except BrokerRefused:
+            info = b""
+        fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
+        return str(self._wire.client_id), fields.get(b"run_id", b"").decode()
+
+    # -- publishing
+
+    def _publish_command(self, item: Publication) -> Command:
+        k = self._keys(item.queue)
+        publisher = keys.publisher(self._prefix, item.queue, item.publisher)
+        return (
+            "EVALSHA",
+            scripts.PUBLISH.sha,
+            8,
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.expiry,
+            k.bell,
+            k.stats,
+            k.meta,
+            publisher,
+            item.tag,
+            item.envelope,
+            item.rank,
+            item.number,
+            item.low,
+            item.delay_ms,
+            item.ttl_ms,
+            1 if item.must_exist else 0,
+            _PUBLISHER_KEPT_MS,
+        )
+
+    def publish(
+        self, publications: Sequence[Publication], exchange: str | None = None
+    ) -> PublishReply:
+        """Store *publications*, each atomically, all in one round trip."""
+        batch: list[tuple[Command, scripts.Script | None]] = [
+            (self._publish_command(item), scripts.PUBLISH) for item in publications
+        ]
+        if exchange is not None:
+            # Read after the messages are stored: an unchanged version then proves
+            # that the route they took was the right one.
+            batch.append((self._version_command(exchange), None))
+        replies = self._wire.exchange(batch)
+        version = replies.pop() if exchange is not None else None
+        return PublishReply(replies, version)
+
+    def post_publish(
+        self,
+        publications: Sequence[Publication],
+        exchange: str | None,
+        on_result: OnResult[PublishReply],
+    ) -> None:
+        """Post what :meth:`publish` sends."""
+        replies: list[Any] = []
+        expected = len(publications) + (exchange is not None)
+
+        def on_reply(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) == expected:
+                error = next((r for r in replies if isinstance(r, ReliqError)), None)
+                version = replies.pop() if exchange is not None else None
+                on_result(error or PublishReply(replies, version))
+
+        for item in publications:
+            self._wire.post(self._publish_command(item), on_reply, scripts.PUBLISH)
+        if exchange is not None:
+            self._wire.post(self._version_command(exchange), on_reply)
+
+    def _version_command(self, exchange: str) -> Command:
+        return ("HGET", keys.bindings(self._prefix, exchange), "version")
+
+    def list_queue(self, queue: str, check_ms: int = 0) -> None:
+        """Make *queue* visible; with *check_ms* its x-expires is looked at after that time."""
+        self._wire.execute(scripts.LIST_QUEUE, (keys.queues(self._prefix),), (queue, check_ms))
+
+    # -- taking
+
+    def _reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> tuple[Any, Any]:
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.expiry,
+            k.bell,
+            k.stats,
+            k.meta,
+        )
+        return names, (min(n, _BATCH), lease_ms, self.consumer, 1 if no_ack else 0)
+
+    @staticmethod
+    def _reservation(queue: str, reply: Reply) -> Reservation:
+        next_due_ms, lease_ms, left, token, tags, envelopes, counts = reply
+        deliveries = [
+            Delivery(queue, tag.decode(), str(token + i), count, envelope)
+            for i, (tag, envelope, count) in enumerate(zip(tags, envelopes, counts, strict=True))
+        ]
+        return Reservation(deliveries, next_due_ms, lease_ms, left == 1)
+
+    def reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> Reservation:
+        """Take up to *n* messages."""
+        names, args = self._reserve(queue, n, lease_ms, no_ack)
+        return self._reservation(queue, self._wire.execute(scripts.RESERVE, names, args))
+
+    def post_reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, on_result: OnResult[Reservation]
+    ) -> None:
+        """Post what :meth:`reserve` sends."""
+        names, args = self._reserve(queue, n, lease_ms, no_ack)
+        on_reply = _then(partial(self._reservation, queue), on_result)
+        self._wire.post_script(scripts.RESERVE, names, args, on_reply)
+
+    def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
+        """Finish messages, whoever holds their lease."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.stats,
+            k.ready,
+            k.delayed,
+            k.expiry,
+            k.dead,
+            k.dead_info,
+        )
+        self._wire.post_script(scripts.ACK, names, tags, on_result)
+
+    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
+        """Give messages back to their old place; return the tags that were refused."""
+        k = self._keys(queue)
+        names = (k.ready, k.unacked_index, k.unacked, k.deliveries, k.expiry, k.bell, k.stats)
+        refused: list[str] = []
+        for batch in _batches(leases):
+            reply = self._wire.execute(scripts.RELEASE, names, (how, *_flat(batch)))
+            refused += _texts(reply)
+        return refused
+
+    def dead_letter(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags that were refused."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.stats,
+        )
+        limit = self.options.dead_letter_max
+        refused: list[str] = []
+        for batch in _batches(leases):
+            args = (reason, error, limit, *_flat(batch))
+            refused += _texts(self._wire.execute(scripts.DEAD_LETTER, names, args))
+        return refused
+
+    def post_renew(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[list[str]]
+    ) -> None:
+        """Extend leases, or end them now; the result comes once for each batch."""
+        k = self._keys(queue)
+        names = (k.unacked_index, k.unacked, k.meta)
+        for batch in _batches(leases):
+            args = (lease_ms, *_flat(batch))
+            self._wire.post_script(scripts.RENEW, names, args, _then(_texts, on_result))
+
+    def post_restore(
+        self, queue: str, lease_ms: int, on_result: OnResult[Restored]
+    ) -> None:
+        """Return messages whose lease has ended: one step of the mutex-guarded pass."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.expiry,
+            k.dead,
+            k.dead_info,
+            k.bell,
+            k.stats,
+            k.meta,
+            k.consumers,
+            k.unacked_mutex,
+        )
+        args = (
+            self.consumer,
+            max(int(self.options.restore_interval * 1000), 1),
+            _BATCH,
+            self.options.delivery_limit or 0,
+            self.options.dead_letter_max,
+            self._dead_letter_ttl_ms,
+            lease_ms,
+        )
+
+        def parse(reply: Reply) -> Restored:
+            granted, more, unacked, dead, restored, consumers = reply
+            by_consumer = dict(zip(_texts(restored[::2]), map(int, restored[1::2]), strict=True))
+            return Restored(
+                granted == 1, more == 1, unacked, _texts(dead), by_consumer, _texts(consumers)
+            )
+
+        self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, _then(parse, on_result))
+
+    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
+        """Return the leases held by consumers whose id begins with *consumer*."""
+        names = (self._keys(queue).unacked,)
+        found: set[Lease] = set()
+        cursor = "0"
+        while True:
+            reply = self._wire.execute(scripts.LEASES_OF, names, (consumer, cursor, _BATCH))
+            cursor, *flat = _texts(reply)
+            found.update(map(Lease, flat[::2], flat[1::2]))
+            if cursor == "0":
+                return sorted(found)
+
+    def end_wait(self) -> None:
+        """End the doorbell's wait, so that it can begin anew for other queues."""
+        if self.doorbell.listening:
+            self._wire.post(("CLIENT", "UNBLOCK", self.doorbell.client_id))
+
+    # -- the register of consumers
+
+    def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
+        """Note who consumes; False when the queue was deleted with the last one."""
+        kept: int = self._wire.execute(
+            scripts.ATTACH, self._keys(queue), (consumer, subscriptions)
+        )
+        if not kept:
+            self._wire.call(("ZREM", keys.queues(self._prefix), queue))
+        return kept == 1
+
+    def post_heartbeat(
+        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[list[str]]
+    ) -> None:
+        """Say that *consumer* lives; the result is the queues that may have expired."""
+        names = (
+            keys.consumers(self._prefix),
+            keys.consumer(self._prefix, consumer),
+            keys.queues(self._prefix),
+        )
+        pairs = [part for pair in record.items() for part in pair]
+        args = (consumer, ttl_ms, *pairs)
+        self._wire.post_script(scripts.HEARTBEAT, names, args, _then(_texts, on_result))
+
+    def consumers_of(self, queue: str) -> list[str]:
+        """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
+        return sorted(_texts(self._wire.call(("HKEYS", self._keys(queue).consumers))))
+
+    def forget_consumer(self, consumer: str) -> None:
+        """Remove *consumer* from the register."""
+        self._wire.exchange(
+            [
+                (("DEL", keys.consumer(self._prefix, consumer)), None),
+                (("ZREM", keys.consumers(self._prefix), consumer), None),
+            ]
+        )
+
+    def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
+        """Return what is known of *consumers*; None for one whose record has lapsed."""
+        fields = ("client_id", "run_id", "queues")
+        records = self._wire.exchange(
+            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in consumers]
+        )
+        _, run_id = self.server()
+        ids = [record[0].decode() for record in records if record[0]]
+        try:
+            listing: bytes = self._wire.call(("CLIENT", "LIST", "ID", *ids)) if ids else b""
+            connected = {
+                line.split(b" ", 1)[0].removeprefix(b"id=").decode() for line in listing.split(b"\n")
+            }
+        except BrokerRefused:  # not permitted, or not supported: leases alone decide
+            connected = set(ids)
+        known: dict[str, Liveness | None] = {}
+        for name, (client_id, run, queues) in zip(consumers, records, strict=True):
+            if client_id is None:
+                known[name] = None
+                continue
+            # After a restart of the server no client id of before means anything.
+            present = client_id.decode() in connected or run.decode() != run_id
+            held = tuple(filter(None, queues.decode().split("\n")))
+            known[name] = Liveness(client_id.decode(), run.decode(), held, present)
+        return known
+
+    # -- topology
+
+    def declare_queue(
+        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
+    ) -> QueueDeclared:
+        """Create *queue* with its arguments, or say what there is."""
+        k = self._keys(queue)
+        pairs = [part for pair in meta.items() for part in pair]
+        outcome, messages, consumers, stored = self._wire.execute(
+            scripts.DECLARE,
+            (k.meta, k.ready, k.delayed, k.consumers),
+            (1 if passive else 0, arguments, *pairs),
+        )
+        if not passive:
+            self.list_queue(queue, int(meta.get("expires", 0)))
+        return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
+
+    def delete_queue(
+        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
+    ) -> QueueDeleted:
+        """Delete *queue* and everything in it, if the conditions hold."""
+        flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
+        outcome, count = self._wire.execute(scripts.DELETE_QUEUE, self._keys(queue), flags)
+        if outcome in {1, 0}:
+            self._wire.call(("ZREM", keys.queues(self._prefix), queue))
+        elif outcome == -3:  # noqa: PLR2004 - as in the script's header
+            self.list_queue(queue, max(count, 0))
+        return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*, some hundred messages a call; return how many."""
+        k = self._keys(queue)
+        names = (k.messages, k.ready, k.delayed, k.deliveries, k.expiry, k.stats)
+        total = 0
+        while removed := self._wire.execute(scripts.PURGE, names, (_BATCH,)):
+            total += removed
+        return total
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        return sorted(_texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
+
+    def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
+        """Store the declaration unless there is one; return what is stored."""
+        key = keys.exchanges(self._prefix)
+        _, stored = self._wire.exchange(
+            [(("HSETNX", key, exchange, declaration), None), (("HGET", key, exchange), None)]
+        )
+        return bytes(stored)
+
+    def delete_exchange(self, exchange: str) -> None:
+        """Delete *exchange* and its bindings."""
+        self._wire.exchange(
+            [
+                (("HDEL", keys.exchanges(self._prefix), exchange), None),
+                (("DEL", keys.bindings(self._prefix, exchange)), None),
+            ]
+        )
+
+    def exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+        return sorted(_texts(self._wire.call(("HKEYS", keys.exchanges(self._prefix)))))
+
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None:
+        """Add or remove *bindings* and change the table's version, together."""
+        names = (keys.bindings(self._prefix, exchange),)
+        self._wire.execute(scripts.BIND, names, (1 if bound else 0, *bindings))
+
+    def exchange_table(self, exchange: str) -> ExchangeTable:
+        """Return the declaration, the bindings and their version."""
+        declaration, fields = self._wire.exchange(
+            [
+                (("HGET", keys.exchanges(self._prefix), exchange), None),
+                (("HGETALL", keys.bindings(self._prefix, exchange)), None),
+            ]
+        )
+        table = dict(zip(fields[::2], fields[1::2], strict=True))
+        version = table.pop(b"version", None)
+        return ExchangeTable(declaration, version, frozenset(table))
+
+    # -- operators
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return the counts and the ledger of *queue*; None where there is no such queue."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.unacked_index,
+            k.dead,
+            k.stats,
+            k.meta,
+            k.consumers,
+        )
+        exists, *counts, stats, arguments = self._wire.execute(scripts.STATUS, names, ())
+        if not exists:
+            return None
+        ready, delayed, unacked, dead, stored, consumers = counts
+        ledger = dict(zip(_texts(stats[::2]), map(int, stats[1::2]), strict=True))
+        return QueueStatus(
+            queue, ready, delayed, unacked, dead, stored, consumers, ledger, {"": arguments}
+        )
+
+    def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
+        """Return up to *limit* dead letters, oldest first."""
+        k = self._keys(queue)
+        reply = self._wire.call(("ZRANGE", k.dead, 0, limit - 1, "WITHSCORES"))
+        tags = _texts(reply[::2])
+        if not tags:
+            return []
+        infos = self._wire.call(("HMGET", k.dead_info, *tags))
+        letters = []
+        for tag, died, info in zip(tags, reply[1::2], infos, strict=True):
+            text = (info or b"gone|0||").decode("utf-8", "replace")
+            reason, count, consumer, error = text.split("|", 3)
+            letters.append(DeadLetter(tag, int(float(died)), reason, int(count), consumer, error))
+        return letters

@@ -1,0 +1,304 @@
+"""Wire: one socket to one Redis, commands out in order, replies in the same order.
+
+A command can be *called* (its reply is waited for) or *posted* (it is written at
+once, its reply read whenever someone reads). Owns the socket, the order of
+replies, the clock of ``socket_timeout`` and what a fork does to them; knows
+nothing of queues. Thread-safe: one lock, held while a call waits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ssl import SSLWantReadError
+from time import monotonic
+from typing import Any, TypeAlias
+
+import hiredis
+import redis
+
+from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from ...options import Options
+from .connect import Address, dial, socket_of, translate, translate_reply
+from .scripts import Script
+
+Reply: TypeAlias = Any
+OnReply: TypeAlias = Callable[[Reply], None]
+Command: TypeAlias = tuple[Any, ...]
+
+_READ_SIZE = 1 << 16
+_LOOK_AFTER_S = 1.0  # silence after which a socket is looked at for a closed peer
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - a fork is an event of the whole process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def ignore(_reply: Reply) -> None:
+    """Take a reply that nobody waits for."""
+
+
+class Wire:
+    """A connection that dials when it is first used, and again after it failed.
+
+    Whoever had a command under way when it failed gets a BrokerUnavailable; the
+    next command dials. In a forked child it starts anew, without the parent's socket.
+    """
+
+    def __init__(self, address: Address, options: Options, name: str) -> None:
+        self.address = address
+        self.options = options
+        self.name = name
+        self.client_id = 0
+        self.dials = 0
+        self._forks = _forks
+        self._lock = threading.RLock()
+        self._connection: redis.connection.AbstractConnection | None = None
+        self._sock: socket.socket | None = None
+        self._reader = hiredis.Reader()
+        self._pending: deque[tuple[OnReply, Script | None, Command]] = deque()
+        self._since = 0.0  # when the oldest unanswered command began to wait
+        self._patience_s = 0.0  # how much longer than socket_timeout it may take
+        self._used = 0.0
+
+    # -- state
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a socket of this process that has not failed."""
+        return self._sock is not None and self._forks == _forks
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a posted command has no reply yet."""
+        return bool(self._pending)
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for replies; dials if need be."""
+        self.connect()
+        sock = self._sock
+        if sock is None:
+            raise BrokerUnavailable(f"{self.address}: the connection was closed")
+        return sock.fileno()
+
+    def connect(self) -> None:
+        """Dial unless connected; raises BrokerUnavailable."""
+        self._leave_parent()
+        with self._lock:
+            if self._sock is None:
+                self._dial()
+
+    def close(self) -> None:
+        """Close the socket; commands under way get a BrokerUnavailable."""
+        self._leave_parent()
+        with self._lock:
+            self._fail(BrokerUnavailable(f"{self.address}: the connection was closed"))
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if the oldest unanswered command waits too long."""
+        if self._pending and self.alive:
+            limit = self.options.socket_timeout + self._patience_s
+            if monotonic() - self._since > limit:
+                self._too_late(limit)
+
+    # -- commands
+
+    def post(
+        self,
+        command: Command,
+        on_reply: OnReply = ignore,
+        script: Script | None = None,
+        patience_s: float = 0.0,
+    ) -> None:
+        """Write *command* now; *on_reply* gets its reply or a ReliqError, later.
+
+        Raises BrokerUnavailable when it could not be written; *on_reply* is then
+        not called by this call, but may have been with the same error.
+        """
+        self._leave_parent()
+        with self._lock:
+            self._ready()
+            if not self._pending:
+                self._since = monotonic()
+            self._patience_s = patience_s
+            self._pending.append((on_reply, script, command))
+            self._write(hiredis.pack_command(command))
+
+    def call(self, command: Command, script: Script | None = None) -> Reply:
+        """Write *command*, wait for its reply and return it; raises ReliqError."""
+        return self.exchange([(command, script)])[0]
+
+    def exchange(self, commands: Sequence[tuple[Command, Script | None]]) -> list[Reply]:
+        """Write all *commands* at once and return their replies: one round trip.
+
+        Not atomic. Raises the first error among the replies, after all have come.
+        """
+        replies: list[Reply] = []
+        self._leave_parent()
+        with self._lock:
+            self._ready()
+            self._patience_s = 0.0
+            for command, script in commands:
+                self._pending.append((replies.append, script, command))
+            self._since = monotonic()
+            self._write(b"".join([hiredis.pack_command(command) for command, _ in commands]))
+            while len(replies) < len(commands):
+                self._read(self._remaining())
+        for reply in replies:
+            if isinstance(reply, ReliqError):
+                raise reply
+        return replies
+
+    def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
+        """Run *script* and return its reply; raises ReliqError. Atomic on the server."""
+        return self.call(("EVALSHA", script.sha, len(keys), *keys, *args), script)
+
+    def post_script(
+        self, script: Script, keys: Sequence[str], args: Sequence[Any], on_reply: OnReply = ignore
+    ) -> None:
+        """Post *script*; see :meth:`post`."""
+        self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
+
+    # -- replies
+
+    def receive(self, timeout_s: float | None = 0.0) -> None:
+        """Read what has come, or wait up to *timeout_s* for something; dispatch it.
+
+        Raises BrokerUnavailable when the connection is found broken.
+        """
+        self._leave_parent()
+        with self._lock:
+            if self._sock is not None:
+                self._read_some(timeout_s)
+
+    def settle(self) -> None:
+        """Wait until every posted command has its reply; raises BrokerUnavailable."""
+        self._leave_parent()
+        with self._lock:
+            while self._pending:
+                self._read(self._remaining())
+
+    # -- inside, under the lock
+
+    def _leave_parent(self) -> None:
+        if self._forks != _forks:
+            # The socket is the parent's: forget it (closing our descriptor sends
+            # nothing), and its replies with it. The old lock may be held for ever.
+            self._forks = _forks
+            self._lock = threading.RLock()
+            self._pending = deque()
+            if self._sock is not None:
+                with suppress(OSError):
+                    os.close(self._sock.detach())
+            self._sock = self._connection = None
+
+    def _ready(self) -> None:
+        """Make sure there is a socket, and that its peer did not close it long ago."""
+        if self._sock is None:
+            self._dial()
+        elif not self._pending and (silence := monotonic() - self._used) > _LOOK_AFTER_S:
+            with suppress(BrokerUnavailable):
+                self._read_some(0.0)
+                if silence > self.options.health_check_interval:
+                    self._used = monotonic()
+                    self.call(("PING",))
+            if self._sock is None:  # nothing was under way: dialling again is safe
+                self._dial()
+
+    def _dial(self) -> None:
+        connection = dial(self.address, self.options, self.name)
+        self._connection, self._sock = connection, socket_of(connection)
+        self._reader = hiredis.Reader()
+        self._used = monotonic()
+        self.dials += 1
+        self.client_id = self.call(("CLIENT", "ID"))
+
+    def _write(self, data: bytes) -> None:
+        sock = self._sock
+        if sock is None:
+            raise BrokerUnavailable(f"{self.address}: the connection was closed")
+        try:
+            sock.settimeout(self.options.socket_timeout)
+            sock.sendall(data)
+        except (OSError, ValueError) as exc:
+            error = translate(exc, self.address, self.options.socket_timeout)
+            self._fail(error)
+            raise error from exc
+        self._used = monotonic()
+
+    def _remaining(self) -> float:
+        limit = self.options.socket_timeout + self._patience_s
+        remaining = self._since + limit - monotonic()
+        if remaining <= 0:
+            self._too_late(limit)
+        return remaining
+
+    def _too_late(self, limit: float) -> None:
+        error = BrokerTimeout(
+            f"{self.address} did not answer within {limit:g} s (socket_timeout); "
+            "whether the last command was carried out is not known"
+        )
+        self._fail(error)
+        raise error
+
+    def _read(self, timeout_s: float) -> None:
+        if not self._read_some(timeout_s) and self._sock is not None:
+            self._remaining()
+
+    def _read_some(self, timeout_s: float | None) -> bool:
+        sock = self._sock
+        if sock is None:
+            raise BrokerUnavailable(f"{self.address}: the connection was closed")
+        got = False
+        try:
+            sock.settimeout(timeout_s)
+            data = sock.recv(_READ_SIZE)
+            got = bool(data)
+            if not data:
+                raise BrokerUnavailable(f"{self.address} closed the connection")  # noqa: TRY301
+            self._reader.feed(data)
+            # TLS may hold decrypted bytes that no poll will ever announce.
+            while pending := getattr(sock, "pending", int)():
+                self._reader.feed(sock.recv(pending))
+        except (BlockingIOError, socket.timeout, SSLWantReadError):
+            pass
+        except (OSError, BrokerUnavailable) as exc:
+            error = translate(exc, self.address, self.options.socket_timeout)
+            self._fail(error)
+            raise error from exc
+        if got:
+            self._dispatch()
+        return got
+
+    def _dispatch(self) -> None:
+        reader, pending = self._reader, self._pending
+        self._used = self._since = monotonic()
+        while (reply := reader.gets()) is not False:
+            on_reply, script, command = pending.popleft()
+            if isinstance(reply, hiredis.ReplyError):
+                text = str(reply)
+                if script is not None and text.startswith("NOSCRIPT"):
+                    # Not run, and not in the cache: EVAL runs it and caches it.
+                    again = ("EVAL", script.text, *command[2:])
+                    pending.append((on_reply, None, again))
+                    self._write(hiredis.pack_command(again))
+                    continue
+                reply = translate_reply(text, self.address)  # noqa: PLW2901
+            on_reply(reply)
+
+    def _fail(self, error: ReliqError) -> None:
+        connection, self._connection, self._sock = self._connection, None, None
+        if connection is not None:
+            connection.disconnect()
+        pending, self._pending = self._pending, deque()
+        for on_reply, _, _ in pending:
+            on_reply(error)

@@ -1,0 +1,123 @@
+"""Envelope: a Kombu raw message as the bytes that an engine stores.
+
+Versioned msgpack of a few fields, without base64 and without JSON around it.
+datetime, date, time, UUID and Decimal survive in headers and properties, as they
+do in Kombu's own JSON. Reading never executes anything and is bounded by the
+size of its input. The same codec serves as the ``reliq`` serializer of Kombu.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+import msgpack
+
+from .errors import MessageRefused, ReliqError
+
+VERSION = 1
+
+_BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
+
+
+class EnvelopeError(ReliqError):
+    """The stored bytes are not an envelope this version can read."""
+
+
+class Envelope(NamedTuple):
+    """One message as it was published, apart from its place in a queue."""
+
+    body: bytes | str
+    content_type: str | None
+    content_encoding: str | None
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+
+
+def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per type reads best
+    if isinstance(value, datetime):
+        return msgpack.ExtType(_DATETIME, value.isoformat().encode())
+    if isinstance(value, date):
+        return msgpack.ExtType(_DATE, value.isoformat().encode())
+    if isinstance(value, time):
+        return msgpack.ExtType(_TIME, value.isoformat().encode())
+    if isinstance(value, UUID):
+        return msgpack.ExtType(_UUID, value.bytes)
+    if isinstance(value, Decimal):
+        return msgpack.ExtType(_DECIMAL, str(value).encode())
+    if isinstance(value, int):
+        return msgpack.ExtType(_BIG_INT, str(value).encode())
+    if isinstance(value, str):  # a str subclass: lazy translations, our own tags
+        return str.__str__(value)
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    raise TypeError(f"cannot store a {type(value).__name__}")
+
+
+def _restore(code: int, data: bytes) -> Any:  # noqa: PLR0911 - one return per type reads best
+    if code == _DATETIME:
+        return datetime.fromisoformat(data.decode())
+    if code == _DATE:
+        return date.fromisoformat(data.decode())
+    if code == _TIME:
+        return time.fromisoformat(data.decode())
+    if code == _UUID:
+        return UUID(bytes=data)
+    if code == _DECIMAL:
+        return Decimal(data.decode())
+    if code == _BIG_INT:
+        return int(data.decode())
+    raise EnvelopeError(f"extension type {code} is not known to this version")
+
+
+def pack(value: Any) -> bytes:
+    """Return *value* as msgpack bytes.
+
+    Raises MessageRefused where something in it has no representation.
+    """
+    try:
+        return cast("bytes", msgpack.packb(value, default=_extend, use_bin_type=True))
+    except (TypeError, ValueError, OverflowError, RecursionError, struct.error) as exc:
+        raise MessageRefused(
+            f"the message cannot be stored: {exc}; send only what msgpack, "
+            "datetime, UUID or Decimal can carry"
+        ) from exc
+
+
+def unpack(data: bytes) -> Any:
+    """Return what :func:`pack` was given; raises EnvelopeError for anything else."""
+    try:
+        return msgpack.unpackb(data, ext_hook=_restore, raw=False, strict_map_key=False)
+    except EnvelopeError:
+        raise
+    except (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.UnpackException) as exc:
+        raise EnvelopeError(f"not an envelope: {type(exc).__name__}: {exc}") from exc
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Return the bytes to store for *envelope*."""
+    return pack((VERSION, *envelope))
+
+
+def decode(data: bytes) -> Envelope:
+    """Return the envelope in *data*; raises EnvelopeError and says what is wrong with it."""
+    fields = unpack(data)
+    if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
+        raise EnvelopeError("not an envelope: no version")
+    if fields[0] != VERSION:
+        raise EnvelopeError(f"envelope version {fields[0]} is not known to this version of reliq")
+    if len(fields) != 1 + len(Envelope._fields):
+        raise EnvelopeError(f"not an envelope: {len(fields)} fields")
+    envelope = Envelope(*fields[1:])
+    if not isinstance(envelope.body, (bytes, str)):
+        raise EnvelopeError("not an envelope: the body is neither bytes nor text")
+    if not isinstance(envelope.headers, dict) or not isinstance(envelope.properties, dict):
+        raise EnvelopeError("not an envelope: headers and properties must be maps")
+    return envelope

@@ -1,0 +1,265 @@
+"""The keeper: a session's background duties, in one :meth:`Keeper.tick`.
+
+It renews leases, says that the consumer lives, returns messages whose lease has
+ended (``restore_visible``), ends the leases of consumers that died, deletes
+queues whose ``x-expires`` has passed. Two drivers: a timer of the event loop
+where the process forks children (it should have no threads), a daemon thread
+with its own connection everywhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ._version import __version__
+from .errors import BrokerRefused, BrokerUnavailable, ReliqError
+from .orphans import Orphans
+from .store import Lease, Restored, Store
+
+if TYPE_CHECKING:
+    from .session import Held, Session
+
+logger = logging.getLogger("reliq")
+
+_RENEWED_AT_ONCE = 200
+
+
+class Keeper:
+    """The background duties of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        options = session.options
+        self.period = min(1.0, options.visibility_timeout / 6, options.restore_interval)
+        self._renew_s = options.visibility_timeout / 3
+        self._heartbeat_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
+        self._next_restore: dict[str, float] = {}
+        self._passing: set[str] = set()
+        self._next_heartbeat = 0.0
+        self._registered_as: tuple[str, int, dict[str, str]] | None = None
+        self._later: deque[Callable[[Store], None]] = deque()
+        self._orphans = Orphans(session)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._thread_lock = threading.Lock()
+
+    # -- drivers
+
+    @property
+    def threaded(self) -> bool:
+        """Whether the thread is the driver now."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        with self._thread_lock:
+            if self._thread is None:
+                self._stop = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._stop,), name="reliq-keeper", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait until it is gone."""
+        with self._thread_lock:
+            thread, self._thread = self._thread, None
+            self._stop.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def subscribed(self, queue: str) -> None:
+        """Look after *queue* soon, and tell the register about it."""
+        self._next_restore.setdefault(queue, monotonic() + self._jittered())
+        self._next_heartbeat = 0.0
+
+    def _run(self, stop: threading.Event) -> None:
+        store = self.session.open_store()
+        down = False
+        while not stop.wait(self.period):
+            try:
+                self.tick(store)
+                store.settle()
+                self.do_later(store)
+                down = False
+            except ReliqError as exc:
+                if not down:
+                    logger.warning("keeper: %s; it goes on when the broker answers", exc)
+                down = True
+            self.session.maybe_end()
+        if not self.session.subscriptions and self.session.idle:
+            self._say_goodbye(store)
+        store.close()
+
+    def _say_goodbye(self, store: Store) -> None:
+        if self._registered_as is not None and store.alive:
+            try:
+                store.forget_consumer(self.session.id)
+            except ReliqError as exc:
+                logger.info("the register keeps this consumer until it lapses: %s", exc)
+
+    def do_later(self, store: Store) -> None:
+        """Do what replies asked for; waits for the broker."""
+        while self._later:
+            self._later.popleft()(store)
+
+    # -- the tick
+
+    def tick(self, store: Store) -> None:
+        """Do what is due over *store*, without waiting for replies.
+
+        Raises BrokerUnavailable; a later tick goes on where this one ended.
+        """
+        store.check()
+        now = monotonic()
+        if self.session.owes:
+            self._later.append(self.session.send_owed)
+        self.renew(store)
+        if not self.session.subscriptions:
+            return
+        self._orphans.tick(self._later)
+        if now >= self._next_heartbeat:
+            self._heartbeat(store)
+        for queue, kinds in list(self.session.subscriptions.items()):
+            if all(kinds) or now < self._next_restore.get(queue, 0.0) or queue in self._passing:
+                continue
+            self._next_restore[queue] = now + self._jittered()
+            self._restore(store, queue)
+
+    def _jittered(self) -> float:
+        return self.session.options.restore_interval * random.uniform(0.9, 1.1)  # noqa: S311
+
+    # -- leases
+
+    def renew(self, store: Store, all_of_them: bool = False) -> None:
+        """Post the renewal of every lease that is a third gone."""
+        session, now = self.session, monotonic()
+        limit = session.options.consumer_timeout
+        due: dict[str, list[Lease]] = {}
+        with session.lock:
+            for tag, held in list(session.held.items()):
+                if limit is not None and now - held.since > limit:
+                    self._overstayed(tag, held)
+                elif all_of_them or now - held.granted > self._renew_s - self.period:
+                    held.granted = now
+                    due.setdefault(held.queue, []).append(Lease(tag, held.token))
+        for queue, leases in due.items():
+            for start in range(0, len(leases), _RENEWED_AT_ONCE):
+                batch = leases[start : start + _RENEWED_AT_ONCE]
+                on_result = partial(self._renewed, queue, batch)
+                store.post_renew(queue, session.lease_ms, batch, on_result)
+
+    def _overstayed(self, tag: str, held: Held) -> None:
+        del self.session.held[tag]
+        logger.warning(
+            "message %s of %r was held longer than consumer_timeout (%g s): "
+            "its lease is no longer renewed and it will be delivered again",
+            tag,
+            held.queue,
+            self.session.options.consumer_timeout,
+        )
+
+    def _renewed(self, queue: str, leases: list[Lease], result: list[str] | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("leases on %r could not be renewed: %s", queue, result)
+            for lease in leases:  # due again at the next tick
+                held = self.session.held.get(lease.tag)
+                if held is not None and held.token == lease.token:
+                    held.granted = 0.0
+            return
+        tokens = dict(leases)
+        for tag in result:
+            with self.session.lock:
+                held = self.session.held.get(tag)
+                if held is None or held.token != tokens[tag]:
+                    continue  # acked or returned meanwhile
+                del self.session.held[tag]
+            logger.warning(
+                "lease lost: message %s of %r went back to its queue and may run twice; "
+                "this process did not renew it within visibility_timeout (%g s)",
+                tag,
+                queue,
+                self.session.options.visibility_timeout,
+            )
+
+    # -- the register
+
+    def register(self, store: Store) -> None:
+        """Enter this consumer in the register, as connected by *store*; waits."""
+        self._heartbeat(store)
+        store.settle()
+
+    def _heartbeat(self, store: Store) -> None:
+        known = self._registered_as
+        if known is None or known[:2] != (store.consumer, store.epoch):
+            client_id, run_id = store.server()
+            identity = {
+                "host": socket.gethostname(),
+                "pid": str(os.getpid()),
+                "version": __version__,
+                "client_id": client_id,
+                "run_id": run_id,
+            }
+            known = self._registered_as = (store.consumer, store.epoch, identity)
+        self._next_heartbeat = monotonic() + self._heartbeat_s
+        record = {**known[2], "queues": "\n".join(self.session.subscriptions)}
+        ttl_ms = int(self._heartbeat_s * 3000) + 1000
+        store.post_heartbeat(self.session.id, ttl_ms, record, self._heard)
+
+    def _heard(self, result: list[str] | ReliqError) -> None:
+        if not isinstance(result, ReliqError):
+            for queue in result:
+                self._later.append(partial(self._orphans.expire_queue, queue))
+
+    # -- restore_visible
+
+    def _restore(self, store: Store, queue: str) -> None:
+        self._passing.add(queue)
+        on_result = partial(self._restored, queue)
+        try:
+            store.post_restore(queue, self.session.lease_ms, on_result)
+        except BrokerUnavailable:
+            self._passing.discard(queue)
+            raise
+
+    def _restored(self, queue: str, result: Restored | ReliqError) -> None:
+        self._passing.discard(queue)
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("restore_visible on %r failed: %s", queue, result)
+            return
+        for consumer, number in result.by_consumer.items():
+            logger.warning(
+                "restored %d messages to %r: the lease of consumer %s ended", number, queue, consumer
+            )
+        for tag in result.dead:
+            logger.error(
+                "message %s of %r was dead-lettered: it reached delivery_limit (%s failed "
+                "deliveries); see its reason with reliq.admin.Inspector.dead_letters",
+                tag,
+                queue,
+                self.session.options.delivery_limit,
+            )
+        if result.more:
+            self._later.append(partial(self._go_on, queue))
+        elif result.granted:
+            own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
+            if result.unacked > own:
+                self._orphans.suspect(queue, result.consumers)
+
+    def hurry(self, queue: str) -> None:
+        """Make the next pass over *queue* due now."""
+        self._next_restore[queue] = 0.0
+
+    def _go_on(self, queue: str, store: Store) -> None:
+        self._restore(store, queue)

@@ -1,0 +1,218 @@
+"""Options: ``transport_options`` parsed once into a frozen object.
+
+A wrong type, an unknown name or a contradiction raises ConfigurationError that
+names the option, what was expected and what it got. All durations are seconds,
+as Kombu's are. Nothing here knows an engine or Kombu.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from .errors import ConfigurationError
+
+Check: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything a user can set, with its default.
+
+    visibility_timeout: seconds after a consumer stops renewing until its
+        messages return. It does not limit how long a task may run. Defaults to 60.
+    restore_interval: seconds between two passes of ``restore_visible`` over a
+        queue, however many consumers there are. Defaults to 5.
+    orphan_grace: seconds a consumer's connection must be missing before its
+        leases are ended early. Defaults to 5.
+    consumer_timeout: seconds after which a held message is no longer renewed.
+        Defaults to None: no limit.
+    poll_interval: seconds a waiting consumer trusts the doorbell. Defaults to 5.
+    delivery_limit: failed deliveries after which a message is dead-lettered.
+        Defaults to 20; None: no limit.
+    dead_letter_max, dead_letter_ttl: how many dead letters a queue keeps, and
+        for how many seconds. Default to 10 000 and 180 days.
+    max_message_bytes: largest envelope that is stored. Defaults to 128 MiB.
+    queue_order_strategy: ``round_robin``, ``sorted`` or ``priority``: the order
+        in which a consumer's queues are asked. Defaults to ``round_robin``.
+    priority_order: ``ascending`` (0 is served first, as Kombu's Redis transport
+        does; the default) or ``descending`` (AMQP's order).
+    confirm: ``accepted`` (the default): a publish returns when the broker has
+        stored the message. ``none``: when it is written to the socket.
+    unroutable: ``drop`` (the default, counted and logged once) or ``error``.
+    global_keyprefix: goes before every key. Defaults to "".
+    socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
+        connection. Default to 10 and 5.
+    socket_keepalive: TCP keepalive. Defaults to True.
+    health_check_interval: seconds of silence after which a connection is looked
+        at before it is used again. Defaults to 25.
+    client_name: prefix of the connection's name in CLIENT LIST. Defaults to "reliq".
+    username, password: for URLs that have no place for them (``reliq-unix://``).
+    """
+
+    visibility_timeout: float = 60.0
+    restore_interval: float = 5.0
+    orphan_grace: float = 5.0
+    consumer_timeout: float | None = None
+    poll_interval: float = 5.0
+    delivery_limit: int | None = 20
+    dead_letter_max: int = 10_000
+    dead_letter_ttl: float = 180 * 86_400.0
+    max_message_bytes: int = 128 * 1024 * 1024
+    queue_order_strategy: Literal["round_robin", "sorted", "priority"] = "round_robin"
+    priority_order: Literal["ascending", "descending"] = "ascending"
+    confirm: Literal["none", "accepted"] = "accepted"
+    unroutable: Literal["drop", "error"] = "drop"
+    global_keyprefix: str = ""
+    socket_timeout: float = 10.0
+    socket_connect_timeout: float = 5.0
+    socket_keepalive: bool = True
+    health_check_interval: float = 25.0
+    client_name: str = "reliq"
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults, never the password."""
+        shown = ", ".join(
+            f"{field.name}={'**' if field.name == 'password' else repr(value)}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        )
+        return f"Options({shown})"
+
+
+# Kombu writes the first seven into transport_options on publish(retry=True); the
+# others belong to transports that a user may share the mapping with.
+PASSED_THROUGH = frozenset(
+    {
+        "max_retries",
+        "interval_start",
+        "interval_step",
+        "interval_max",
+        "errback",
+        "callback",
+        "retry_errors",
+        "on_revive",
+        "timeout",
+        "connect_retries_timeout",
+        "polling_interval",
+        "body_encoding",
+        "deadletter_queue",
+    }
+)
+
+_LONGEST_S = 10 * 366 * 86_400.0
+
+
+def _number(value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError
+    if not low <= value <= high:
+        raise ValueError
+    return float(value)
+
+
+def _seconds(low: float) -> tuple[str, Check]:
+    return f"a number of seconds, at least {low:g}", lambda value: _number(value, low, _LONGEST_S)
+
+
+def _count(low: int) -> tuple[str, Check]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError
+        if value < low:
+            raise ValueError
+        return value
+
+    return f"a whole number, at least {low}", check
+
+
+def _choice(*names: str) -> tuple[str, Check]:
+    def check(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return str(value)
+
+    return "one of " + ", ".join(map(repr, names)), check
+
+
+def _typed(kind: type, words: str) -> tuple[str, Check]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return words, check
+
+
+def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
+    words, check = rule
+    return f"{words}, or None", lambda value: None if value is None else check(value)
+
+
+RULES: dict[str, tuple[str, Check]] = {
+    "visibility_timeout": _seconds(0.1),
+    "restore_interval": _seconds(0.05),
+    "orphan_grace": _seconds(0),
+    "consumer_timeout": _optional(_seconds(0.1)),
+    "poll_interval": _seconds(0.05),
+    "delivery_limit": _optional(_count(1)),
+    "dead_letter_max": _count(1),
+    "dead_letter_ttl": _seconds(1),
+    "max_message_bytes": _count(1024),
+    "queue_order_strategy": _choice("round_robin", "sorted", "priority"),
+    "priority_order": _choice("ascending", "descending"),
+    "confirm": _choice("none", "accepted"),
+    "unroutable": _choice("drop", "error"),
+    "global_keyprefix": _typed(str, "a string"),
+    "socket_timeout": _seconds(0.05),
+    "socket_connect_timeout": _seconds(0.05),
+    "socket_keepalive": _typed(bool, "True or False"),
+    "health_check_interval": _seconds(1),
+    "client_name": _typed(str, "a string"),
+    "username": _optional(_typed(str, "a string")),
+    "password": _optional(_typed(str, "a string")),
+}
+
+
+def _unknown(name: str) -> ConfigurationError:
+    near = difflib.get_close_matches(str(name), RULES, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else f"known options: {', '.join(sorted(RULES))}"
+    return ConfigurationError(f"unknown transport option {name!r}: {hint}")
+
+
+def parse(transport_options: Mapping[str, Any] | None) -> Options:
+    """Return the validated options; raises ConfigurationError, before anything connects."""
+    values: dict[str, Any] = {}
+    for name, value in (transport_options or {}).items():
+        if name in PASSED_THROUGH:
+            continue
+        rule = RULES.get(name)
+        if rule is None:
+            raise _unknown(name)
+        expected, check = rule
+        try:
+            values[name] = check(value)
+        except (TypeError, ValueError) as exc:
+            got = "a value that is kept secret" if name == "password" else repr(value)
+            raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc
+    options = Options(**values)
+    _refuse_contradictions(options)
+    return options
+
+
+def _refuse_contradictions(options: Options) -> None:
+    limit = options.consumer_timeout
+    if limit is not None and limit < options.visibility_timeout:
+        raise ConfigurationError(
+            "expected consumer_timeout to be at least visibility_timeout "
+            f"({options.visibility_timeout:g} s), got: {limit:g}"
+        )
+    if set("{}") & set(options.global_keyprefix):
+        raise ConfigurationError(
+            "expected global_keyprefix to be free of braces, which mark the cluster "
+            f"slot of a key, got: {options.global_keyprefix!r}"
+        )

@@ -1,0 +1,103 @@
+"""Consumers that died: found early, and what they leave behind.
+
+A killed process's sockets close at once. The pass over a queue looks up the
+connections of its other consumers; one that stays missing for ``orphan_grace``
+has its leases ended now, each fenced by its token, instead of when they run out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from .errors import BrokerRefused, ReliqError
+from .routing import Routes
+from .store import Store
+
+if TYPE_CHECKING:
+    from .session import Session
+
+logger = logging.getLogger("reliq")
+
+_Later = deque[Callable[[Store], None]]
+
+
+class Orphans:
+    """What one session knows of consumers that may be dead."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._suspected: dict[str, set[str]] = {}
+        self._missing: dict[tuple[str, str], float] = {}
+
+    def suspect(self, queue: str, consumers: Sequence[str]) -> None:
+        """Look at the other *consumers* of *queue* at the next tick."""
+        others = {name for name in consumers if name != self._session.id}
+        if others:
+            self._suspected.setdefault(queue, set()).update(others)
+
+    def tick(self, later: _Later) -> None:
+        """Ask for a look at who is due; it is done when the broker is known to answer."""
+        now = monotonic()
+        grace = self._session.options.orphan_grace
+        for (queue, name), since in self._missing.items():
+            if now - since >= grace:
+                self._suspected.setdefault(queue, set()).add(name)
+        suspected, self._suspected = self._suspected, {}
+        for queue, names in suspected.items():
+            later.append(partial(self._look, queue, sorted(names)))
+
+    def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
+        now = monotonic()
+        for name, liveness in store.liveness(names).items():
+            key = (queue, name)
+            if liveness is not None and liveness.connected:
+                self._missing.pop(key, None)
+                continue
+            since = self._missing.setdefault(key, now)
+            if now - since >= self._session.options.orphan_grace:
+                del self._missing[key]
+                self._end(store, queue, name)
+
+    def _end(self, store: Store, queue: str, name: str) -> None:
+        """End the leases of a dead consumer: the next pass returns the messages, counted."""
+        leases = store.leases_of(queue, name + "/")
+        if leases:
+            store.post_renew(queue, 0, leases, _refused)
+        self._remove(store, queue, name)
+        store.settle()
+        self._session.keeper.hurry(queue)
+        if leases:
+            logger.warning(
+                "consumer %s is gone: the leases of its %d messages in %r were ended",
+                name,
+                len(leases),
+                queue,
+            )
+
+    @staticmethod
+    def _remove(store: Store, queue: str, name: str) -> None:
+        if not store.attach(queue, name, 0):
+            Routes(store).forget_queue(queue)
+
+    def expire_queue(self, queue: str, store: Store) -> None:
+        """Delete *queue* if its ``x-expires`` has passed with no living consumer."""
+        names = store.consumers_of(queue)
+        known = store.liveness(names) if names else {}
+        for name in names:
+            if known[name] is None:  # it stopped its heartbeat long ago
+                self._remove(store, queue, name)
+        deleted = store.delete_queue(queue, if_idle=True)
+        if deleted.outcome == "deleted":
+            logger.info("queue %r was unused for its x-expires and is deleted", queue)
+        if deleted.outcome in {"deleted", "missing"}:
+            Routes(store).forget_queue(queue)
+
+
+def _refused(result: list[str] | ReliqError) -> None:
+    if isinstance(result, BrokerRefused):
+        logger.error("the leases of a dead consumer could not be ended: %s", result)

@@ -1,0 +1,108 @@
+"""Publish numbers: what makes a publish that is retried be stored once, exactly.
+
+A process is one publisher. Each message gets a number in each queue it goes to;
+the broker keeps the numbers that may still be retried and refuses one it has.
+A number is settled, and forgotten by the broker, once its publish returned or
+its tag was dropped, so nothing depends on a window of time or of ids.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import NamedTuple
+
+from .tags import new_tag
+
+
+class Number(NamedTuple):
+    """A message's identity in one queue, the same on every try."""
+
+    tag: str
+    number: int
+    low: int
+
+
+class PublishTag(str):
+    """The delivery tag in a message's properties while it is being published.
+
+    Kombu hands the same properties to every try, so finding one that is not
+    settled means "again". Properties copied from a received message carry a
+    plain string and never count as a retry.
+    """
+
+    numbers: dict[str, Number]
+    publisher: Publisher
+
+    @property
+    def settled(self) -> bool:
+        """Whether its publish has returned, so that it will not come again."""
+        return not self.numbers
+
+    def __del__(self) -> None:
+        """Settle what nobody can retry any more."""
+        if self.numbers:
+            self.publisher.drop(self.numbers)
+
+
+class Publisher:
+    """The numbers of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self.id = os.urandom(9).hex()
+        self._lock = threading.Lock()
+        self._last: dict[str, int] = {}
+        self._open: dict[str, set[int]] = {}
+        # Filled by __del__, which may run anywhere, even while the lock is held.
+        self._dropped: deque[tuple[str, int]] = deque()
+
+    def tag(self, rank: int) -> PublishTag:
+        """Return a tag for a message that is published for the first time."""
+        tag = PublishTag(new_tag(rank))
+        tag.numbers = {}
+        tag.publisher = self
+        return tag
+
+    def number(self, tag: PublishTag, queue: str, rank: int) -> Number:
+        """Return the message's identity in *queue*: the same one for the same *tag*."""
+        known = tag.numbers.get(queue)
+        if known is not None:
+            return known
+        with self._lock:
+            self._settle_dropped()
+            number = self._last.get(queue, 0) + 1
+            self._last[queue] = number
+            unsettled = self._open.setdefault(queue, set())
+            unsettled.add(number)
+            low = min(unsettled) if len(unsettled) > 1 else number
+        own = str(tag) if not tag.numbers else new_tag(rank)
+        known = tag.numbers[queue] = Number(own, number, low)
+        return known
+
+    def settle(self, tag: PublishTag) -> None:
+        """Note that the publish of *tag* has returned."""
+        numbers, tag.numbers = tag.numbers, {}
+        with self._lock:
+            for queue, known in numbers.items():
+                self._discard(queue, known.number)
+
+    def drop(self, numbers: dict[str, Number]) -> None:
+        """Note that *numbers* will not be retried; safe in a destructor."""
+        self._dropped.extend((queue, known.number) for queue, known in numbers.items())
+
+    def _settle_dropped(self) -> None:
+        while self._dropped:
+            self._discard(*self._dropped.popleft())
+
+    def _discard(self, queue: str, number: int) -> None:
+        unsettled = self._open.get(queue)
+        if unsettled is not None:
+            unsettled.discard(number)
+
+
+PUBLISHER = Publisher()

@@ -1,0 +1,362 @@
+"""Session: one process as a consumer of one broker, across reconnects.
+
+Kombu and Celery make a new Connection, transport and channel on every reconnect;
+what must survive that lives here: the leases held, the acks not yet confirmed,
+the returns that could not be sent, and the keeper. One session per process,
+broker and options. Knows the store's contract; nothing of Kombu, nothing of an engine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Protocol
+
+from .errors import BrokerUnavailable, ReliqError
+from .keeper import Keeper
+from .options import Options
+from .store import Delivery, How, Lease, Store
+
+logger = logging.getLogger("reliq")
+
+StoreFactory = Callable[[str], Store]
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease as this process knows it."""
+
+    queue: str
+    token: str
+    since: float
+    """When it was taken (this process's monotonic clock)."""
+    granted: float
+    """When it was last granted or renewed."""
+    message: weakref.ref[object] | None = None
+    """Set once the channel it came over is gone: it is kept while this lives."""
+
+
+class Carrier(Protocol):
+    """What a session needs of a transport."""
+
+    def forget_parent(self) -> None:
+        """Drop what belongs to the process that this one was forked from."""
+
+
+class Session:
+    """The leases and acks of this process at one broker. Thread-safe."""
+
+    def __init__(self, key: Hashable, options: Options, factory: StoreFactory) -> None:
+        self.key = key
+        self.options = options
+        self._factory = factory
+        self._carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
+        self.lease_ms = int(options.visibility_timeout * 1000)
+        self._begin()
+
+    def _begin(self) -> None:
+        host = socket.gethostname().split(".")[0]
+        self.id = f"{host}:{os.getpid()}:{os.urandom(4).hex()}"
+        self.lock = threading.RLock()
+        self.held: dict[str, Held] = {}
+        self.subscriptions: dict[str, list[bool]] = {}
+        self._unconfirmed: dict[str, str] = {}
+        self._unsent: set[str] = set()
+        self._returns: deque[tuple[str, How, Lease]] = deque()
+        self._abandoned: deque[str] = deque()
+        self._lost_reserves: set[tuple[str, str]] = set()
+        self._numbers = count(1)
+        self._expected_until = 0.0
+        self.keeper = Keeper(self)
+
+    def forget_parent(self) -> None:
+        """Start anew in a forked child: it holds nothing and owes nothing."""
+        self._begin()
+        for carrier in list(self._carriers):
+            carrier.forget_parent()
+
+    # -- connections
+
+    def open_store(self) -> Store:
+        """Return a new connection of this session; it connects when it is used."""
+        return self._factory(f"{self.id}/{next(self._numbers)}")
+
+    def add(self, carrier: Carrier) -> None:
+        """Note a transport that uses this session; it may vanish without leaving."""
+        self._carriers.add(carrier)
+
+    def leave(self, carrier: Carrier, lost: bool = False) -> None:
+        """Note that a transport is closed; the last one ends the session if nothing is owed.
+
+        After a *lost* connection the consumer stays itself for a while: it is
+        expected back.
+        """
+        with _registry.lock:
+            self._carriers.discard(carrier)
+            if lost:
+                self._expected_until = monotonic() + self.options.visibility_timeout
+        self.maybe_end()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held and nothing is owed."""
+        return not (self.held or self._unconfirmed or self._returns or self._lost_reserves)
+
+    def maybe_end(self) -> None:
+        """End the session when no transport is open and nothing is owed."""
+        with _registry.lock:
+            if self._carriers or not self.idle or monotonic() < self._expected_until:
+                return
+            if _registry.sessions.get(self.key) is self:
+                del _registry.sessions[self.key]
+        self.keeper.stop()
+
+    def catch_up(self, store: Store) -> None:
+        """Bring a fresh connection up to date; waits. Nothing is requeued by this.
+
+        Sends the acks and returns that an earlier connection could not deliver,
+        returns what it had reserved without our learning of it, renews the rest.
+        """
+        self.send_owed(store)
+        self.keeper.renew(store, all_of_them=True)
+        store.settle()
+
+    def send_owed(self, store: Store) -> None:
+        """Send what earlier connections could not: acks, returns, lost reserves."""
+        with self.lock:
+            unsent, self._unsent = self._unsent, set()
+            owed: dict[str, list[str]] = {}
+            for tag in unsent:
+                if tag in self._unconfirmed:
+                    owed.setdefault(self._unconfirmed[tag], []).append(tag)
+        for queue, tags in owed.items():
+            for start in range(0, len(tags), 200):
+                self._post_acks(store, queue, tags[start : start + 200])
+        self._release_abandoned()
+        while self._returns:
+            entry = self._returns.popleft()
+            try:
+                store.release(entry[0], entry[1], [entry[2]])
+            except ReliqError:
+                self._returns.appendleft(entry)
+                raise
+        for lost in list(self._lost_reserves):
+            self._reclaim(store, *lost)
+            self._lost_reserves.discard(lost)
+
+    def _reclaim(self, store: Store, queue: str, consumer: str) -> None:
+        """Return what a lost connection reserved and nobody here ever saw."""
+        unseen = [
+            lease
+            for lease in store.leases_of(queue, consumer)
+            if (held := self.held.get(lease.tag)) is None or held.token != lease.token
+        ]
+        if unseen:
+            store.release(queue, "buffered", unseen)
+            logger.info("returned %d messages to %r: their delivery was cut off", len(unseen), queue)
+
+    # -- leases
+
+    def take(self, deliveries: Iterable[Delivery]) -> None:
+        """Note leases that were granted just now."""
+        now = monotonic()
+        with self.lock:
+            for delivery in deliveries:
+                self.held[delivery.tag] = Held(delivery.queue, delivery.token, now, now)
+
+    def reserve_lost(self, queue: str, consumer: str) -> None:
+        """Note a reserve whose reply was lost: it may have taken messages."""
+        self._lost_reserves.add((queue, consumer))
+
+    def ack(self, store: Store, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages: written to the socket at once, confirmed later.
+
+        Where the connection is gone the ack is kept and goes out over the next
+        one. Never waits; raises BrokerTimeout when earlier acks have had no
+        answer for ``socket_timeout``.
+        """
+        with self.lock:
+            for tag in tags:
+                self.held.pop(tag, None)
+                self._unconfirmed[tag] = queue
+        store.check()
+        self._post_acks(store, queue, tags)
+
+    def ack_later(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages over the next connection: this one is gone."""
+        with self.lock:
+            for tag in tags:
+                self.held.pop(tag, None)
+                self._unconfirmed[tag] = queue
+                self._unsent.add(tag)
+
+    def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
+        try:
+            store.post_ack(queue, tags, partial(self._acked, tags))
+        except BrokerUnavailable as exc:
+            self._unsent.update(tags)
+            logger.warning("%s; %d acks go out over the next connection", exc, len(tags))
+
+    def _acked(self, tags: Sequence[str], result: int | ReliqError) -> None:
+        if isinstance(result, BrokerUnavailable):
+            self._unsent.update(tags)
+            return
+        if isinstance(result, ReliqError):
+            logger.error("an ack failed and the message will be delivered again: %s", result)
+        for tag in tags:
+            self._unconfirmed.pop(tag, None)
+
+    def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
+        """Give messages back; return the tags whose lease was lost before.
+
+        Where the broker cannot be reached the return is kept for the next connection.
+        """
+        with self.lock:
+            for lease in leases:
+                self._let_go(lease)
+        try:
+            return store.release(queue, how, leases)
+        except BrokerUnavailable:
+            self._returns.extend((queue, how, lease) for lease in leases)
+            raise
+
+    def dead_letter(
+        self, store: Store, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags whose lease was lost before."""
+        refused = store.dead_letter(queue, reason, error, leases)
+        with self.lock:
+            for lease in leases:
+                self._let_go(lease)
+        return refused
+
+    def _let_go(self, lease: Lease) -> None:
+        held = self.held.get(lease.tag)
+        if held is not None and held.token == lease.token:
+            del self.held[lease.tag]
+
+    # -- channels that are gone
+
+    def keep_while_alive(self, messages: dict[str, object]) -> None:
+        """Keep the leases of *messages* only while the Message objects live.
+
+        The application may still ack them. Once one is collected unacked it is
+        abandoned, and goes back.
+        """
+        with self.lock:
+            for tag, message in messages.items():
+                held = self.held.get(tag)
+                if held is not None and held.token == getattr(message, "token", None):
+                    held.message = weakref.ref(message, partial(self._collected, tag, held.token))
+
+    def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
+        # May run at any point of any thread: only the deque is touched.
+        self._abandoned.append(f"{token} {tag}")
+
+    def _release_abandoned(self) -> None:
+        while self._abandoned:
+            token, _, tag = self._abandoned.popleft().partition(" ")
+            with self.lock:
+                held = self.held.get(tag)
+                if held is None or held.token != token:
+                    continue
+                del self.held[tag]
+            self._returns.append((held.queue, "returned", Lease(tag, token)))
+
+    def return_later(self, deliveries: Iterable[Delivery]) -> None:
+        """Give back messages that were reserved but never handed out, when it is possible."""
+        with self.lock:
+            for delivery in deliveries:
+                lease = Lease(delivery.tag, delivery.token)
+                self._let_go(lease)
+                self._returns.append((delivery.queue, "buffered", lease))
+
+    @property
+    def owes(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent or self._returns or self._abandoned or self._lost_reserves)
+
+    # -- subscriptions
+
+    def subscribe(self, queue: str, no_ack: bool) -> int:
+        """Note that a channel of this process consumes from *queue*; return how many do."""
+        with self.lock:
+            kinds = self.subscriptions.setdefault(queue, [])
+            kinds.append(no_ack)
+        self.keeper.subscribed(queue)
+        return len(kinds)
+
+    def unsubscribe(self, queue: str, no_ack: bool) -> int:
+        """Note that it does so no longer; return how many subscriptions are left."""
+        with self.lock:
+            kinds = self.subscriptions.get(queue, [])
+            if no_ack in kinds:
+                kinds.remove(no_ack)
+            if not kinds:
+                self.subscriptions.pop(queue, None)
+            return len(kinds)
+
+    def finish(self) -> None:
+        """Return, at exit, what this process still holds; waits, but not for long."""
+        self.keeper.stop()
+        with self.lock:
+            left = list(self.held.items())
+            self.held.clear()
+        for tag, held in left:
+            self._returns.append((held.queue, "returned", Lease(tag, held.token)))
+        if not (self.owes or self._unconfirmed):
+            return
+        store = self.open_store()
+        try:
+            self._unsent.update(self._unconfirmed)
+            self.send_owed(store)
+            store.settle()
+            store.forget_consumer(self.id)
+        except ReliqError as exc:
+            logger.warning("%d messages return when their lease ends: %s", len(left), exc)
+        finally:
+            store.close()
+
+
+class _Registry:
+    """The sessions of this process."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[Hashable, Session] = {}
+        self.lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._forget_parents)
+        atexit.register(self._finish_all)
+
+    def _forget_parents(self) -> None:
+        self.lock = threading.RLock()  # another thread may have held it at the fork
+        for session in list(self.sessions.values()):
+            session.forget_parent()
+
+    def _finish_all(self) -> None:
+        for session in list(self.sessions.values()):
+            session.finish()
+
+
+_registry = _Registry()
+
+
+def session_for(
+    key: Hashable, options: Options, factory: StoreFactory, carrier: Carrier
+) -> Session:
+    """Return this process's session for *key*, which *carrier* uses until it leaves."""
+    with _registry.lock:
+        session = _registry.sessions.get(key)
+        if session is None:
+            session = _registry.sessions[key] = Session(key, options, factory)
+        session.add(carrier)
+        return session

@@ -1,0 +1,321 @@
+"""The contract of an engine, and the values that cross it.
+
+What stands above (session, transports, admin) talks to a broker only through
+these. An engine keeps the invariants of docs/design.md: each method that changes
+state is one atomic step on the broker. Deadlines come from the broker's clock.
+
+``post_*`` methods start a step and return; their callback gets the result, or
+the ReliqError it ended with, from whichever thread reads the reply. All other
+methods wait, and raise ReliqError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from .errors import ReliqError
+
+T = TypeVar("T")
+OnResult: TypeAlias = Callable[[T | ReliqError], None]
+
+How: TypeAlias = Literal["buffered", "returned", "requeued"]
+"""How a message goes back: it was never given to the application; in order
+(redelivered, not counted); or as a failed delivery (counted)."""
+
+
+class Lease(NamedTuple):
+    """The right to work on one message: refused once another consumer has it."""
+
+    tag: str
+    token: str
+
+
+class Delivery(NamedTuple):
+    """One message as it was taken."""
+
+    queue: str
+    tag: str
+    token: str
+    count: int
+    """Failed deliveries; -1 when it was never delivered before."""
+    envelope: bytes | None
+
+
+class Reservation(NamedTuple):
+    """What one reserve brought."""
+
+    deliveries: list[Delivery]
+    next_due_ms: int
+    """Until the next delayed message is due; -1 when none is."""
+    lease_ms: int
+    left: bool
+    """Whether messages were left ready."""
+
+
+class Publication(NamedTuple):
+    """One message on its way into one queue."""
+
+    queue: str
+    tag: str
+    envelope: bytes
+    rank: int
+    publisher: str
+    number: int
+    """The publisher's number in this queue; 0 when it will never be retried."""
+    low: int
+    """Every number below it is settled."""
+    delay_ms: int
+    ttl_ms: int
+    """-1: none."""
+    must_exist: bool
+
+
+STORED, CREATED, DUPLICATE, NO_QUEUE = 1, 2, 0, -1
+
+
+class PublishReply(NamedTuple):
+    """What became of a few publications that went out together."""
+
+    outcomes: list[int]
+    """STORED, CREATED (stored, and the queue with it), DUPLICATE (was stored by an
+    earlier try) or NO_QUEUE, in order."""
+    version: bytes | None
+    """Version of the exchange's bindings at that moment, where it was asked for."""
+
+
+class Restored(NamedTuple):
+    """What one step of restore_visible did."""
+
+    granted: bool
+    more: bool
+    unacked: int
+    dead: list[str]
+    by_consumer: dict[str, int]
+    consumers: list[str]
+
+
+class QueueDeclared(NamedTuple):
+    """Answer to a declaration."""
+
+    outcome: Literal["missing", "existed", "created", "differs"]
+    messages: int
+    consumers: int
+    arguments: bytes
+
+
+class QueueDeleted(NamedTuple):
+    """Answer to a deletion."""
+
+    outcome: Literal["deleted", "missing", "not_empty", "in_use", "not_idle"]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTable:
+    """An exchange as the broker knows it."""
+
+    declaration: bytes | None
+    version: bytes | None
+    bindings: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue's counts and its ledger, read at one instant."""
+
+    name: str
+    ready: int
+    delayed: int
+    unacked: int
+    dead: int
+    stored: int
+    consumers: int
+    ledger: dict[str, int] = field(default_factory=dict)
+    arguments: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up on."""
+
+    tag: str
+    died_ms: int
+    reason: str
+    count: int
+    consumer: str
+    error: str
+
+
+class Liveness(NamedTuple):
+    """What the register says of one consumer."""
+
+    client_id: str
+    run_id: str
+    queues: tuple[str, ...]
+    connected: bool
+
+
+class Doorbell(Protocol):
+    """Waits until a queue may have something to take. A hint, never the message."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether a wait is under way on the broker."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the bell rings."""
+
+    def listen(self, queues: Sequence[str], timeout_s: float) -> None:
+        """Begin to wait, unless a wait is under way."""
+
+    @property
+    def rung(self) -> str | None:
+        """The queue that ended the last wait; None when its time was up."""
+
+    def receive(self) -> bool:
+        """Take what has come without waiting; True when the wait is over."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the bell, for :meth:`wake`, or for *timeout_s*; True when it rang."""
+
+    def wake(self) -> None:
+        """End another thread's :meth:`wait` now."""
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if the broker has let the wait run out unanswered."""
+
+    def close(self) -> None:
+        """End the wait without ceremony."""
+
+
+class Store(Protocol):
+    """One connection to one broker."""
+
+    consumer: str
+    """Who this connection takes messages as: the session's id and a number of its own."""
+    doorbell: Doorbell
+    epoch: int
+    """Grows each time the connection is opened anew."""
+
+    # -- the connection
+
+    @property
+    def alive(self) -> bool: ...  # noqa: D102
+    def connect(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+    def fileno(self) -> int: ...  # noqa: D102
+    def receive(self) -> None:
+        """Read replies that have come, without waiting, and run their callbacks."""
+
+    def settle(self) -> None:
+        """Wait for the replies of all that was posted."""
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if a posted step has had no answer within socket_timeout."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something posted has no answer yet."""
+
+    def server(self) -> tuple[str, str]:
+        """Return (this connection's client id, the server's run id)."""
+
+    # -- publishing
+
+    def publish(
+        self, publications: Sequence[Publication], exchange: str | None = None
+    ) -> PublishReply:
+        """Store *publications*, each atomically, all in one round trip."""
+
+    def post_publish(
+        self,
+        publications: Sequence[Publication],
+        exchange: str | None,
+        on_result: OnResult[PublishReply],
+    ) -> None: ...  # noqa: D102
+
+    def list_queue(self, queue: str) -> None:
+        """Make a queue that a publish created visible to operators."""
+
+    # -- taking
+
+    def reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> Reservation:
+        """Take up to *n* messages under a lease; with *no_ack* they are finished at once."""
+
+    def post_reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, on_result: OnResult[Reservation]
+    ) -> None: ...  # noqa: D102
+
+    def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
+        """Finish messages, whoever holds their lease. Acking twice is harmless."""
+
+    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
+        """Give messages back to their old place; return the tags that were refused."""
+
+    def dead_letter(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags that were refused."""
+
+    def post_renew(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[list[str]]
+    ) -> None:
+        """Extend leases (0 ms: end them now); the result is the tags whose lease is lost."""
+
+    def post_restore(
+        self, queue: str, lease_ms: int, on_result: OnResult[Restored]
+    ) -> None:
+        """Return messages whose lease has ended: one step of the mutex-guarded pass."""
+
+    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
+        """Return the leases held by consumers whose id begins with *consumer*."""
+
+    def end_wait(self) -> None:
+        """End the doorbell's wait, so that it can begin anew for other queues."""
+
+    # -- the register of consumers
+
+    def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
+        """Note how many *subscriptions* a consumer has on *queue*; 0 when it left.
+
+        False when the last one left and the queue was deleted (auto_delete).
+        """
+
+    def post_heartbeat(
+        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[list[str]]
+    ) -> None:
+        """Say that *consumer* lives; the result is the queues that may have expired."""
+
+    def consumers_of(self, queue: str) -> list[str]:
+        """Return the ids of the consumers of *queue*."""
+
+    def forget_consumer(self, consumer: str) -> None:
+        """Remove *consumer* from the register."""
+
+    def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
+        """Return what is known of *consumers*; None for one whose record has lapsed."""
+
+    # -- topology
+
+    def declare_queue(
+        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
+    ) -> QueueDeclared: ...  # noqa: D102
+    def delete_queue(
+        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
+    ) -> QueueDeleted: ...  # noqa: D102
+    def purge(self, queue: str) -> int: ...  # noqa: D102
+    def queues(self) -> list[str]: ...  # noqa: D102
+    def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
+        """Store the declaration unless there is one; return what is stored."""
+
+    def delete_exchange(self, exchange: str) -> None: ...  # noqa: D102
+    def exchanges(self) -> list[str]: ...  # noqa: D102
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None: ...  # noqa: D102
+    def exchange_table(self, exchange: str) -> ExchangeTable: ...  # noqa: D102
+
+    # -- operators
+
+    def status(self, queue: str) -> QueueStatus | None: ...  # noqa: D102
+    def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]: ...  # noqa: D102

@@ -1,0 +1,245 @@
+"""Transport: a connection as Kombu sees it. Engine-free; a scheme adds the store."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from kombu.transport import virtual
+
+from .._version import __version__
+from ..contrib.celery import WATCH
+from ..errors import BrokerUnavailable, ReliqError
+from ..options import Options, parse
+from ..routing import Routes
+from ..session import session_for
+from ..store import Store
+from .channel import Channel
+from .consuming import Consuming
+from .eventloop import EventLoop
+from .subscription import Subscription
+
+logger = logging.getLogger("reliq")
+
+
+class Transport(Consuming, EventLoop, virtual.Transport):
+    """What every scheme of reliq has in common."""
+
+    Channel = Channel
+    driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
+    driver_name = "reliq"
+    polling_interval = None
+
+    connection_errors = (*virtual.Transport.connection_errors, BrokerUnavailable)
+    channel_errors = virtual.Transport.channel_errors
+    recoverable_connection_errors = connection_errors
+    recoverable_channel_errors = ()
+
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+    )
+
+    def __init__(self, client: Any, **_: Any) -> None:
+        # Not the base's: no broker state in the process, no polling cycle.
+        WATCH.connect()
+        self.client = client
+        self.options: Options = parse(client.transport_options)
+        self.session = session_for(self.session_key(), self.options, self.open_store, self)
+        self.store: Store = self.session.open_store()
+        self.routes = Routes(self.store)
+        self.channels: list[Channel] = []
+        self.declared_queues: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.unroutable: set[tuple[str, str]] = set()
+        self.deferred: deque[Callable[[], None]] = deque()
+        self._used_channel_ids = array("H")
+        self._epoch = 0
+        self._closing = threading.Lock()
+        self.on_reserved = self.wake_loop
+        Consuming.__init__(self)
+        EventLoop.__init__(self)
+
+    # -- what a scheme says
+
+    def session_key(self) -> Hashable:
+        """Return what makes two connections the same consumer of the same broker."""
+        raise NotImplementedError
+
+    def open_store(self, consumer: str) -> Store:
+        """Return a store that takes messages as *consumer*."""
+        raise NotImplementedError
+
+    def driver_version(self) -> str:
+        """Return reliq's version."""
+        return __version__
+
+    @property
+    def worker(self) -> bool:
+        """Whether this process is a Celery worker."""
+        return WATCH.worker
+
+    # -- connections and channels
+
+    def establish_connection(self) -> Transport:
+        """Connect, and bring the session up to date; raises BrokerUnavailable."""
+        self.store.connect()
+        self._catch_up()
+        return self
+
+    def _catch_up(self) -> None:
+        """Send what an earlier connection owed, once for each time we connected."""
+        if self._epoch != self.store.epoch:
+            self._epoch = self.store.epoch
+            self.session.catch_up(self.store)
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Whether the connection has not failed."""
+        del connection
+        return self.store.alive
+
+    def create_channel(self, connection: Any) -> Channel:
+        """Return a new channel."""
+        del connection
+        channel = self.Channel(self)
+        self.channels.append(channel)
+        return channel
+
+    def close_channel(self, channel: Channel) -> None:
+        """Forget a closed channel."""
+        if channel.channel_id in self._used_channel_ids:
+            self._used_channel_ids.remove(channel.channel_id)
+        if channel in self.channels:
+            self.channels.remove(channel)
+        channel.connection = None
+
+    def close_connection(self, connection: Any) -> None:
+        """Close in order: what is unacked goes back, acks are confirmed. Never raises for
+        a dead broker: what could not be sent goes out over the next connection.
+        """
+        del connection
+        for channel in list(self.channels):
+            channel.close()
+        try:
+            self.do_deferred()
+            if self.store.alive:
+                self.store.settle()
+        except ReliqError as exc:
+            logger.info("%s; what is owed goes out over the next connection", exc)
+        self._let_go(lost=False)
+
+    def _collect(self, connection: Any) -> None:
+        """Drop a broken connection without waiting; nothing is requeued by it."""
+        del connection
+        for channel in list(self.channels):
+            channel.collect()
+            self.close_channel(channel)
+        self._let_go(lost=True)
+
+    def _let_go(self, lost: bool) -> None:
+        for item in list(self.subscriptions):
+            self.session.unsubscribe(item.queue, item.no_ack)
+            self.session.return_later(item.take_back() if not item.no_ack else ())
+        self.subscriptions.clear()
+        self._reset_order()
+        self.leave_loop()
+        self.store.close()  # a reserve under way is noted as lost by its callback
+        self.session.leave(self, lost=lost)
+
+    def forget_parent(self) -> None:
+        """Drop, in a forked child, what the parent consumes and holds."""
+        for channel in self.channels:
+            channel.qos_.delivered.clear()
+            channel.qos_.buffered = 0
+            channel.subscriptions.clear()
+        self.subscriptions.clear()
+        self._reset_order()
+        self.deferred.clear()
+        self.forget_loop()
+        self.store = self.session.open_store()
+        self.routes.reconnect(self.store)
+        for channel in self.channels:
+            channel.store = self.store
+
+    def redeclare(self, queue: str) -> bool:
+        """Declare again a queue this connection declared and the broker has lost."""
+        declared = self.declared_queues.get(queue)
+        if declared is None:
+            return False
+        logger.warning("queue %r was lost by the broker and is declared again", queue)
+        self.store.declare_queue(queue, False, *declared)
+        return True
+
+    def do_deferred(self) -> None:
+        """Do what a reply asked for and could not be done while it was read."""
+        while self.deferred:
+            self.deferred.popleft()()
+
+    # -- subscriptions
+
+    def add_subscription(self, subscription: Subscription) -> None:
+        """Begin to consume."""
+        count = self.session.subscribe(subscription.queue, subscription.no_ack)
+        self.session.keeper.register(self.store)
+        self.store.attach(subscription.queue, self.session.id, count)
+        self.subscriptions.append(subscription)
+        self._reset_order()
+        self.store.end_wait()
+        self.keep_leases()
+
+    def remove_subscription(self, subscription: Subscription) -> None:
+        """Stop consuming; what was reserved and not delivered goes back at once."""
+        self.subscriptions.remove(subscription)
+        self._reset_order()
+        count = self.session.unsubscribe(subscription.queue, subscription.no_ack)
+        self.store.end_wait()
+        if subscription.in_flight:
+            self.store.settle()
+        self.flush_acks()
+        if not subscription.no_ack:
+            self.return_buffered(subscription.take_back())
+        if not self.store.attach(subscription.queue, self.session.id, count):
+            self.declared_queues.pop(subscription.queue, None)
+            self.routes.forget_queue(subscription.queue)
+        if all(item.no_ack for item in self.subscriptions):
+            self._stop_taking(subscription.channel)
+
+    def _stop_taking(self, channel: Channel) -> None:
+        """The last consumer of tasks is cancelled: a worker shuts down.
+
+        What Celery has prefetched and not started it now drops; those messages go
+        back at once. Those of running tasks stay leased, and from here on a thread
+        renews them, because the loop ends before the tasks do.
+        """
+        if self.worker:
+            channel.let_messages_go()
+            self.return_abandoned()
+        if self.session.held:
+            self.keep_leases(loop_ends=True)
+
+    def return_abandoned(self) -> None:
+        """Give back messages that nobody holds any more."""
+        gc.collect()  # Celery's requests are parts of reference cycles
+        self.session.send_owed(self.store)
+
+    def credit_changed(self, channel: Channel) -> None:
+        """Give back what a lower prefetch limit leaves no room for."""
+        qos = channel.qos_
+        surplus = len(qos.delivered) + qos.buffered - qos.prefetch_count
+        if qos.prefetch_count and surplus > 0:
+            for item in self.subscriptions:
+                if item.channel is channel and not item.no_ack and surplus > 0:
+                    taken = item.take_back(surplus)
+                    surplus -= len(taken)
+                    item.want()
+                    self.return_buffered(taken)
+        self.credit_regained()
+
+    def ack(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
+        if not self.batch_ack(queue, tags):
+            self.session.ack(self.store, queue, tags)
+        self.credit_regained()

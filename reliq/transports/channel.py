@@ -1,0 +1,366 @@
+"""Channel: AMQP's verbs over a store. Kombu's design, engine-free."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.transport import virtual
+
+from ..envelope import EnvelopeError
+from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
+from ..store import Delivery, How, Lease
+from .arguments import queue_arguments
+from .message import Message, raw_message
+from .publishing import Publishing
+from .qos import QoS
+from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from .base import Transport
+
+logger = logging.getLogger("reliq")
+
+
+class Channel(Publishing, virtual.Channel):
+    """One channel of a transport. Messages belong to it from delivery to ack."""
+
+    Message = Message
+    QoS = QoS
+    supports_fanout = True
+    do_restore = True
+
+    def __init__(self, connection: Transport, **_: Any) -> None:
+        # Not the base's: no exchange classes, and options are parsed once for all.
+        self.connection = connection
+        self.transport = connection
+        self.session = connection.session
+        self.store = connection.store
+        self.options = connection.options
+        self.routes = connection.routes
+        self.closed = False
+        self.qos_ = QoS(self)
+        self.no_ack_consumers: set[str] = set()
+        self.subscriptions: dict[str, Subscription] = {}
+        self.channel_id = self._get_free_channel_id()
+
+    @property
+    def qos(self) -> QoS:
+        """The credit of this channel."""
+        return self.qos_
+
+    # -- exchanges and queues
+
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str | None = "direct",  # noqa: A002 - Kombu's name
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange; raises PreconditionFailed when it exists and differs.
+
+        Passive: raises NotFound when it does not exist.
+        """
+        del nowait
+        type_ = type or "direct"
+        name = exchange or f"amq.{type_}"
+        if passive:
+            self.routes.require(name)
+            return
+        self.routes.declare(
+            name,
+            type_,
+            {
+                "durable": bool(durable),
+                "auto_delete": bool(auto_delete),
+                "arguments": arguments or {},
+            },
+        )
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
+        del nowait
+        if if_unused and (count := len(self.store.exchange_table(exchange).bindings)):
+            raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
+        self.routes.delete(exchange)
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        **_: Any,
+    ) -> queue_declare_ok_t:
+        """Declare a queue; returns its name, waiting messages and consumers.
+
+        Raises PreconditionFailed when it exists with other arguments, NotFound
+        when *passive* and it does not exist. *durable* and *exclusive* mean
+        nothing here: what Redis persists is its own setting.
+        """
+        del durable, exclusive, nowait
+        name = queue or f"amq.gen-{uuid4()}"
+        encoded, meta = queue_arguments(name, auto_delete, arguments)
+        if "expires" in meta or passive:
+            self.store.delete_queue(name, if_idle=True)
+        declared = self.store.declare_queue(name, passive, encoded, meta)
+        if declared.outcome == "missing":
+            raise NotFound(f"no queue {name!r}; declare it first")
+        if declared.outcome == "differs":
+            stored, asked = self.describe(declared.arguments), self.describe(encoded)
+            raise PreconditionFailed(
+                f"queue {name!r} exists with {stored}; it was declared now with {asked}. "
+                "Delete it or declare it with its own arguments"
+            )
+        if not passive:
+            self.transport.declared_queues[name] = (encoded, meta)
+        return queue_declare_ok_t(name, declared.messages, declared.consumers)
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        **_: Any,
+    ) -> None:
+        """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
+        del arguments, nowait
+        self.routes.bind(queue, exchange or "amq.direct", routing_key or "")
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Remove one binding; one that does not exist is ignored."""
+        del arguments
+        self.routes.unbind(queue, exchange or "amq.direct", routing_key or "")
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
+    ) -> int:
+        """Delete *queue* with its messages and bindings; returns how many waited in it.
+
+        Raises PreconditionFailed when a condition does not hold.
+        """
+        deleted = self.store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+        if deleted.outcome == "not_empty":
+            raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.count} messages")
+        if deleted.outcome == "in_use":
+            raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.count} consumers")
+        self.transport.declared_queues.pop(queue, None)
+        self.routes.forget_queue(queue)
+        return deleted.count
+
+    def queue_purge(self, queue: str, **_: Any) -> int:
+        """Remove what waits in *queue*, ready or delayed; returns how many messages."""
+        return self.store.purge(queue)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """Delete a reply queue that has served its purpose."""
+        self.queue_delete(queue)
+
+    def list_bindings(self) -> Iterable[tuple[str, str, str]]:
+        """Return (queue, exchange, routing key) of every binding there is."""
+        return list(self.routes.bindings())
+
+    get_bindings = list_bindings
+
+    def _size(self, queue: str) -> int:
+        status = self.store.status(queue)
+        return 0 if status is None else status.ready + status.delayed
+
+    # -- consuming
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
+    ) -> str:
+        """Begin to deliver messages of *queue* to *callback*."""
+        subscription = Subscription(self, queue, consumer_tag, bool(no_ack), callback)
+        if no_ack:
+            self.no_ack_consumers.add(consumer_tag)
+        self.subscriptions[consumer_tag] = subscription
+        self.transport.add_subscription(subscription)
+        return consumer_tag
+
+    def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
+        """Stop a consumer; what was reserved for it and not delivered goes back at once."""
+        subscription = self.subscriptions.pop(consumer_tag, None)
+        self.no_ack_consumers.discard(consumer_tag)
+        if subscription is not None and not self.closed:
+            self.transport.remove_subscription(subscription)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
+        """Take one message of *queue*; None when it is empty."""
+        while True:
+            reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack)
+            if not reservation.deliveries:
+                return None
+            if not no_ack:
+                self.session.take(reservation.deliveries)
+                self.transport.keep_leases()
+            message = self.open_delivery(reservation.deliveries[0], no_ack)
+            if message is not None:
+                return message
+
+    def open_delivery(self, delivery: Delivery, no_ack: bool) -> Message | None:
+        """Return the message in *delivery*, now this channel's; None when it was set aside."""
+        try:
+            message = self.Message(raw_message(delivery), channel=self)
+        except EnvelopeError as exc:
+            self._set_aside(delivery, exc, no_ack)
+            return None
+        message.queue, message.token = delivery.queue, delivery.token
+        if not no_ack:
+            self.qos_.append(message, delivery.tag)
+        return message
+
+    def _set_aside(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
+        logger.error("message %s of %r is undecodable: %s", delivery.tag, delivery.queue, error)
+        if not no_ack:
+            lease = Lease(delivery.tag, delivery.token)
+            self.session.dead_letter(
+                self.store, delivery.queue, "undecodable", str(error), [lease]
+            )
+
+    # -- finishing
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge; written to the socket at once, confirmed later.
+
+        Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
+        """
+        messages = self.qos_.up_to(delivery_tag, multiple)
+        unreadable = [message for message in messages if message.decode_error is not None]
+        if unreadable:
+            messages = [message for message in messages if message.decode_error is None]
+            self._dead_letter(unreadable)
+        for queue, tags in _by_queue(messages):
+            self.transport.ack(queue, tags)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put a message back, counted as a failed delivery, or give up on it (dead letters).
+
+        Refused, and logged, when the lease was lost meanwhile.
+        """
+        messages = self.qos_.up_to(delivery_tag, multiple=False)
+        if requeue:
+            self._release("requeued", messages)
+        else:
+            self._dead_letter(messages)
+        self.transport.credit_regained()
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Put every unacked message of this channel back, counted."""
+        if not requeue:
+            raise NotImplementedError("basic.recover is only possible with requeue=True")
+        self.give_back("requeued")
+
+    def give_back(self, how: How) -> None:
+        """Put every unacked message of this channel back."""
+        messages = list(self.qos_.delivered.values())
+        self.qos_.delivered.clear()
+        self._release(how, messages)
+        self.transport.credit_regained()
+
+    def _release(self, how: How, messages: list[Message]) -> None:
+        for queue, leases in _leases(messages):
+            refused = self.session.release(self.store, queue, how, leases)
+            _report(refused, queue, how)
+
+    def _dead_letter(self, messages: list[Message]) -> None:
+        for message in messages:
+            error = message.decode_error
+            reason = "rejected" if error is None else "undecodable"
+            text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
+            lease = Lease(message.delivery_tag, message.token)
+            refused = self.session.dead_letter(
+                self.store, message.queue, reason, text, [lease]
+            )
+            _report(refused, message.queue, reason)
+
+    # -- credit
+
+    def basic_qos(
+        self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
+    ) -> None:
+        """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
+        del prefetch_size, apply_global
+        self.qos_.prefetch_count = prefetch_count
+        self.transport.credit_changed(self)
+
+    def flow(self, active: bool = True) -> None:
+        """Pause and resume are not part of this transport."""
+        raise NotImplementedError("flow control is not supported; use basic_qos")
+
+    # -- the end
+
+    def close(self) -> None:
+        """Cancel all consumers and return what is unacked, uncounted. Never raises for a dead broker."""
+        if self.closed:
+            return
+        transport = self.transport
+        try:
+            for tag in list(self.subscriptions):
+                self.basic_cancel(tag)
+            transport.flush_acks()
+            if transport.worker:
+                # A running task keeps its message; what only we still know goes back.
+                self.let_messages_go()
+                transport.return_abandoned()
+            else:
+                self.give_back("returned")
+        except BrokerUnavailable as exc:
+            logger.info("%s; what is owed goes out over the next connection", exc)
+        finally:
+            self.collect()
+            transport.close_channel(self)
+
+    def collect(self) -> None:
+        """Let go without a word to the broker: leases stay while the messages live."""
+        self.closed = True
+        self.subscriptions.clear()
+        self.let_messages_go()
+
+    def let_messages_go(self) -> None:
+        """Keep the leases of unacked messages only while somebody else has the messages."""
+        messages, self.qos_.delivered = self.qos_.delivered, {}
+        self.session.keep_while_alive(messages)
+
+
+def _by_queue(messages: list[Message]) -> Iterable[tuple[str, list[str]]]:
+    for queue, group in groupby(messages, attrgetter("queue")):
+        yield queue, [message.delivery_tag for message in group]
+
+
+def _leases(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:
+    for queue, group in groupby(messages, attrgetter("queue")):
+        yield queue, [Lease(message.delivery_tag, message.token) for message in group]
+
+
+def _report(refused: list[str], queue: str, how: str) -> None:
+    for tag in refused:
+        logger.warning(
+            "message %s of %r could not be %s: its lease was lost, another consumer "
+            "may have it; raise visibility_timeout if this happens in normal operation",
+            tag,
+            queue,
+            how,
+        )

@@ -1,0 +1,156 @@
+"""The event loop's side of a transport: nothing in here waits for the broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..contrib.celery import WATCH
+from ..session import Session
+from ..store import Store
+
+_DELIVERED_A_TICK = 100
+
+
+class EventLoop:
+    """One registration per transport: two readers, one tick callback, one timer."""
+
+    store: Store
+    session: Session
+
+    def __init__(self) -> None:
+        self.forget_loop()
+
+    def forget_loop(self) -> None:
+        """Belong to no loop."""
+        self._loop: Any = None
+        self._loop_thread = 0
+        self._timer: Any = None
+        self._fds: list[int] = []
+        self._acks: dict[str, list[str]] = {}
+
+    # -- registration
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let *loop* drive this transport; called again by Celery for each new connection."""
+        del connection
+        self.leave_loop()
+        self._loop = loop
+        for fd, callback in (
+            (self.store.fileno(), self._on_reply),
+            (self.store.doorbell.fileno(), self._on_bell),
+        ):
+            loop.add_reader(fd, callback)
+            self._fds.append(fd)
+        loop.on_tick.add(self.on_tick)
+        self._timer = loop.call_repeatedly(self.session.keeper.period, self._on_timer)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Leave *loop*."""
+        del connection, loop
+        self.leave_loop()
+
+    def leave_loop(self) -> None:
+        """Take everything out of the loop; acks of this tick go out over the next connection."""
+        loop = self._loop
+        if loop is not None:
+            loop.on_tick.discard(self.on_tick)
+            if self._timer is not None:
+                self._timer.cancel()
+            for fd in self._fds:
+                # After hub.reset() the loop no longer knows the descriptor.
+                with suppress(KeyError, ValueError, OSError, AttributeError):
+                    loop.remove_reader(fd)
+        for queue, tags in self._acks.items():
+            self.session.ack_later(queue, tags)
+        self.forget_loop()
+
+    # -- the loop's calls
+
+    def on_tick(self) -> None:
+        """Send the acks of this tick, deliver what is there, ask for more, or wait for the bell."""
+        self._loop_thread = threading.get_ident()
+        keeper = self.session.keeper
+        if WATCH.forks:
+            if keeper.threaded:
+                keeper.stop()  # a process that forks should have no threads
+        elif self.subscriptions and not keeper.threaded:
+            keeper.start()
+        self.raise_failure()
+        self.flush_acks()
+        self._deliver()
+        if self._loop is not None:
+            self.post_requests()
+            self.wait_for_bell()
+
+    def _deliver(self) -> None:
+        for _ in range(_DELIVERED_A_TICK):
+            if not self.deliver_one():
+                return
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon(_come_back)  # the rest in the next tick, after timers had their turn
+
+    def _on_reply(self) -> None:
+        self.store.receive()
+        self.do_deferred()
+        self.session.keeper.do_later(self.store)
+        self.raise_failure()
+        self._deliver()
+
+    def _on_bell(self) -> None:
+        self.heed_bell()
+
+    def _on_timer(self) -> None:
+        self.store.check()
+        self.store.doorbell.check()
+        keeper = self.session.keeper
+        if WATCH.forks:
+            keeper.tick(self.store)
+            if not self.store.waiting:
+                keeper.do_later(self.store)
+
+    def wake_loop(self) -> None:
+        """Make the loop turn if another thread has read what was meant for it."""
+        if self._loop is not None and self._loop_thread != threading.get_ident():
+            self._loop.call_soon(_come_back)
+
+    # -- acks
+
+    def batch_ack(self, queue: str, tags: Sequence[str]) -> bool:
+        """Keep acks for the end of this tick; False where no tick is sure to follow."""
+        if (
+            self._loop is None
+            or self._loop_thread != threading.get_ident()
+            or all(item.no_ack for item in self.subscriptions)
+        ):
+            return False
+        self._acks.setdefault(queue, []).extend(tags)
+        return True
+
+    def flush_acks(self) -> None:
+        """Send the acks of this tick: one command for each queue."""
+        acks, self._acks = self._acks, {}
+        for queue, tags in acks.items():
+            for start in range(0, len(tags), 200):
+                self.session.ack(self.store, queue, tags[start : start + 200])
+
+    def keep_leases(self, loop_ends: bool = False) -> None:
+        """See to it that leases are renewed: by the loop's timer, or by a thread."""
+        if self._loop is None or loop_ends:
+            self.session.keeper.start()
+
+    # -- from the other halves of the transport
+
+    def raise_failure(self) -> None: ...  # noqa: D102
+    def deliver_one(self) -> bool: ...  # noqa: D102
+    def post_requests(self) -> None: ...  # noqa: D102
+    def wait_for_bell(self) -> bool: ...  # noqa: D102
+    def heed_bell(self) -> None: ...  # noqa: D102
+    def do_deferred(self) -> None: ...  # noqa: D102
+
+
+def _come_back() -> None:
+    """Make the loop turn once more without waiting."""

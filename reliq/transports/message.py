@@ -1,0 +1,65 @@
+"""Message: what a consumer's callback receives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+
+from ..envelope import decode
+from ..store import Delivery
+
+if TYPE_CHECKING:
+    from .channel import Channel
+
+
+def raw_message(delivery: Delivery) -> dict[str, Any]:
+    """Return *delivery* as Kombu's raw message; raises EnvelopeError.
+
+    ``redelivered`` is set in delivery_info, where Celery looks for it, once the
+    message was delivered before; the header ``x-delivery-count`` above 0 failures.
+    """
+    envelope = decode(delivery.envelope or b"")
+    properties, headers = envelope.properties, envelope.headers
+    properties["delivery_tag"] = delivery.tag
+    info = properties["delivery_info"] = {
+        "exchange": envelope.exchange,
+        "routing_key": envelope.routing_key,
+        "priority": properties.get("priority"),
+    }
+    if delivery.count >= 0:
+        info["redelivered"] = headers["redelivered"] = True
+        if delivery.count > 0:
+            headers["x-delivery-count"] = delivery.count
+    return {
+        "body": envelope.body,
+        "content-type": envelope.content_type,
+        "content-encoding": envelope.content_encoding,
+        "headers": headers,
+        "properties": properties,
+    }
+
+
+class Message(virtual.Message):
+    """A Kombu message that knows its lease.
+
+    queue, token: the lease. decode_error: what went wrong when the body was
+    decoded; such a message is set aside when it is acked or rejected, because
+    Celery acks what it cannot read, and it would be lost.
+    """
+
+    queue = ""
+    token = ""
+    decode_error: BaseException | None = None
+
+    def __init__(self, payload: dict[str, Any], channel: Channel, **kwargs: Any) -> None:
+        super().__init__(payload, channel=channel, **kwargs)
+        if self.errors:
+            self.decode_error = self.errors[0][1]
+
+    def _decode(self) -> Any:
+        try:
+            return super()._decode()
+        except Exception as exc:
+            self.decode_error = exc
+            raise

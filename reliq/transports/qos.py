@@ -1,0 +1,81 @@
+"""QoS: what a channel has delivered and not seen acked, and its prefetch credit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kombu.transport import virtual
+
+from .message import Message
+
+if TYPE_CHECKING:
+    from .channel import Channel
+
+
+class QoS(virtual.QoS):
+    """Prefetch credit of one channel. The leases themselves are the session's."""
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        # Not the base's: it would restore messages from a finalizer, one by one.
+        self.channel = channel
+        self.prefetch_count = prefetch_count or 0
+        self.delivered: dict[str, Message] = {}
+        self.buffered = 0
+
+    def can_consume(self) -> bool:
+        """Whether one more message may be delivered. Celery may replace this method."""
+        return not self.prefetch_count or len(self.delivered) < self.prefetch_count
+
+    def can_consume_max_estimate(self) -> int | None:
+        """Return how many more may be delivered; None without a limit."""
+        if not self.prefetch_count:
+            return None
+        return max(self.prefetch_count - len(self.delivered), 0)
+
+    def credit(self, most: int) -> int:
+        """Return how many messages may be reserved now, at most *most*."""
+        if not self.can_consume():
+            return 0
+        if "can_consume" in vars(self):  # Celery's worker_disable_prefetch decides one by one
+            return 0 if self.buffered else 1
+        if not self.prefetch_count:
+            return most
+        return min(self.prefetch_count - len(self.delivered) - self.buffered, most)
+
+    def append(self, message: Message, delivery_tag: str) -> None:
+        """Note a message that was handed to the application."""
+        self.delivered[delivery_tag] = message
+
+    def get(self, delivery_tag: str) -> Message:
+        """Return a message that waits for its ack; raises KeyError."""
+        return self.delivered[delivery_tag]
+
+    def up_to(self, delivery_tag: str, multiple: bool) -> list[Message]:
+        """Take out the message with *delivery_tag*, with *multiple* all delivered before it too."""
+        if not multiple:
+            message = self.delivered.pop(delivery_tag, None)
+            return [] if message is None else [message]
+        taken: list[Message] = []
+        if delivery_tag in self.delivered:
+            for tag in list(self.delivered):
+                taken.append(self.delivered.pop(tag))
+                if tag == delivery_tag:
+                    break
+        return taken
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge through the channel, as Kombu's virtual QoS does."""
+        self.channel.basic_ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Reject through the channel."""
+        self.channel.basic_reject(delivery_tag, requeue=requeue)
+
+    def restore_unacked(self) -> None:
+        """Put every unacked message of the channel back, counted as a failed delivery."""
+        self.channel.give_back("requeued")
+
+    def restore_unacked_once(self, stderr: object = None) -> None:
+        """Put every unacked message of the channel back, in order and uncounted."""
+        del stderr
+        self.channel.give_back("returned")

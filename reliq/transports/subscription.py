@@ -1,0 +1,86 @@
+"""Subscription: one consumer of one queue, and what was reserved for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..store import Delivery, Reservation
+
+if TYPE_CHECKING:
+    from .channel import Channel
+
+# What one reserve brings at most where the prefetch is unlimited.
+UNLIMITED = 100
+
+
+class Subscription:
+    """The state of one ``basic_consume``."""
+
+    def __init__(
+        self, channel: Channel, queue: str, tag: str, no_ack: bool, callback: Callable[[Any], Any]
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.callback = callback
+        self.buffer: deque[Delivery] = deque()
+        self.in_flight = False
+        self.asked_at = 0.0
+        self.due_at: float | None = None
+        self._wanted = True
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the broker may have something for it."""
+        return self._wanted or (self.due_at is not None and monotonic() >= self.due_at)
+
+    def want(self) -> None:
+        """Ask the broker at the next opportunity."""
+        self._wanted = True
+
+    def credit(self) -> int:
+        """Return how many messages may be reserved for it now."""
+        return UNLIMITED if self.no_ack else self.channel.qos_.credit(UNLIMITED)
+
+    def can_deliver(self) -> bool:
+        """Whether a buffered message may be delivered now."""
+        return bool(self.buffer) and (self.no_ack or self.channel.qos_.can_consume())
+
+    def asked(self) -> None:
+        """Note that a reserve is under way."""
+        self.in_flight = True
+        self._wanted = False
+        self.asked_at = monotonic()
+
+    def reserved(self, reservation: Reservation) -> None:
+        """Take what a reserve brought."""
+        self.in_flight = False
+        self._wanted = self._wanted or reservation.left
+        self.due_at = None
+        if reservation.next_due_ms >= 0:
+            self.due_at = monotonic() + reservation.next_due_ms / 1000
+        self.buffer.extend(reservation.deliveries)
+        if not self.no_ack:
+            self.channel.qos_.buffered += len(reservation.deliveries)
+
+    def deliver(self) -> None:
+        """Hand one buffered message to the application; what it raises is the caller's."""
+        delivery = self.buffer.popleft()
+        if not self.no_ack:
+            self.channel.qos_.buffered -= 1
+        message = self.channel.open_delivery(delivery, self.no_ack)
+        if message is not None:
+            self.callback(message)
+
+    def take_back(self, most: int | None = None) -> list[Delivery]:
+        """Take out what was not delivered, the last reserved first; *most* of it."""
+        taken: list[Delivery] = []
+        while self.buffer and (most is None or len(taken) < most):
+            taken.append(self.buffer.pop())
+        if not self.no_ack:
+            self.channel.qos_.buffered -= len(taken)
+        return taken

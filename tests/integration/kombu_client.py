@@ -56,8 +56,13 @@ class Client:
 
     def status(self, queue: str) -> Any:
         """Return the QueueStatus of *queue*, None where there is no such queue."""
+        from reliq import NotFound
+
         with self.inspector() as inspector:
-            return inspector.status(queue)
+            try:
+                return inspector.status(queue)
+            except NotFound:
+                return None
 
     def dead_letters(self, queue: str) -> list[Any]:
         """Return the dead letters of *queue*."""
@@ -118,7 +123,6 @@ class Taker:
             self.channel,
             [Queue(name, Exchange(""), name) for name in queues],
             on_message=self.messages.append,
-            accept=arguments.pop("accept", ["json", "pickle", "yaml", "msgpack"]),
             auto_declare=arguments.pop("auto_declare", True),
             **arguments,
         )

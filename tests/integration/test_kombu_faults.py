@@ -1,0 +1,270 @@
+"""Redis loses its scripts, its connections or its breath; a stranger writes into our keys."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.waiting import stays_true, wait_until
+
+from .kombu_client import Client, Taker, declare, get, publish
+
+RETRY = {
+    "retry": True,
+    "retry_policy": {
+        "max_retries": 5,
+        "interval_start": 0,
+        "interval_step": 0.05,
+        "interval_max": 0.2,
+    },
+}
+
+
+def test_script_flush_between_all_operations(client):
+    """SCRIPT FLUSH before every single step: nothing is lost and nothing comes twice."""
+    connection, other = client.connect(), client.connect()
+    flush = client.raw.script_flush
+    flush()
+    taker = Taker(connection, "q", prefetch_count=2)
+    delivered = []
+    for n in range(15):
+        flush()
+        publish(other, "q", n)
+        flush()
+        (message,) = taker.take()
+        flush()
+        if n % 3 == 0:
+            message.requeue()
+            flush()
+            (message,) = taker.take()
+        delivered.append(message.payload)
+        flush()
+        message.ack()
+    flush()
+    taker.consumer.cancel()
+    flush()
+    assert get(connection, "q") is None
+    assert delivered == list(range(15))
+    wait_until(lambda: client.settled("q"))
+
+
+def test_script_flush_while_leases_are_renewed(client):
+    """SCRIPT FLUSH does not cost a lease."""
+    connection, idle = client.connect(visibility_timeout=0.5), client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "x")
+    message = get(connection, "q")
+    other = Taker(idle, "q")
+
+    def flushed():
+        client.raw.script_flush()
+        return client.status("q").unacked == 1
+
+    stays_true(flushed, for_s=1.5)
+    assert other.gets_nothing()
+    message.ack()
+
+
+def cut(client: Client) -> None:
+    """End every connection to the server but our own."""
+    client.raw.client_kill_filter(_type="normal", skipme=True)
+
+
+def take_anyhow(connection, taker, count=1):
+    """Take *count* messages, reviving the consumer whenever the connection is lost."""
+    wanted = len(taker.messages) + count
+    deadline = time.monotonic() + 15
+    while len(taker.messages) < wanted:
+        assert time.monotonic() < deadline
+        try:
+            connection.drain_events(timeout=1)
+        except TimeoutError:
+            pass
+        except connection.connection_errors:
+            connection.collect()
+            connection.ensure_connection(max_retries=5, interval_start=0, interval_step=0.1)
+            taker.channel = connection.channel()
+            taker.consumer.revive(taker.channel)
+            taker.consumer.consume()
+    return taker.messages[-count:]
+
+
+def test_cut_between_all_operations(client):
+    """CLIENT KILL before every step, with Kombu's retries: nothing is lost, nothing twice."""
+    connection, publisher = client.connect(visibility_timeout=60), client.connect()
+    taker = Taker(connection, "q", prefetch_count=2)
+    producer = publisher.Producer()
+    for n in range(10):
+        cut(client)
+        producer.publish(n, exchange="", routing_key="q", **RETRY)
+        cut(client)
+        (message,) = take_anyhow(connection, taker)
+        cut(client)
+        message.ack()
+    assert [message.payload for message in taker.messages] == list(range(10))
+    wait_until(lambda: settled_or_drained(client, connection))
+    assert client.status("q").ledger["published"] == 10
+
+
+def settled_or_drained(client, connection):
+    """Drain once, so that a lost connection is noticed, and say whether all is acked."""
+    try:
+        connection.drain_events(timeout=0.1)
+    except (TimeoutError, *connection.connection_errors):
+        pass
+    return client.settled("q")
+
+
+def test_ensure_over_a_cut_connection(client):
+    """Connection.ensure retries a publish over a new connection and stores it once."""
+    connection = client.connect()
+    declare(connection, "q")
+    producer = connection.Producer()
+    publish_surely = connection.ensure(
+        producer, producer.publish, max_retries=3, interval_start=0, interval_step=0.1
+    )
+    for n in range(10):
+        cut(client)
+        publish_surely(n, exchange="", routing_key="q")
+    assert client.status("q").ready == 10
+    assert client.status("q").ledger["published"] == 10
+
+
+def test_a_cut_is_a_connection_error(client):
+    """A consumer whose sockets were cut learns it from drain_events, soon."""
+    connection = client.connect()
+    Taker(connection, "q")
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)
+    cut(client)
+    began = time.monotonic()
+    with pytest.raises(connection.connection_errors) as caught:
+        connection.drain_events(timeout=4)
+    assert not isinstance(caught.value, TimeoutError)
+    assert time.monotonic() - began < 2
+    assert isinstance(caught.value, connection.recoverable_connection_errors)
+
+
+@pytest.fixture
+def frozen_client(fresh_redis, scheme):
+    """Return a Client of a server of its own, which the test may freeze."""
+    client = Client(fresh_redis, fresh_redis.url(scheme))
+    try:
+        yield client
+    finally:
+        fresh_redis.thaw()
+        client.close()
+        client.raw.close()
+    client.audit()
+
+
+def test_publish_to_a_frozen_broker(frozen_client):
+    """A publish to a frozen Redis fails within socket_timeout, and says which and how long."""
+    from reliq import BrokerTimeout
+
+    connection = frozen_client.connect(socket_timeout=1)
+    declare(connection, "q")
+    frozen_client.server.freeze()
+    began = time.monotonic()
+    with pytest.raises(BrokerTimeout, match="socket_timeout") as caught:
+        publish(connection, "q", "x")
+    assert 0.9 <= time.monotonic() - began < 2
+    assert str(frozen_client.server.port) in str(caught.value)
+    assert "1 s" in str(caught.value)
+    frozen_client.server.thaw()
+    publish(connection, "q", "y")
+    assert "y" in [get(connection, "q").payload for _ in range(frozen_client.status("q").ready)]
+
+
+def test_connect_to_a_frozen_broker(frozen_client):
+    """Connecting to a frozen Redis fails within socket_connect_timeout."""
+    frozen_client.server.freeze()
+    connection = frozen_client.connect(socket_timeout=1, socket_connect_timeout=1)
+    began = time.monotonic()
+    with pytest.raises(connection.connection_errors):
+        connection.connect()
+    assert time.monotonic() - began < 3
+
+
+def test_ack_to_a_frozen_broker(frozen_client):
+    """An ack that Redis never answers surfaces in drain_events within socket_timeout."""
+    connection = frozen_client.connect(socket_timeout=1, visibility_timeout=30)
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "x", "y")
+    (message,) = taker.take()
+    frozen_client.server.freeze()
+    began = time.monotonic()
+    message.ack()
+    with pytest.raises(connection.connection_errors) as caught:
+        connection.drain_events(timeout=5)
+    assert not isinstance(caught.value, TimeoutError)
+    assert time.monotonic() - began < 2.5
+    frozen_client.server.thaw()
+    # The ack is not lost with the connection: it goes out over the next one.
+    take_anyhow(connection, taker)[0].ack()
+    assert [message.payload for message in taker.messages] == ["x", "y"]
+    wait_until(lambda: settled_or_drained(frozen_client, connection))
+
+
+@pytest.mark.parametrize("how", ["garbage", "truncated", "empty", "another format"])
+@pytest.mark.parametrize("fetch", ["consumer", "basic_get"])
+def test_a_message_that_is_not_ours(client, how, fetch):
+    """What is no envelope is set aside with a reason, and the next message is delivered."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "broken", "whole")
+    messages = "reliq:{q}:messages"
+    tag = client.raw.zrange("reliq:{q}:ready", 0, 0)[0]
+    stored = client.raw.hget(messages, tag)
+    bytes_of = {
+        "garbage": b"\xc1\xff\x00 not msgpack",
+        "truncated": stored[: len(stored) // 2],
+        "empty": b"",
+        "another format": b'{"body": "e30=", "properties": {}}',
+    }
+    client.raw.hset(messages, tag, bytes_of[how])
+    if fetch == "consumer":
+        (message,) = Taker(connection, "q").take()
+    else:
+        message = wait_until(lambda: get(connection, "q"), timeout_s=2)
+    assert message.payload == "whole"
+    wait_until(lambda: client.status("q").dead == 1)
+    (letter,) = client.dead_letters("q")
+    assert letter.tag == tag.decode()
+    assert letter.reason == "undecodable"
+    assert letter.error
+    message.ack()
+
+
+def test_a_message_whose_envelope_is_gone(client):
+    """A tag without an envelope does not stop the consumer: the next message is delivered."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "gone", "whole")
+    tag = client.raw.zrange("reliq:{q}:ready", 0, 0)[0]
+    client.raw.hdel("reliq:{q}:messages", tag)
+    (message,) = Taker(connection, "q").take()
+    assert message.payload == "whole"
+    message.ack()
+    client.raw.flushall()  # the ledger counts a message that somebody else deleted
+
+
+@pytest.mark.parametrize(("config", "word"), [({"maxmemory": "1mb"}, "maxmemory"), ({}, "wrong")])
+def test_refusals_are_not_retried(frozen_client, config, word):
+    """Out of memory and a key of another type are errors at once, not reasons to reconnect."""
+    from reliq import BrokerRefused
+
+    connection = frozen_client.connect()
+    declare(connection, "q")
+    raw = frozen_client.raw
+    if config:
+        raw.config_set("maxmemory-policy", "noeviction")
+        raw.config_set("maxmemory", "1mb")
+    else:
+        raw.set("reliq:{q}:messages", "not a hash")
+    with pytest.raises(BrokerRefused, match=f"(?i){word}"):
+        publish(connection, "q", "x", **RETRY)
+    raw.config_set("maxmemory", "0")
+    raw.delete("reliq:{q}:messages")
+    raw.flushall()

@@ -1,0 +1,177 @@
+"""What happens to a message that is held long, or whose holder is slow, lost or forgetful."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import pytest
+from kombu.mixins import ConsumerMixin
+
+from tests.support.waiting import stays_true, wait_until
+
+from .kombu_client import Taker, declare, get, payloads, publish
+
+# A message is no longer renewed after consumer_timeout, so its lease really ends.
+LAPSING = {"visibility_timeout": 0.4, "consumer_timeout": 0.4}
+
+
+def test_a_held_message_is_not_redelivered(client):
+    """A message held much longer than visibility_timeout stays with its holder."""
+    holder, idle = client.connect(visibility_timeout=0.5), client.connect(visibility_timeout=0.5)
+    mine = Taker(holder, "q", prefetch_count=1)
+    publish(holder, "q", "long")
+    (message,) = mine.take()
+    assert Taker(idle, "q", prefetch_count=1).gets_nothing(for_s=2.2)
+    message.ack()
+    wait_until(lambda: client.settled("q"))
+
+
+def test_a_message_fetched_by_basic_get_is_renewed(client):
+    """Nobody needs to drain events for a lease to be renewed."""
+    holder, idle = client.connect(visibility_timeout=0.5), client.connect(visibility_timeout=0.5)
+    declare(holder, "q")
+    publish(holder, "q", "long")
+    message = get(holder, "q")
+    assert Taker(idle, "q").gets_nothing(for_s=2)
+    message.ack()
+
+
+def test_a_lapsed_lease_brings_the_message_back(client):
+    """After consumer_timeout a message is delivered to another, as redelivered and counted."""
+    holder, idle = client.connect(**LAPSING), client.connect(**LAPSING)
+    declare(holder, "q")
+    publish(holder, "q", "x")
+    held = get(holder, "q")
+    (again,) = Taker(idle, "q", prefetch_count=1).take()
+    assert again.delivery_tag == held.delivery_tag
+    assert again.delivery_info["redelivered"] is True
+    assert again.headers["x-delivery-count"] == 1
+    again.ack()
+
+
+@pytest.fixture
+def lapsed(client):
+    """Return (a message whose lease has ended and which waits again, a busy other consumer)."""
+    holder, other = client.connect(**LAPSING), client.connect()
+    declare(holder, "q")
+    publish(holder, "q", "late")
+    held = get(holder, "q")
+    # It sweeps the queue, but its credit is used up.
+    busy = Taker(other, "q", prefetch_count=1)
+    publish(other, "q", "busy")
+    busy.take()
+    wait_until(lambda: client.status("q").ready == 1)
+    return held, busy
+
+
+def test_a_late_ack_cancels_the_redelivery(client, lapsed):
+    """The ack of a message whose lease has ended is accepted: the work is done."""
+    held, busy = lapsed
+    held.ack()
+    wait_until(lambda: client.status("q").ready == 0)
+    busy.messages[0].ack()
+    assert busy.gets_nothing()
+    assert client.settled("q")
+
+
+def test_a_late_ack_while_another_works_on_it(client):
+    """An ack is accepted though another consumer has the message; that one's ack is harmless."""
+    holder, idle = client.connect(**LAPSING), client.connect()
+    declare(holder, "q")
+    publish(holder, "q", "x")
+    held = get(holder, "q")
+    (again,) = Taker(idle, "q", prefetch_count=1).take()
+    held.ack()
+    wait_until(lambda: client.settled("q"))
+    again.ack()
+    stays_true(lambda: client.settled("q"), for_s=0.5)
+    assert client.status("q").ledger["acked"] == 1
+
+
+@pytest.mark.parametrize("settle", ["requeue", "reject"])
+def test_a_late_requeue_is_refused_and_logged(client, caplog, settle):
+    """Who lost the lease can neither requeue nor reject the message, and the log says so."""
+    holder, idle = client.connect(**LAPSING), client.connect()
+    declare(holder, "q")
+    publish(holder, "q", "x")
+    held = get(holder, "q")
+    taker = Taker(idle, "q", prefetch_count=1)
+    (again,) = taker.take()
+    with caplog.at_level(logging.WARNING, logger="reliq"):
+        getattr(held, settle)()
+        wait_until(lambda: held.delivery_tag in caplog.text)
+    status = client.status("q")
+    assert (status.ready, status.unacked, status.dead) == (0, 1, 0)
+    again.ack()
+    wait_until(lambda: client.settled("q"))
+
+
+class Fragile(ConsumerMixin):
+    """Loses its connection inside the callback, the first time."""
+
+    def __init__(self, connection, queue, cut):
+        self.connection, self.queue, self.cut = connection, queue, cut
+        self.seen = []
+
+    def get_consumers(self, Consumer, channel):  # noqa: N803 - Kombu's name
+        """Consume from the one queue."""
+        return [Consumer([self.queue], on_message=self.on_task, prefetch_count=1)]
+
+    def on_task(self, message):
+        """Fail once, then ack."""
+        self.seen.append(message.payload)
+        if len(self.seen) == 1:
+            self.cut()
+            raise ConnectionResetError("cut while the callback ran")
+        message.ack()
+        self.should_stop = True
+
+
+def test_connection_lost_while_a_callback_raises(client):
+    """A ConsumerMixin whose callback raised gets the message again over its new connection."""
+    connection = client.connect(visibility_timeout=60)
+    queue = declare(connection, "q")
+    publish(connection, "q", "x")
+    worker = Fragile(connection, queue, lambda: cut_all(client))
+    worker.run()
+    assert worker.seen == ["x", "x"]
+    wait_until(lambda: client.settled("q"))
+
+
+def cut_all(client):
+    """End every connection to the server but our own."""
+    client.raw.client_kill_filter(_type="normal", skipme=True)
+
+
+def test_an_abandoned_message_comes_back(client):
+    """After a lost connection a message that nobody refers to any more is released."""
+    connection = client.connect(visibility_timeout=60)
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "x")
+    taker.take()
+    cut_all(client)
+    connection.collect()
+    taker.messages.clear()
+    taker.channel = taker.consumer = None
+    gc.collect()
+    again = Taker(client.connect(), "q", prefetch_count=1)
+    (message,) = again.take(timeout_s=8)
+    assert message.payload == "x"
+    message.ack()
+
+
+def test_a_message_still_held_does_not_come_back(client):
+    """After a lost connection a message that is still being worked on keeps its lease."""
+    connection, other = client.connect(), client.connect()
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "x")
+    (held,) = taker.take()
+    cut_all(client)
+    connection.collect()
+    revived = Taker(connection, "q", prefetch_count=1)
+    assert revived.gets_nothing(for_s=2.5)
+    held.ack()
+    wait_until(lambda: client.settled("q"))
+    publish(other, "q", "y")
+    assert payloads(revived.take()) == ["y"]

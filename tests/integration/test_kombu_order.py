@@ -1,0 +1,169 @@
+"""The order of delivery: priorities, first in first out, the place of a requeued message."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from .kombu_client import Taker, declare, get, publish
+
+
+def drained(connection, queue):
+    """Fetch and ack everything in *queue*; return the bodies in order."""
+    bodies = []
+    while message := get(connection, queue):
+        bodies.append(message.payload)
+        message.ack()
+    return bodies
+
+
+def shuffled(*values):
+    """Return the values in an order that is mixed, and the same in every run."""
+    values = list(values)
+    random.Random(7).shuffle(values)
+    return values
+
+
+def test_fifo(client):
+    """Messages of one priority come in the order they were published."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", *range(50))
+    assert drained(connection, "q") == list(range(50))
+
+
+def test_fifo_through_a_consumer(client):
+    """A consumer with a prefetch gets them in that order too."""
+    connection = client.connect()
+    taker = Taker(connection, "q", prefetch_count=7)
+    publish(connection, "q", *range(30))
+    assert taker.take_bodies(30) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, list(range(10))),
+        ({"priority_order": "ascending"}, list(range(10))),
+        ({"priority_order": "descending"}, list(range(9, -1, -1))),
+    ],
+)
+def test_priorities(client, options, expected):
+    """Priorities 0 to 9 are served strictly: 0 first, or 9 first where priority_order says so."""
+    connection = client.connect(**options)
+    declare(connection, "q")
+    for priority in shuffled(*range(10)):
+        publish(connection, "q", priority, priority=priority)
+    assert drained(connection, "q") == expected
+
+
+def test_fifo_inside_a_priority(client):
+    """Inside a priority the first published is served first."""
+    connection = client.connect()
+    declare(connection, "q")
+    for n in range(5):
+        for priority in (5, 0, 9):
+            publish(connection, "q", [priority, n], priority=priority)
+    expected = [[priority, n] for priority in (0, 5, 9) for n in range(5)]
+    assert drained(connection, "q") == expected
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_priorities_up_to_255(client, order):
+    """A queue with x-max-priority 255 tells all of them apart."""
+    connection = client.connect(priority_order=order)
+    declare(connection, "q", max_priority=255)
+    priorities = [0, 1, 9, 10, 11, 99, 128, 254, 255]
+    for priority in shuffled(*priorities):
+        publish(connection, "q", priority, priority=priority)
+    assert drained(connection, "q") == sorted(priorities, reverse=order == "descending")
+
+
+def test_a_late_urgent_message_overtakes(client):
+    """A message of a more urgent priority overtakes what waits, though it came last."""
+    connection = client.connect()
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "slow", "slower", priority=5)
+    assert taker.take_bodies(1) == ["slow"]
+    publish(connection, "q", "urgent", priority=0)
+    # One message may have been fetched ahead before the urgent one was there.
+    assert "urgent" in taker.take_bodies(2)
+
+
+@pytest.mark.parametrize("how", ["requeue", "reject", "recover", "close"])
+def test_back_to_its_own_place(client, how):
+    """A message that goes back keeps its priority and its place before later ones."""
+    connection, other = client.connect(), client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "first", "second", "third", priority=3)
+    publish(connection, "q", "urgent", priority=0)
+    publish(connection, "q", "lazy", priority=9)
+    get(connection, "q").ack()
+    held = get(connection, "q")
+    assert held.payload == "first"
+    if how == "requeue":
+        held.requeue()
+    elif how == "reject":
+        held.reject(requeue=True)
+    elif how == "recover":
+        connection.default_channel.basic_recover(requeue=True)
+    else:
+        connection.release()
+    assert drained(other, "q") == ["first", "second", "third", "lazy"]
+
+
+def test_many_requeued_keep_their_order(client):
+    """Messages requeued out of order come back in their first order."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", *range(6))
+    for message in shuffled(*[get(connection, "q") for _ in range(6)]):
+        message.requeue()
+    assert drained(connection, "q") == list(range(6))
+
+
+def test_round_robin_is_fair(client):
+    """By default two queues are served in turn, whatever waits in either."""
+    connection = client.connect()
+    taker = Taker(connection, "a", "b", prefetch_count=1)
+    publish(connection, "a", *["a"] * 20)
+    publish(connection, "b", *["b"] * 20)
+    bodies = taker.take_bodies(20)
+    assert 9 <= bodies.count("a") <= 11
+
+
+def test_round_robin_is_fair_with_a_prefetch(client):
+    """A prefetch does not let one queue starve the other."""
+    connection = client.connect()
+    declare(connection, "a")
+    declare(connection, "b")
+    publish(connection, "a", *["a"] * 40)
+    publish(connection, "b", *["b"] * 40)
+    bodies = Taker(connection, "a", "b", prefetch_count=8).take_bodies(40)
+    assert 12 <= bodies.count("a") <= 28
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names", "expected"),
+    [
+        ("priority", ["b", "a", "c"], ["b", "a", "c"]),
+        ("sorted", ["b", "a", "c"], ["a", "b", "c"]),
+    ],
+)
+def test_queue_order(client, strategy, names, expected):
+    """With "priority" the first named queue is emptied first, with "sorted" the first by name."""
+    connection = client.connect(queue_order_strategy=strategy)
+    for name in names:
+        declare(connection, name)
+        publish(connection, name, *[name] * 5)
+    bodies = Taker(connection, *names, prefetch_count=1).take_bodies(15)
+    assert bodies == [name for name in expected for _ in range(5)]
+
+
+def test_a_blocked_queue_does_not_block_the_other(client):
+    """A queue without messages does not delay one that has some."""
+    connection = client.connect()
+    taker = Taker(connection, "empty", "busy", prefetch_count=1)
+    publish(connection, "busy", *range(10))
+    assert [taker.take(timeout_s=0.4)[0].ack() for _ in range(10)] == [None] * 10

@@ -1,0 +1,120 @@
+"""Fixtures: real Redis servers, real Celery workers, and a journal of what they ran.
+
+Environment: RELIQ_TEST_REDIS chooses the server binary (tests/support/servers.py);
+RELIQ_TEST_SCHEME=redis runs the Celery tests over Kombu's own transport, to see
+which of the properties it lacks.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.certificates import make_certificates
+from tests.support.journal import Journal
+from tests.support.servers import RedisServer
+from tests.support.workers import CeleryBeat, CeleryWorker
+
+QUICK_TIMEOUT_S = 120
+SLOW_TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items):
+    """Give every test that names no timeout of its own the default of its kind."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            slow = item.get_closest_marker("slow") is not None
+            # By signal: the test fails and its finalizers still end what it started.
+            seconds = SLOW_TIMEOUT_S if slow else QUICK_TIMEOUT_S
+            item.add_marker(pytest.mark.timeout(seconds, method="signal"))
+
+
+@pytest.fixture(scope="session")
+def scheme():
+    """Return the URL scheme under test."""
+    return os.environ.get("RELIQ_TEST_SCHEME", "reliq")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """Return PEM files: CA, server, client, a wrong CA, a certificate for another host."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """Return the server that tests share; take `redis_url`, which empties it first."""
+    server = RedisServer()
+    try:
+        yield server.start()
+    finally:
+        server.destroy()
+
+
+@pytest.fixture
+def redis_url(redis_server, scheme):
+    """Return the URL of the shared server, emptied."""
+    client = redis_server.client()
+    client.flushall()
+    client.close()
+    return redis_server.url(scheme)
+
+
+@pytest.fixture
+def redis_factory():
+    """Return a function that starts a server of the test's own; arguments as RedisServer's."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> RedisServer:
+            server = RedisServer(**options)
+            stack.callback(server.destroy)
+            return server.start()
+
+        yield start
+
+
+@pytest.fixture
+def fresh_redis(redis_factory):
+    """Return a server of the test's own."""
+    return redis_factory()
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """Return the journal that the tasks of this test's workers write."""
+    journal = Journal(tmp_path / "journal")
+    yield journal
+    journal.close()
+
+
+@pytest.fixture
+def worker_factory(tmp_path, journal):
+    """Return a function that starts a Celery worker; all of it is gone after the test."""
+    with ExitStack() as stack:
+        count = 0
+
+        def start(broker: str | None, *, ready: bool = True, **options: Any) -> CeleryWorker:
+            nonlocal count
+            count += 1
+            options.setdefault("name", f"worker{count}")
+            worker = CeleryWorker(broker, journal, directory=tmp_path, **options)
+            stack.callback(worker.kill_group)
+            return worker.wait_ready() if ready else worker
+
+        yield start
+
+
+@pytest.fixture
+def beat_factory(tmp_path, journal):
+    """Return a function that starts a real beat process."""
+    with ExitStack() as stack:
+
+        def start(broker: str, **options: Any) -> CeleryBeat:
+            beat = CeleryBeat(broker, journal, directory=tmp_path, **options)
+            stack.callback(beat.kill_group)
+            return beat
+
+        yield start

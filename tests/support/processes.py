@@ -1,0 +1,112 @@
+"""A child process that a test starts, stops hard or softly, freezes, and never leaves behind."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_running: weakref.WeakSet[Process] = weakref.WeakSet()
+
+
+class Process:
+    """One subprocess in a process group of its own, its output in a log file.
+
+    What belongs to it (pool children, say) is in the same group, so that
+    `kill_group` ends all of it and nothing else.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.command = [str(part) for part in command]
+        self.log_path = log_path
+        with log_path.open("ab") as log:
+            self._popen = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        self.pid = self._popen.pid
+        self._frozen = False
+        self._reaped_group = False
+        _running.add(self)
+
+    @property
+    def running(self) -> bool:
+        """Whether the main process has not ended yet."""
+        return self._popen.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code (negative: the signal that ended it), None while it runs."""
+        return self._popen.poll()
+
+    def log(self) -> str:
+        """Return all output so far."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    def tail(self, lines: int = 40) -> str:
+        """Return the last lines of the output, for a failure's message."""
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process only; nothing if it has ended."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL the main process only, and wait for its end; its children are left alone."""
+        self.signal(signal.SIGKILL)
+        self._popen.wait(10)
+
+    def kill_group(self) -> None:
+        """SIGKILL the main process and everything in its group."""
+        if not self._reaped_group:
+            with contextlib.suppress(ProcessLookupError):  # all of it had ended already.
+                os.killpg(self.pid, signal.SIGKILL)
+            self._reaped_group = True
+        self._popen.wait(10)
+        _running.discard(self)
+
+    def freeze(self) -> None:
+        """SIGSTOP the whole group: alive, sockets open, nothing moves."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT the whole group."""
+        if self._frozen:
+            os.killpg(self.pid, signal.SIGCONT)
+            self._frozen = False
+
+    def wait(self, timeout_s: float = 20.0) -> int:
+        """Wait for the main process to end and return its exit code; fail with its log."""
+        try:
+            return self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            message = f"pid {self.pid} still runs after {timeout_s:g} s:\n{self.tail()}"
+            raise AssertionError(message) from None
+
+
+@atexit.register
+def _kill_leftovers() -> None:
+    for process in list(_running):
+        process.kill_group()

@@ -39,6 +39,9 @@ class Envelope(NamedTuple):
     routing_key: str
 
 
+_FIELDS = 1 + len(Envelope._fields)
+
+
 def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per type reads best
     if isinstance(value, datetime):
         return msgpack.ExtType(_DATETIME, value.isoformat().encode())
@@ -109,15 +112,15 @@ def encode(envelope: Envelope) -> bytes:
 def decode(data: bytes) -> Envelope:
     """Return the envelope in *data*; raises EnvelopeError and says what is wrong with it."""
     fields = unpack(data)
-    if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
-        raise EnvelopeError("not an envelope: no version")
-    if fields[0] != VERSION:
+    if type(fields) is list and len(fields) == _FIELDS and fields[0] == VERSION:
+        envelope = Envelope._make(fields[1:])
+        if (
+            isinstance(envelope.body, (bytes, str))
+            and type(envelope.headers) is dict
+            and type(envelope.properties) is dict
+        ):
+            return envelope
+        raise EnvelopeError("not an envelope: body, headers or properties are of a wrong type")
+    if type(fields) is list and fields and type(fields[0]) is int and fields[0] != VERSION:
         raise EnvelopeError(f"envelope version {fields[0]} is not known to this version of reliq")
-    if len(fields) != 1 + len(Envelope._fields):
-        raise EnvelopeError(f"not an envelope: {len(fields)} fields")
-    envelope = Envelope(*fields[1:])
-    if not isinstance(envelope.body, (bytes, str)):
-        raise EnvelopeError("not an envelope: the body is neither bytes nor text")
-    if not isinstance(envelope.headers, dict) or not isinstance(envelope.properties, dict):
-        raise EnvelopeError("not an envelope: headers and properties must be maps")
-    return envelope
+    raise EnvelopeError("not an envelope: no version, or the wrong number of fields")

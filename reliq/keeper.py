@@ -96,16 +96,7 @@ class Keeper:
                     logger.warning("keeper: %s; it goes on when the broker answers", exc)
                 down = True
             self.session.maybe_end()
-        if not self.session.subscriptions and self.session.idle:
-            self._say_goodbye(store)
         store.close()
-
-    def _say_goodbye(self, store: Store) -> None:
-        if self._registered_as is not None and store.alive:
-            try:
-                store.forget_consumer(self.session.id)
-            except ReliqError as exc:
-                logger.info("the register keeps this consumer until it lapses: %s", exc)
 
     def do_later(self, store: Store) -> None:
         """Do what replies asked for; waits for the broker."""

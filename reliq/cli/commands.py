@@ -15,6 +15,7 @@ from reliq._version import __version__
 from reliq.admin import AuditResult, Inspector
 from reliq.errors import ReliqError
 
+from .console import Refused
 from .demo import run_demo
 
 LEAVES = ("acked", "expired", "purged", "dropped", "moved")
@@ -56,20 +57,12 @@ def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
     Exits with 1 if reliq lost a task, ran one twice, or its ledger does not balance.
     """
     if importlib.util.find_spec("celery") is None:
-        error = click.ClickException("the demo runs Celery: pip install 'reliq[demo]'")
-        error.exit_code = 2
-        raise error
+        raise Refused("the demo runs Celery: pip install 'reliq[demo]'")
     sys.exit(run_demo(url, tasks, compare, as_json))
 
 
 def _inspector(url: str, prefix: str) -> Inspector:
     return Inspector(url, {"global_keyprefix": prefix} if prefix else None)
-
-
-def _refused(error: ReliqError) -> click.ClickException:
-    refused = click.ClickException(str(error))
-    refused.exit_code = 2
-    return refused
 
 
 @main.command()
@@ -85,7 +78,7 @@ def audit(url: str, prefix: str, as_json: bool) -> None:
         with _inspector(url, prefix) as inspector:
             results = inspector.audit()
     except ReliqError as error:
-        raise _refused(error) from error
+        raise Refused(str(error)) from error
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
@@ -120,7 +113,7 @@ def status(url: str, prefix: str, as_json: bool) -> None:
         with _inspector(url, prefix) as inspector:
             found = [inspector.status(queue) for queue in inspector.queues()]
     except ReliqError as error:
-        raise _refused(error) from error
+        raise Refused(str(error)) from error
     if as_json:
         click.echo(json.dumps([asdict(queue) for queue in found], indent=2))
         return

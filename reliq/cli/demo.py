@@ -9,14 +9,15 @@ import signal
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from kombu import Connection
+from kombu import connection as kombu_connection
 from rich.console import Console
 
 from reliq.options import Options
 
+from .console import Refused
 from .demo_broker import NoServer, private_broker
 from .demo_run import DemoRun, Outcome, Side, seconds_of_work
 from .demo_screen import Screen
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INTERRUPTED = 130
-BROKEN = 2
+Connection: Any = kombu_connection.Connection  # Kombu is untyped
 # At Kombu's defaults the tasks of a killed worker return after an hour, looked for
 # every 100 s. Versions before 5.7 know only the first of these.
 KOMBU_OPTIONS = {
@@ -40,10 +41,10 @@ KOMBU_SCHEMES = {"reliq": "redis", "reliqs": "rediss", "reliq-unix": "redis+sock
 
 
 def reliq_side(url: str, queue: str) -> Side:
-    """Return the run over *url*, every option at its default but the prefix of its keys."""
+    """Return the run over *url*, every option at its default."""
     options = Options()
     patience_s = options.visibility_timeout + 3 * options.restore_interval
-    return Side(url.partition("://")[0], url, {"global_keyprefix": f"{queue}:"}, queue, patience_s)
+    return Side(url.partition("://")[0], url, {}, queue, patience_s)
 
 
 def kombu_side(url: str, queue: str) -> Side:
@@ -131,16 +132,10 @@ def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
         console.print("interrupted; what the demo had started is stopped and removed")
         return INTERRUPTED
     except (NoServer, ProcessFailed) as error:
-        raise _failed(str(error)) from error
+        raise Refused(str(error)) from error
     if as_json:
         click.echo(json.dumps({"runs": [outcome.as_json() for outcome in outcomes]}, indent=2))
     return 0 if outcomes[0].ok else 1
-
-
-def _failed(text: str) -> click.ClickException:
-    error = click.ClickException(text)
-    error.exit_code = BROKEN
-    return error
 
 
 def _with_broker(

@@ -12,12 +12,14 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import task_received, worker_ready
-from kombu import Exchange, Queue
+from kombu import entity
 
 from .demo_record import FINISHED, READY, RECEIVED, STARTED, write
 from .demo_tasks import Settings, count_words, lasts_ms, texts
 
 SETTINGS = Settings.from_environment()
+Queue: Any = entity.Queue  # Kombu is untyped
+Exchange: Any = entity.Exchange
 
 
 def _record(kind: str, task: int = -1, value: int = 0) -> None:

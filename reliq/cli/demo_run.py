@@ -185,9 +185,7 @@ class DemoRun:
             back = [at for at in self._recovered_s(held, killed) if at is not None]
             if back and not told:
                 told = True
-                self._watcher.say(
-                    f"a task of the killed worker runs again, {min(back):.1f} s after"
-                )
+                self._watcher.say(f"{min(back):.1f} s after the kill a task it had held runs again")
             return self._record.finished >= self._total
 
         self._wait(all_ran, None, second)

@@ -204,6 +204,8 @@ class Transport(Consuming, EventLoop, virtual.Transport):
         if not self.store.attach(subscription.queue, self.session.id, count):
             self.declared_queues.pop(subscription.queue, None)
             self.routes.forget_queue(subscription.queue)
+        if not self.session.subscriptions:
+            self.store.forget_consumer(self.session.id)
         if all(item.no_ack for item in self.subscriptions):
             self._stop_taking(subscription.channel)
 
@@ -240,6 +242,7 @@ class Transport(Consuming, EventLoop, virtual.Transport):
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
-        if not self.batch_ack(queue, tags):
+        if self._loop is None or not self.batch_ack(queue, tags):
             self.session.ack(self.store, queue, tags)
-        self.credit_regained()
+        if self._starved:
+            self.credit_regained()

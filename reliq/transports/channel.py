@@ -247,7 +247,16 @@ class Channel(Publishing, virtual.Channel):
 
         Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
         """
-        messages = self.qos_.up_to(delivery_tag, multiple)
+        if not multiple:  # the hot path: one message that could be read
+            message = self.qos_.delivered.pop(delivery_tag, None)
+            if message is None:
+                return
+            if message.decode_error is None:
+                self.transport.ack(message.queue, (delivery_tag,))
+                return
+            messages = [message]
+        else:
+            messages = self.qos_.up_to(delivery_tag)
         unreadable = [message for message in messages if message.decode_error is not None]
         if unreadable:
             messages = [message for message in messages if message.decode_error is None]
@@ -260,7 +269,8 @@ class Channel(Publishing, virtual.Channel):
 
         Refused, and logged, when the lease was lost meanwhile.
         """
-        messages = self.qos_.up_to(delivery_tag, multiple=False)
+        message = self.qos_.delivered.pop(delivery_tag, None)
+        messages = [] if message is None else [message]
         if requeue:
             self._release("requeued", messages)
         else:

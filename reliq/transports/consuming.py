@@ -92,11 +92,15 @@ class Consuming:
         wanting = self._wanting()
         for position, item in enumerate(wanting):
             n = self._share(item, wanting[position:])
-            if n > 0:
-                item.asked()
-                self.store.post_reserve(
-                    item.queue, n, self.session.lease_ms, item.no_ack, partial(self._reserved, item)
-                )
+            self.post_request(item, n)
+
+    def post_request(self, item: Subscription, n: int) -> None:
+        """Begin to reserve up to *n* messages for *item*."""
+        if n > 0:
+            item.asked()
+            self.store.post_reserve(
+                item.queue, n, self.session.lease_ms, item.no_ack, partial(self._reserved, item)
+            )
 
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -142,6 +146,13 @@ class Consuming:
         None waits for ever. Raises BrokerUnavailable when the connection is lost.
         """
         del connection
+        if len(self.subscriptions) == 1 and self.failure is None:  # the hot path
+            only = self.subscriptions[0]
+            if only.can_deliver():
+                if only.running_low:
+                    self.post_request(only, only.credit())
+                only.deliver()
+                return
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             if any(item.in_flight for item in self.subscriptions):
@@ -191,7 +202,7 @@ class Consuming:
     def heed_bell(self) -> None:
         """Act on a wait that has ended: ask the queue that rang, or those long not asked."""
         doorbell = self.store.doorbell
-        if doorbell.listening or not doorbell.receive():
+        if not doorbell.receive():
             return
         rung, now = doorbell.rung, monotonic()
         doorbell.rung = None

@@ -53,9 +53,28 @@ class Message(virtual.Message):
     decode_error: BaseException | None = None
 
     def __init__(self, payload: dict[str, Any], channel: Channel, **kwargs: Any) -> None:
-        super().__init__(payload, channel=channel, **kwargs)
-        if self.errors:
-            self.decode_error = self.errors[0][1]
+        headers = payload["headers"]
+        if kwargs or "compression" in headers:
+            super().__init__(payload, channel=channel, **kwargs)
+            if self.errors:
+                self.decode_error = self.errors[0][1]
+            return
+        # What the two base constructors come to where nothing is compressed: they
+        # would take a fifth of the time of a delivery.
+        properties, body = payload["properties"], payload["body"]
+        self._raw = payload
+        self.errors: list[Any] = []
+        self.channel = channel
+        self.delivery_tag = properties["delivery_tag"]
+        self.content_type = payload["content-type"]
+        self.content_encoding = payload["content-encoding"]
+        self.delivery_info = properties["delivery_info"]
+        self.headers = headers
+        self.properties = properties
+        self.body = body.encode() if isinstance(body, str) else body
+        self.accept = None
+        self._decoded_cache = None
+        self._state = "RECEIVED"
 
     def _decode(self) -> Any:
         try:

@@ -119,6 +119,8 @@ class Publishing:
                 f"no queue is bound to exchange {exchange!r} for routing key "
                 f"{routing_key!r}; the message was not stored"
             )
+        if self.routes.cached(exchange).type == "fanout":
+            return  # a broadcast that nobody listens to is nothing unusual
         if (exchange, routing_key) not in self.transport.unroutable:
             self.transport.unroutable.add((exchange, routing_key))
             logger.warning(

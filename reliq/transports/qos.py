@@ -50,11 +50,8 @@ class QoS(virtual.QoS):
         """Return a message that waits for its ack; raises KeyError."""
         return self.delivered[delivery_tag]
 
-    def up_to(self, delivery_tag: str, multiple: bool) -> list[Message]:
-        """Take out the message with *delivery_tag*, with *multiple* all delivered before it too."""
-        if not multiple:
-            message = self.delivered.pop(delivery_tag, None)
-            return [] if message is None else [message]
+    def up_to(self, delivery_tag: str) -> list[Message]:
+        """Take out the message with *delivery_tag* and all delivered before it."""
         taken: list[Message] = []
         if delivery_tag in self.delivered:
             for tag in list(self.delivered):

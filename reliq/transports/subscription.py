@@ -32,6 +32,7 @@ class Subscription:
         self.asked_at = 0.0
         self.due_at: float | None = None
         self._wanted = True
+        self._batch = 0
 
     @property
     def wanted(self) -> bool:
@@ -50,6 +51,11 @@ class Subscription:
         """Whether a buffered message may be delivered now."""
         return bool(self.buffer) and (self.no_ack or self.channel.qos_.can_consume())
 
+    @property
+    def running_low(self) -> bool:
+        """Whether it is time to ask for more, so that the next messages are here in time."""
+        return self._wanted and not self.in_flight and len(self.buffer) <= self._batch // 2
+
     def asked(self) -> None:
         """Note that a reserve is under way."""
         self.in_flight = True
@@ -64,6 +70,7 @@ class Subscription:
         if reservation.next_due_ms >= 0:
             self.due_at = monotonic() + reservation.next_due_ms / 1000
         self.buffer.extend(reservation.deliveries)
+        self._batch = len(reservation.deliveries)
         if not self.no_ack:
             self.channel.qos_.buffered += len(reservation.deliveries)
 

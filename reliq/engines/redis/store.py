@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
@@ -33,6 +34,7 @@ from .wire import Command, Reply, Wire
 T = TypeVar("T")
 
 _PUBLISHER_KEPT_MS = 86_400_000
+_KEPT_SAID_EVERY_S = 3600.0
 # A script handles at most so many messages a call, so that it takes well under 5 ms.
 _BATCH = 200
 _DECLARED = ("missing", "existed", "created", "differs")
@@ -71,6 +73,10 @@ class RedisStore:
         name = f"{options.client_name}:{consumer}"
         self._wire = Wire(address, options, name)
         self.doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
+        # The one command that is sent for each message: its constant part, by queue.
+        self._ack_commands: dict[str, Command] = {}
+        self._kept: dict[str, float] = {}
+        self._kept_epoch = 0
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
 
     def _keys(self, queue: str) -> QueueKeys:
@@ -152,8 +158,18 @@ class RedisStore:
             item.delay_ms,
             item.ttl_ms,
             1 if item.must_exist else 0,
-            _PUBLISHER_KEPT_MS,
+            self._keep_ms(item.queue),
         )
+
+    def _keep_ms(self, queue: str) -> int:
+        """Return how long to keep our numbers in *queue*; 0 where that was said of late."""
+        now = monotonic()
+        if self._kept_epoch != self._wire.dials:
+            self._kept, self._kept_epoch = {}, self._wire.dials
+        if now - self._kept.get(queue, -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
+            return 0
+        self._kept[queue] = now
+        return _PUBLISHER_KEPT_MS
 
     def publish(
         self, publications: Sequence[Publication], exchange: str | None = None
@@ -241,20 +257,23 @@ class RedisStore:
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.unacked_index,
-            k.unacked,
-            k.deliveries,
-            k.stats,
-            k.ready,
-            k.delayed,
-            k.expiry,
-            k.dead,
-            k.dead_info,
-        )
-        self._wire.post_script(scripts.ACK, names, tags, on_result)
+        command = self._ack_commands.get(queue)
+        if command is None:
+            k = self._keys(queue)
+            names = (
+                k.messages,
+                k.unacked_index,
+                k.unacked,
+                k.deliveries,
+                k.stats,
+                k.ready,
+                k.delayed,
+                k.expiry,
+                k.dead,
+                k.dead_info,
+            )
+            command = self._ack_commands[queue] = ("EVALSHA", scripts.ACK.sha, len(names), *names)
+        self._wire.post((*command, *tags), on_result, scripts.ACK)
 
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
         """Give messages back to their old place; return the tags that were refused."""

@@ -69,6 +69,7 @@ class Wire:
         self._since = 0.0  # when the oldest unanswered command began to wait
         self._patience_s = 0.0  # how much longer than socket_timeout it may take
         self._used = 0.0
+        self._timeout_s: float | None = -1.0
 
     # -- state
 
@@ -219,6 +220,7 @@ class Wire:
         self._connection, self._sock = connection, socket_of(connection)
         self._reader = hiredis.Reader()
         self._used = monotonic()
+        self._timeout_s = -1.0
         self.dials += 1
         self.client_id = self.call(("CLIENT", "ID"))
 
@@ -227,13 +229,18 @@ class Wire:
         if sock is None:
             raise BrokerUnavailable(f"{self.address}: the connection was closed")
         try:
-            sock.settimeout(self.options.socket_timeout)
+            if self._timeout_s != self.options.socket_timeout:
+                self._set_timeout(sock, self.options.socket_timeout)
             sock.sendall(data)
         except (OSError, ValueError) as exc:
             error = translate(exc, self.address, self.options.socket_timeout)
             self._fail(error)
             raise error from exc
         self._used = monotonic()
+
+    def _set_timeout(self, sock: socket.socket, timeout_s: float | None) -> None:
+        sock.settimeout(timeout_s)  # a system call, so only when it changes
+        self._timeout_s = timeout_s
 
     def _remaining(self) -> float:
         limit = self.options.socket_timeout + self._patience_s
@@ -260,7 +267,8 @@ class Wire:
             raise BrokerUnavailable(f"{self.address}: the connection was closed")
         got = False
         try:
-            sock.settimeout(timeout_s)
+            if self._timeout_s != timeout_s:
+                self._set_timeout(sock, timeout_s)
             data = sock.recv(_READ_SIZE)
             got = bool(data)
             if not data:

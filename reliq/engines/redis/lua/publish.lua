@@ -17,7 +17,7 @@
 -- ARGV[6] delay (ms; 0: none)
 -- ARGV[7] ttl (ms; -1: none)
 -- ARGV[8] must_exist (1: refuse a queue that was never declared; 0: create it)
--- ARGV[9] keep (ms that the publisher's numbers are kept)
+-- ARGV[9] keep (ms that the publisher's numbers are kept from now; 0: as before)
 --
 -- Returns 1 stored, 2 stored in a queue that this call created, 0 was stored before,
 --   -1 no such queue.
@@ -39,14 +39,17 @@ if number ~= '0' then
   if redis.call('ZADD', publisher, 'NX', number, number) == 0 then
     return 0
   end
-  if low ~= '0' then
+  -- Forgetting what is settled costs a command: now and then is often enough.
+  if number % 16 == 0 then
     redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
   end
-  -- A queue that expires needs to remember its publishers no longer than it lives.
-  if queue[4] then
-    keep = math.min(keep, math.max(tonumber(queue[4]), 60000))
+  if keep > 0 then
+    -- A queue that expires needs to remember its publishers no longer than it lives.
+    if queue[4] then
+      keep = math.min(keep, math.max(tonumber(queue[4]), 60000))
+    end
+    redis.call('PEXPIRE', publisher, keep)
   end
-  redis.call('PEXPIRE', publisher, keep)
 end
 if queue[2] and (ttl < 0 or tonumber(queue[2]) < ttl) then
   ttl = tonumber(queue[2])

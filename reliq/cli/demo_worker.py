@@ -37,13 +37,14 @@ class ProcessFailed(Exception):  # noqa: N818 - reads as what it says
     """A process of the demo ended by itself; the text ends with its log."""
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(settings: Settings, folder: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
         if name not in FOREIGN_SETTINGS and not name.startswith("CELERY_")
     }
-    return {**kept, **settings.to_environment()}
+    # What a killed worker leaves in its temporary folder is then removed with ours.
+    return {**kept, "TMPDIR": str(folder), **settings.to_environment()}
 
 
 def _failed(name: str, code: int, log: Path) -> ProcessFailed:
@@ -58,7 +59,7 @@ def publish(settings: Settings, folder: Path) -> None:
         done = subprocess.run(  # noqa: S603 - our own command
             [sys.executable, "-m", APP],
             cwd=folder,
-            env=_environment(settings),
+            env=_environment(settings, folder),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -85,7 +86,7 @@ class Worker:
                     *("--without-gossip", "--without-mingle", "--without-heartbeat"),
                 ],
                 cwd=folder,
-                env=_environment(settings),
+                env=_environment(settings, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

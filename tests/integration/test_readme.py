@@ -1,5 +1,6 @@
 """What the documents say is run here: their examples, commands, tables and rules."""
 
+import json
 import os
 import re
 import subprocess
@@ -107,25 +108,46 @@ def test_both_acl_rules_are_one():
     ]
 
 
-def test_the_acl_rule_is_enough(redis_factory, worker_factory, journal):
-    """A user with the documented rule can do all that workers, publishers and operators do."""
+def test_the_acl_rule_is_enough(redis_factory):
+    """A user with the documented rule can do all that consumers, publishers and operators do."""
     server = redis_factory()
-    assert b"OK" == server.client().execute_command(*rule())
+    admin = server.client(decode_responses=True)
+    assert "OK" == admin.execute_command(*rule())
     url = server.url("reliq").replace("://", "://celery:secret@")
-    options = {"visibility_timeout": 1, "restore_interval": 0.2, "orphan_grace": 0.2}
+    options = {"visibility_timeout": 3, "restore_interval": 0.2, "orphan_grace": 0.2}
     with Connection(url, transport_options=options) as connection:
         exercise(connection)
+        take_and_die(url, options)
+        with connection.SimpleQueue("orders") as queue:
+            message = queue.get(timeout=30)
+            assert 1 == message.headers["x-delivery-count"]
+            message.ack()
     with Inspector(url) as inspector:
-        assert {"orders"} <= set(inspector.queues())
+        assert ["orders"] == inspector.queues()
         assert 1 == inspector.status("orders").dead
         assert 1 == len(inspector.dead_letters("orders", 10))
     assert_balanced(url)
-    refused = [
-        entry
-        for entry in server.client().execute_command("ACL", "LOG")
-        if b"command" in entry or b"key" in entry or "reason" in entry
-    ]
-    assert [] == refused
+    refused = {entry["object"] for entry in admin.acl_log()}
+    if server.version >= (7,):  # 6.2 does not say which subcommand
+        assert set() == refused - {"client|setinfo"}  # redis-py tries it, and does without
+        subcommands = {name for name in admin.info("commandstats") if "|" in name}
+        assert {"cmdstat_client|id", "cmdstat_client|list"} <= subcommands
+    else:
+        assert set() == refused - {"client"}
+
+
+def take_and_die(url, options):
+    """Publish a message, and let a consumer be killed while it holds it."""
+    script = (
+        "import json, os, signal, sys, reliq, kombu\n"
+        "connection = kombu.Connection(sys.argv[1], transport_options=json.loads(sys.argv[2]))\n"
+        "queue = connection.SimpleQueue('orders')\n"
+        "queue.put('again')\n"
+        "while queue.get(timeout=5).payload != 'again': pass\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", script, url, json.dumps(options)]
+    assert -9 == subprocess.run(command, timeout=60, check=False).returncode
 
 
 def exercise(connection):
@@ -139,7 +161,9 @@ def exercise(connection):
         queue.get(timeout=5).ack()
         queue.get(timeout=5).requeue()
         queue.get(timeout=5).reject()
+        queue.get(timeout=5).ack()
         queue.get(timeout=5)  # returned when the queue is closed
+        queue.clear()
     channel.queue_declare("orders", passive=True)
     channel.exchange_declare("fan", "fanout")
     for name in ("one", "two"):
@@ -148,7 +172,8 @@ def exercise(connection):
     producer.publish("hello", exchange="fan")
     channel.queue_purge("one")
     channel.queue_unbind("two", "fan")
-    channel.queue_delete("two")
+    for name in ("one", "two"):
+        channel.queue_delete(name)
     channel.exchange_delete("fan")
 
 

@@ -18,11 +18,11 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 LAYERS = (
     {"reliq._version", "reliq.errors"},
     {"reliq.options", "reliq.tags", "reliq.envelope"},
-    {"reliq.store", "reliq.failover"},
-    {"reliq.engines"},
-    {"reliq.keeper", "reliq.session", "reliq.publisher", "reliq.routing"},
+    {"reliq.store", "reliq.failover", "reliq.publisher"},
+    {"reliq.routing", "reliq.engines"},
+    {"reliq.orphans", "reliq.keeper", "reliq.session", "reliq.contrib"},
     {"reliq.transports"},
-    {"reliq.admin", "reliq.metrics", "reliq.contrib"},
+    {"reliq.brokers", "reliq.admin", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -46,12 +46,16 @@ ENGINE_CHOOSERS = (
     "reliq.transports.cluster",
     "reliq.transports.sqlite",
     "reliq.transports.__init__",
-    "reliq.admin",
-    "reliq.cli",
+    "reliq.brokers",
 )
 
 # (module, imported name): why this import may wait until a function runs.
-LATE_IMPORTS: dict[tuple[str, str], str] = {}
+LATE_IMPORTS = {
+    (
+        "reliq.transports",
+        "kombu.transport.TRANSPORT_ALIASES",
+    ): "the entry point runs in the middle of Kombu's own import",
+}
 
 
 class Import(NamedTuple):

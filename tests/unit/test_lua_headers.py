@@ -29,7 +29,7 @@ _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
 _FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
 _STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
 _ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "TYPE"}
-_KEYLESS = {"TIME"}
+_KEYLESS = {"TIME", "INFO"}
 
 
 class Header(NamedTuple):
@@ -205,14 +205,14 @@ CALLS = {
     "release": lambda store: store.release("q", "requeued", LEASES),
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
-    "restore_visible": lambda store: store.post_restore("q", 1000, 1000, nothing),
+    "restore_visible": lambda store: store.post_restore("q", 1000, nothing),
     "leases_of": lambda store: store.leases_of("q", "me"),
     "attach": lambda store: store.attach("q", "me", 1),
     "heartbeat": lambda store: store.post_heartbeat("me", 1000, {"pid": "1"}, nothing),
     "declare": lambda store: store.declare_queue("q", False, b"", {"expires": "1000"}),
     "delete_queue": lambda store: store.delete_queue("q"),
     "purge": lambda store: store.purge("q"),
-    "list_queue": lambda store: store.register_queue("q"),
+    "list_queue": lambda store: store.list_queue("q"),
     "bind": lambda store: store.bind("x", True, [b"binding"]),
     "status": lambda store: store.status("q"),
 }

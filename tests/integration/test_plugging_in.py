@@ -1,0 +1,401 @@
+"""How reliq gets into a program: entry point, import, schemes, logins, options."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from urllib.parse import quote
+
+import pytest
+from kombu import Connection
+
+from reliq import BrokerUnavailable, ConfigurationError
+from reliq.admin import Inspector
+from reliq.options import Options
+from tests.support.audits import assert_balanced
+
+from .kombu_client import declare, get, publish
+from .test_kombu_connection import shown
+
+
+def run(script, *arguments):
+    """Run *script* in a fresh interpreter, warnings as errors; return (code, stdout, stderr)."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def carries(connection):
+    """Whether a message makes the way through *connection*."""
+    declare(connection, "q")
+    publish(connection, "q", "x")
+    message = get(connection, "q")
+    message.ack()
+    return message.payload == "x"
+
+
+# -- the entry point and the import
+
+
+def test_celery_needs_no_import(redis_server, redis_url):
+    """A Celery application uses reliq:// without importing reliq."""
+    url = redis_server.url("reliq")
+    script = """
+import sys
+from celery import Celery
+app = Celery("app", broker=sys.argv[1])
+
+@app.task
+def add(x, y): ...
+
+add.delay(1, 2)
+with app.connection_for_read() as connection:
+    message = connection.default_channel.basic_get("celery")
+    print(message.headers["task"].rpartition(".")[2], type(connection.transport).__module__)
+    message.ack()
+"""
+    assert run(script, url) == (0, "add reliq.transports.redis", "")
+    assert_balanced(url)
+
+
+def test_the_celery_command_needs_no_import(redis_server, redis_url):
+    """`celery -b reliq://` works on the command line, with an application of nobody's."""
+    url = redis_server.url("reliq")
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-b", url, "inspect", "ping", "--timeout", "0.5"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "No nodes replied" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_kombu_needs_an_import(redis_server, redis_url):
+    """Plain Kombu knows reliq:// once reliq is imported, and not before."""
+    url = redis_server.url("reliq")
+    script = """
+import sys
+from kombu import Connection
+try:
+    Connection(sys.argv[1])
+except KeyError as exc:
+    print("unknown:", "reliq" in str(exc))
+import reliq
+with Connection(sys.argv[1]) as connection:
+    connection.connect()
+    print("connected")
+"""
+    assert run(script, url) == (0, "unknown: True\nconnected", "")
+
+
+def test_import_before_kombu_and_after():
+    """Importing reliq works before and after Kombu's serialisation, and registering twice."""
+    for script in (
+        "import reliq, kombu.serialization",
+        "import kombu.serialization, reliq",
+        "import reliq; reliq.register(); import celery",
+        "from kombu import Producer; import reliq.plugin",
+    ):
+        check = (
+            "; from kombu.transport import get_transport_cls"
+            "; from kombu.serialization import registry"
+            "; print(get_transport_cls('reliq').driver_name, 'reliq' in registry.name_to_type)"
+        )
+        assert run(script + check) == (0, "reliq True", "")
+
+
+# -- TLS
+
+
+@pytest.fixture
+def tls_server(redis_factory, certificates):
+    """Return a server with a certificate of the test's own CA."""
+    return redis_factory(tls=certificates)
+
+
+def test_tls_with_the_right_ca(tls_server):
+    """reliqs:// connects when the certificate is signed by the CA that the URL names."""
+    url = tls_server.url("reliqs")
+    with Connection(url) as connection:
+        assert carries(connection)
+    assert_balanced(url)
+
+
+@pytest.mark.parametrize(
+    "name", ["ca_certs", "ssl_ca_certs"], ids=["as Celery spells it", "as redis-py spells it"]
+)
+def test_tls_by_options(tls_server, certificates, name):
+    """The CA may come from the ssl mapping, broker_use_ssl in Celery."""
+    url = tls_server.url("reliqs").partition("?")[0]
+    with Connection(url, ssl={name: str(certificates.ca)}) as connection:
+        assert carries(connection)
+
+
+def refused(url, **arguments):
+    """Return the error with which *url* is refused."""
+    with Connection(url, **arguments) as connection, pytest.raises(BrokerUnavailable) as caught:
+        connection.transport.establish_connection()
+    return str(caught.value)
+
+
+def test_tls_with_the_wrong_ca(tls_server, certificates):
+    """A certificate of another CA is refused, with the reason."""
+    url = tls_server.url("reliqs", ssl_ca_certs=str(certificates.wrong_ca))
+    assert "CERTIFICATE_VERIFY_FAILED" in refused(url)
+    with pytest.raises(BrokerUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        Inspector(url)
+
+
+def test_tls_verifies_by_default(tls_server):
+    """Without any TLS option the certificate must be one the system trusts."""
+    url = tls_server.url("reliqs").partition("?")[0]
+    assert "CERTIFICATE_VERIFY_FAILED" in refused(url)
+    assert "CERTIFICATE_VERIFY_FAILED" in refused(url, ssl=True)
+
+
+def test_tls_for_another_host(redis_factory, certificates):
+    """A certificate for another host is refused, unless the check is switched off."""
+    elsewhere = certificates._replace(
+        server_cert=certificates.other_host_cert, server_key=certificates.other_host_key
+    )
+    server = redis_factory(tls=elsewhere)
+    url = server.url("reliqs")
+    assert "CERTIFICATE_VERIFY_FAILED" in refused(url)
+    with Connection(f"{url}&ssl_check_hostname=false") as connection:
+        assert carries(connection)
+    with Inspector(f"{url}&ssl_check_hostname=false") as inspector:
+        assert inspector.queues() == ["q"]
+
+
+def test_tls_options_belong_to_their_connection(tls_server):
+    """A connection that trusts any certificate does not lower the guard of one that does not."""
+    url = tls_server.url("reliqs").partition("?")[0]
+    with Connection(f"{url}?ssl_cert_reqs=none") as careless:
+        careless.connect()
+        assert "CERTIFICATE_VERIFY_FAILED" in refused(url)
+        assert carries(careless)
+
+
+@pytest.mark.parametrize("value", ["none", "CERT_NONE"])
+def test_tls_without_verification(tls_server, value):
+    """ssl_cert_reqs=none in the URL accepts any certificate: for Kombu and for the Inspector."""
+    url = f"{tls_server.url('reliqs').partition('?')[0]}?ssl_cert_reqs={value}"
+    with Connection(url) as connection:
+        assert carries(connection)
+    with Inspector(url) as inspector:
+        assert inspector.queues() == ["q"]
+
+
+def test_tls_without_verification_by_option(tls_server):
+    """ssl={"cert_reqs": CERT_NONE} does so too."""
+    url = tls_server.url("reliqs").partition("?")[0]
+    with Connection(url, ssl={"cert_reqs": ssl.CERT_NONE}) as connection:
+        assert carries(connection)
+
+
+def test_plain_text_to_a_tls_port(tls_server):
+    """reliq:// against a TLS port fails soon, as a connection error."""
+    url = tls_server.url("reliqs").partition("?")[0].replace("reliqs://", "reliq://")
+    refused(url, transport_options={"socket_timeout": 2, "socket_connect_timeout": 2})
+
+
+def test_a_misspelled_tls_option(tls_server):
+    """An unknown ssl option is refused with the nearest known one."""
+    url = tls_server.url("reliqs").partition("?")[0]
+    with (
+        Connection(url, ssl={"ca_cert": "x"}) as connection,
+        pytest.raises(ConfigurationError, match="ssl_ca_certs"),
+    ):
+        connection.connect()
+
+
+# -- Unix sockets and logins
+
+
+def test_unix_socket(redis_factory):
+    """reliq-unix:// carries messages over a Unix socket."""
+    url = redis_factory(unix_socket=True).url("reliq-unix")
+    with Connection(url) as connection:
+        assert carries(connection)
+    with Inspector(url) as inspector:
+        assert inspector.queues() == ["q"]
+        assert [result.balanced for result in inspector.audit()] == [True]
+
+
+def test_unix_socket_with_a_password(redis_factory):
+    """A Unix socket's password comes from the options, and a wrong one is not shown."""
+    server = redis_factory(unix_socket=True, password="geheim")
+    url = server.url("reliq-unix")
+    with Connection(url, transport_options={"password": "geheim"}) as connection:
+        assert carries(connection)
+    text = refused(url, transport_options={"password": "falsch-123"})
+    assert "falsch-123" not in text
+    assert str(server.unix_path) in text
+
+
+def test_a_missing_unix_socket(tmp_path):
+    """A socket that does not exist is an error that names it."""
+    assert "nowhere.sock" in refused(f"reliq-unix://{tmp_path}/nowhere.sock")
+
+
+RULE = ["on", ">pass: w%rd", "~reliq:*", "&*", "+@all"]
+
+
+@pytest.fixture
+def acl_server(fresh_redis):
+    """Return a server with a user of our own and no default user."""
+    client = fresh_redis.client()
+    client.execute_command("ACL", "SETUSER", "worker", *RULE)
+    client.execute_command("ACL", "SETUSER", "operator", "on", ">operator", "~*", "&*", "+@all")
+    client.close()
+    return fresh_redis
+
+
+def test_acl_user(acl_server):
+    """A user of Redis's ACL logs in with the name and the password of the URL."""
+    url = acl_server.url("reliq").replace("://", f"://worker:{quote('pass: w%rd', safe='')}@")
+    with Connection(url) as connection:
+        assert carries(connection)
+    assert_balanced(url)
+
+
+@pytest.mark.parametrize("login", ["worker:wr%C3%B6ng-1", "nobody:wr%C3%B6ng-1"])
+def test_acl_wrong_login(acl_server, login):
+    """A wrong login is refused, naming the broker and not the password."""
+    url = acl_server.url("reliq").replace("://", f"://{login}@")
+    with Connection(url) as connection, pytest.raises(BrokerUnavailable) as caught:
+        connection.transport.establish_connection()
+    assert str(acl_server.port) in str(caught.value)
+    assert "login" in str(caught.value)
+    for secret in ("wr%C3%B6ng-1", "wröng-1"):
+        assert secret not in shown(caught.value)
+
+
+# -- options
+
+
+def reason(options, url="reliq://127.0.0.1:1/0"):
+    """Return why *options* are refused; nothing listens there, so nothing was connected."""
+    with (
+        Connection(url, transport_options=options) as connection,
+        pytest.raises(ConfigurationError) as caught,
+    ):
+        connection.connect()
+    with pytest.raises(ConfigurationError):
+        Inspector(url, transport_options=options)
+    return str(caught.value)
+
+
+def test_a_misspelled_option():
+    """An unknown option is refused with the nearest known name."""
+    assert "did you mean visibility_timeout?" in reason({"visibility_timout": 60})
+    assert "did you mean global_keyprefix?" in reason({"global_key_prefix": "x"})
+
+
+def test_an_unknown_option():
+    """An option like none of ours is refused with a list of those there are."""
+    text = reason({"zzz": 1})
+    assert "'zzz'" in text
+    assert "visibility_timeout" in text
+
+
+def test_the_wrong_type_is_named():
+    """visibility_timeout="soon" is refused: option, expectation and value."""
+    text = reason({"visibility_timeout": "soon"})
+    for part in ("visibility_timeout", "number of seconds", "'soon'"):
+        assert part in text
+
+
+WRONG = {
+    "visibility_timeout": ["60", None, True, 0, -1, float("nan"), float("inf")],
+    "restore_interval": ["5", 0, -1, None],
+    "orphan_grace": [-1, "x"],
+    "consumer_timeout": ["1", 0, True],
+    "poll_interval": [0, "x", None],
+    "delivery_limit": [0, 1.5, "20", True],
+    "dead_letter_max": [0, None, "many"],
+    "dead_letter_ttl": [0, "180 days"],
+    "max_message_bytes": [0, "1M", 1.5],
+    "queue_order_strategy": ["random", None, 1],
+    "priority_order": ["up", None],
+    "confirm": ["yes", True],
+    "unroutable": ["raise", None],
+    "global_keyprefix": [None, 1, b"bytes"],
+    "socket_timeout": [0, None, "10"],
+    "socket_connect_timeout": [0, "x"],
+    "socket_keepalive": ["yes", 1],
+    "health_check_interval": [0, "x"],
+    "client_name": [None, 1],
+    "username": [1],
+    "password": [12345],
+}
+
+
+def test_every_option_is_tried():
+    """The table above names every option there is."""
+    assert set(WRONG) == set(Options.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+def test_wrong_values(name, value):
+    """A value that an option does not take is refused before anything is connected."""
+    text = reason({name: value})
+    assert f"expected {name} to be" in text
+    shown_value = "12345" if name == "password" else repr(value)
+    assert (shown_value in text) == (name != "password")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"consumer_timeout": 10}, ["consumer_timeout", "visibility_timeout", "60", "10"]),
+        ({"global_keyprefix": "a{b}"}, ["global_keyprefix", "braces", "a{b}"]),
+    ],
+)
+def test_contradictions(options, words):
+    """Options that contradict each other, or the way keys are made, are refused."""
+    text = reason(options)
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize("database", ["one", "-1", "0x1", "1/2"])
+def test_a_wrong_database(database):
+    """A database that is no number is refused, naming it."""
+    url = f"reliq://127.0.0.1:1/{database}"
+    assert database.split("/")[0] in reason({}, url)
+
+
+def test_what_kombu_puts_there_passes(redis_server, redis_url):
+    """Retry options and those of other transports in the same mapping do no harm."""
+    options = {
+        "max_retries": 3,
+        "interval_start": 0,
+        "interval_step": 0.2,
+        "interval_max": 0.5,
+        "errback": None,
+        "callback": None,
+        "polling_interval": 1,
+        "body_encoding": "base64",
+        "deadletter_queue": "dead",
+        "connect_retries_timeout": 5,
+    }
+    with Connection(redis_server.url("reliq"), transport_options=options) as connection:
+        assert carries(connection)
+
+
+def test_options_show_no_password():
+    """The repr of the parsed options hides the password."""
+    options = Options(password="geheim", username="worker")
+    assert "geheim" not in repr(options)
+    assert "worker" in repr(options)

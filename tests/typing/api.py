@@ -1,0 +1,88 @@
+"""The public API under mypy --strict: a wrong annotation fails the type check. Never run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import reliq
+from reliq import (
+    BrokerRefused,
+    BrokerTimeout,
+    BrokerUnavailable,
+    ConfigurationError,
+    MessageRefused,
+    NotFound,
+    PreconditionFailed,
+    ReliqError,
+    Unroutable,
+)
+from reliq.admin import AuditResult, DeadLetter, Inspector, QueueStatus
+from reliq.options import Options, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def errors() -> tuple[type[ReliqError], ...]:
+    """Every error is a ReliqError, and catching the builtin it also is works."""
+    unavailable: type[ConnectionError] = BrokerUnavailable
+    timeout: type[BrokerUnavailable] = BrokerTimeout
+    configuration: type[ValueError] = ConfigurationError
+    refused: type[ValueError] = MessageRefused
+    del unavailable, timeout, configuration, refused
+    return (BrokerRefused, NotFound, PreconditionFailed, Unroutable)
+
+
+def codes(error: NotFound | PreconditionFailed) -> int:
+    """Channel errors carry AMQP's code."""
+    code: int = error.code
+    return code
+
+
+def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[str]:
+    """Use the Inspector, a context manager with typed results."""
+    with Inspector(url, transport_options=options) as inspector:
+        queues: list[str] = inspector.queues()
+        for queue in queues:
+            status: QueueStatus = inspector.status(queue)
+            counts: tuple[int, int, int, int] = (
+                status.ready,
+                status.delayed,
+                status.unacked,
+                status.dead,
+            )
+            published: int = status.ledger["published"]
+            arguments: dict[str, object] = status.arguments
+            letters: list[DeadLetter] = inspector.dead_letters(queue, limit=10)
+            reasons: list[tuple[str, int, str, int, str, str]] = [
+                (item.tag, item.died_ms, item.reason, item.count, item.consumer, item.error)
+                for item in letters
+            ]
+            del counts, published, arguments, reasons
+        results: list[AuditResult] = inspector.audit()
+        unbalanced: list[tuple[str, int]] = [
+            (result.queue, result.difference) for result in results if not result.balanced
+        ]
+        ledgers: list[dict[str, int]] = [result.ledger for result in results]
+        found: list[dict[str, int]] = [result.counts for result in results]
+        del unbalanced, ledgers, found
+    opened = Inspector(url)
+    opened.close()
+    return queues
+
+
+def options() -> Options:
+    """Options are frozen, typed, and come from one parse."""
+    parsed: Options = parse({"visibility_timeout": 30, "delivery_limit": None})
+    seconds: float = parsed.visibility_timeout
+    limit: int | None = parsed.delivery_limit
+    prefix: str = parsed.global_keyprefix
+    del seconds, limit, prefix
+    return Options(visibility_timeout=30.0, priority_order="descending", unroutable="error")
+
+
+def version() -> str:
+    """Return the version, which is text; registering returns nothing."""
+    nothing: None = reliq.register()  # type: ignore[func-returns-value]
+    del nothing
+    return reliq.__version__

@@ -51,7 +51,7 @@ METHOD = """\
   lapsed, another consumer starts; the time goes from the first message seen restored to the
   last, watched from outside. reliq restores 100,000 messages, Kombu 2,000, as it would take
   minutes; rates per message are compared. The longest call is the longest single command, a
-  script's included, in Redis's own log (`SLOWLOG`, every command logged) meanwhile.
+  script's included, in Redis's own log (`SLOWLOG`, from 0.1 ms) meanwhile.
 - Idle: the commands that clients send within 60 s as `MONITOR` shows them, those that a script
   runs inside Redis left out. The consumer is a plain `drain_events(timeout=1)` loop; the worker
   runs `--without-gossip --without-mingle --without-heartbeat`. One round: it hardly varies.

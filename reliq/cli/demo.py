@@ -148,7 +148,7 @@ def _with_broker(
         return _run_sides(sides, tasks, folder, console, private=False)
     with private_broker(folder) as broker:
         sides = _sides(broker.url("reliq"), queue, compare)
-        what = f"a private redis-server {broker.version} on 127.0.0.1:{broker.port}"
+        what = f"a private {broker.name} {broker.version} on 127.0.0.1:{broker.port}"
         _introduce(console, tasks, what, compare)
         return _run_sides(sides, tasks, folder, console, private=True)
 

@@ -48,6 +48,7 @@ class PrivateBroker:
     """A running server. *address* is its URL without the scheme, password and all."""
 
     address: str = field(repr=False)
+    name: str
     version: str
     port: int
 
@@ -151,6 +152,7 @@ def private_broker(folder: Path) -> Iterator[PrivateBroker]:
                 log = (folder / "broker.log").read_text(errors="replace")
                 raise NoServer(f"{executable} did not start:\n{log[-2000:]}")
             time.sleep(0.02)
-        yield PrivateBroker(f":{password}@127.0.0.1:{port}/0", version, port)
+        name = Path(executable).name
+        yield PrivateBroker(f":{password}@127.0.0.1:{port}/0", name, version, port)
     finally:
         _stop(server)

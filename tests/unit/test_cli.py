@@ -126,7 +126,8 @@ def test_an_old_server_is_passed_over(monkeypatch, tmp_path):
 
 def test_the_brokers_password_is_in_no_repr():
     """A PrivateBroker can be printed."""
-    assert "hush" not in repr(demo_broker.PrivateBroker(":hush@127.0.0.1:1/0", "7.0.15", 1))
+    broker = demo_broker.PrivateBroker(":hush@127.0.0.1:1/0", "redis-server", "7.0.15", 1)
+    assert "hush" not in repr(broker)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,32 @@ def test_script_flush_while_leases_are_renewed(client):
     message.ack()
 
 
+@pytest.mark.parametrize("fault", ["script_flush", "cut"])
+def test_an_ack_of_a_consumer_that_is_busy_then(client, fault):
+    """An ack that met an empty script cache or a dead socket is not forgotten meanwhile.
+
+    The consumer acks and then works for longer than visibility_timeout without a
+    look at its connection, as every consumer does that acks before it works.
+    """
+    connection = client.connect(visibility_timeout=0.6)
+    other = client.connect(visibility_timeout=0.6, client_name="other")
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "x")
+    (message,) = taker.take()
+    idle = Taker(other, "q", prefetch_count=1)
+    with pytest.raises(TimeoutError):
+        other.drain_events(timeout=0.1)
+    if fault == "script_flush":
+        client.raw.script_flush()
+    else:
+        ours = f"reliq:{connection.transport.store.consumer}"
+        entries = [entry for entry in client.raw.client_list() if entry["name"] == ours]
+        client.raw.client_kill_filter(_id=entries[0]["id"])
+    message.ack()
+    assert idle.gets_nothing(for_s=2)
+    wait_until(lambda: settled_or_drained(client, connection), timeout_s=5)
+
+
 def cut(client: Client) -> None:
     """End every connection to the server but our own."""
     client.raw.client_kill_filter(_type="normal", skipme=True)
@@ -108,11 +134,14 @@ def test_cut_between_all_operations(client):
 
 
 def settled_or_drained(client, connection):
-    """Drain once, so that a lost connection is noticed, and say whether all is acked."""
+    """Drain once, go on over a new connection if it was lost, and say whether all is acked."""
     try:
         connection.drain_events(timeout=0.1)
-    except (TimeoutError, *connection.connection_errors):
+    except TimeoutError:
         pass
+    except connection.connection_errors:
+        connection.collect()
+        connection.connect()
     return client.settled("q")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from contextlib import suppress
 
 import pytest
 from kombu.mixins import ConsumerMixin
@@ -175,3 +176,49 @@ def test_a_message_still_held_does_not_come_back(client):
     wait_until(lambda: client.settled("q"))
     publish(other, "q", "y")
     assert payloads(revived.take()) == ["y"]
+
+
+@pytest.mark.parametrize("lose", ["cut", "collect", "cut and collect"])
+def test_an_ack_after_the_connection_was_lost(client, lose):
+    """The ack of a message that came over a lost connection goes out over the next one."""
+    connection = client.connect(visibility_timeout=60)
+    taker = Taker(connection, "q")
+    publish(connection, "q", "x")
+    (held,) = taker.take()
+    if "cut" in lose:
+        cut_all(client)
+    if "collect" in lose:
+        connection.collect()
+    held.ack()
+    if "collect" not in lose:
+        with pytest.raises(connection.connection_errors):
+            connection.drain_events(timeout=2)
+        connection.collect()
+    connection.connect()
+    wait_until(lambda: client.settled("q"), timeout_s=5)
+
+
+@pytest.mark.parametrize("lose", ["cut", "cut and collect"])
+@pytest.mark.parametrize("settle", ["requeue", "reject"])
+def test_settling_after_the_connection_was_lost(client, lose, settle):
+    """So do a requeue and a reject: the message does not stay leased for ever."""
+    connection = client.connect(visibility_timeout=60)
+    taker = Taker(connection, "q")
+    publish(connection, "q", "x")
+    (held,) = taker.take()
+    cut_all(client)
+    if "collect" in lose:
+        connection.collect()
+    with suppress(*connection.connection_errors):  # it may say at once that it could not
+        getattr(held, settle)()
+    connection.collect()
+    connection.connect()
+    taker.messages.clear()
+    del held
+    gc.collect()
+
+    def settled():
+        status = client.status("q")
+        return status.unacked == 0 and status.ready + status.dead == 1
+
+    wait_until(settled, timeout_s=5)

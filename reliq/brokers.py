@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .engines.redis.connect import Address
 from .engines.redis.store import RedisStore
+from .engines.redis.tls import tls_options
 from .errors import ConfigurationError
 from .options import parse
 from .store import Store
@@ -33,10 +33,7 @@ def address(url: str, username: str | None = None, password: str | None = None) 
         raise ConfigurationError(
             f"expected the database in the URL to be a number, got: {database!r}"
         )
-    tls: dict[str, Any] | None = None
-    if parts.scheme == "reliqs":
-        tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-        tls.update(parse_qsl(parts.query))
+    tls = tls_options(dict(parse_qsl(parts.query))) if parts.scheme == "reliqs" else None
     try:
         port = parts.port or 6379
     except ValueError as exc:

@@ -112,6 +112,8 @@ class Keeper:
         """
         store.check()
         now = monotonic()
+        if self.threaded:  # the loop reads its own replies
+            self.session.resend(self.period)
         if self.session.owes:
             self._later.append(self.session.send_owed)
         self.renew(store)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
@@ -29,7 +29,7 @@ from .store import Delivery, How, Lease, Store
 
 logger = logging.getLogger("reliq")
 
-StoreFactory = Callable[[str], Store]
+StoreFactory: TypeAlias = Callable[[str], Store]
 
 
 @dataclass(slots=True)
@@ -70,13 +70,14 @@ class Session:
         self.lock = threading.RLock()
         self.held: dict[str, Held] = {}
         self.subscriptions: dict[str, list[bool]] = {}
-        self._unconfirmed: dict[str, str] = {}
+        self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
         self._abandoned: deque[str] = deque()
         self._lost_reserves: set[tuple[str, str]] = set()
         self._numbers = count(1)
         self._expected_until = 0.0
+        self._spare: Store | None = None
         self.keeper = Keeper(self)
 
     def forget_parent(self) -> None:
@@ -94,6 +95,13 @@ class Session:
     def add(self, carrier: Carrier) -> None:
         """Note a transport that uses this session; it may vanish without leaving."""
         self._carriers.add(carrier)
+
+    def spare_store(self) -> Store:
+        """Return a connection for what is settled after its own channel is gone."""
+        with self.lock:
+            if self._spare is None:
+                self._spare = self.open_store()
+            return self._spare
 
     def leave(self, carrier: Carrier, lost: bool = False) -> None:
         """Note that a transport is closed; the last one ends the session if nothing is owed.
@@ -120,6 +128,9 @@ class Session:
             if _registry.sessions.get(self.key) is self:
                 del _registry.sessions[self.key]
         self.keeper.stop()
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
 
     def catch_up(self, store: Store) -> None:
         """Bring a fresh connection up to date; waits. Nothing is requeued by this.
@@ -138,7 +149,7 @@ class Session:
             owed: dict[str, list[str]] = {}
             for tag in unsent:
                 if tag in self._unconfirmed:
-                    owed.setdefault(self._unconfirmed[tag], []).append(tag)
+                    owed.setdefault(self._unconfirmed[tag][0], []).append(tag)
         for queue, tags in owed.items():
             for start in range(0, len(tags), 200):
                 self._post_acks(store, queue, tags[start : start + 200])
@@ -185,10 +196,11 @@ class Session:
         one. Never waits; raises BrokerTimeout when earlier acks have had no
         answer for ``socket_timeout``.
         """
+        now = monotonic()
         with self.lock:
             for tag in tags:
                 self.held.pop(tag, None)
-                self._unconfirmed[tag] = queue
+                self._unconfirmed[tag] = (queue, now)
         store.check()
         self._post_acks(store, queue, tags)
 
@@ -197,8 +209,21 @@ class Session:
         with self.lock:
             for tag in tags:
                 self.held.pop(tag, None)
-                self._unconfirmed[tag] = queue
+                self._unconfirmed[tag] = (queue, monotonic())
                 self._unsent.add(tag)
+
+    def resend(self, older_than_s: float) -> None:
+        """Send again the acks that have had no answer for so long.
+
+        An application may ack and then work for hours without a look at its
+        connection, on which the ack met a dead socket or an empty script cache.
+        """
+        before = monotonic() - older_than_s
+        with self.lock:
+            for tag, (queue, since) in self._unconfirmed.items():
+                if since < before:
+                    self._unconfirmed[tag] = (queue, monotonic())
+                    self._unsent.add(tag)
 
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         try:

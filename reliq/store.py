@@ -69,20 +69,15 @@ class Publication(NamedTuple):
     delay_ms: int
     ttl_ms: int
     """-1: none."""
-    must_exist: bool
+    exchange: str
+    """What routed it; "" for the anonymous exchange, which creates a queue at need."""
+    version: bytes
+    """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
 
 
-STORED, CREATED, DUPLICATE, NO_QUEUE = 1, 2, 0, -1
-
-
-class PublishReply(NamedTuple):
-    """What became of a few publications that went out together."""
-
-    outcomes: list[int]
-    """STORED, CREATED (stored, and the queue with it), DUPLICATE (was stored by an
-    earlier try) or NO_QUEUE, in order."""
-    version: bytes | None
-    """Version of the exchange's bindings at that moment, where it was asked for."""
+# What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
+# stored by an earlier try; STALE: the bindings have changed, nothing was stored.
+STORED, CREATED, DUPLICATE, NO_QUEUE, STALE = 1, 2, 0, -1, -2
 
 
 class Restored(NamedTuple):
@@ -224,17 +219,17 @@ class Store(Protocol):
 
     # -- publishing
 
-    def publish(
-        self, publications: Sequence[Publication], exchange: str | None = None
-    ) -> PublishReply:
-        """Store *publications*, each atomically, all in one round trip."""
+    def publish(self, publications: Sequence[Publication]) -> list[int]:
+        """Store *publications*, each atomically, all in one round trip; return what
+        became of each.
+        """
 
     def post_publish(
-        self,
-        publications: Sequence[Publication],
-        exchange: str | None,
-        on_result: OnResult[PublishReply],
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None: ...  # noqa: D102
+
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*; None where it has none."""
 
     def list_queue(self, queue: str) -> None:
         """Make a queue that a publish created visible to operators."""

@@ -17,7 +17,7 @@ from ..contrib.celery import WATCH
 from ..errors import BrokerUnavailable, ReliqError
 from ..options import Options, parse
 from ..routing import Routes
-from ..session import session_for
+from ..session import StoreFactory, session_for
 from ..store import Store
 from .channel import Channel
 from .consuming import Consuming
@@ -49,7 +49,7 @@ class Transport(Consuming, EventLoop, virtual.Transport):
         WATCH.connect()
         self.client = client
         self.options: Options = parse(client.transport_options)
-        self.session = session_for(self.session_key(), self.options, self.open_store, self)
+        self.session = session_for(self.session_key(), self.options, self.store_factory(), self)
         self.store: Store = self.session.open_store()
         self.routes = Routes(self.store)
         self.channels: list[Channel] = []
@@ -69,8 +69,10 @@ class Transport(Consuming, EventLoop, virtual.Transport):
         """Return what makes two connections the same consumer of the same broker."""
         raise NotImplementedError
 
-    def open_store(self, consumer: str) -> Store:
-        """Return a store that takes messages as *consumer*."""
+    def store_factory(self) -> StoreFactory:
+        """Return what opens a store, given who takes messages through it; it must
+        not refer to this transport, which the session outlives.
+        """
         raise NotImplementedError
 
     def driver_version(self) -> str:
@@ -167,8 +169,8 @@ class Transport(Consuming, EventLoop, virtual.Transport):
     def redeclare(self, queue: str) -> bool:
         """Declare again a queue this connection declared and the broker has lost."""
         declared = self.declared_queues.get(queue)
-        if declared is None:
-            return False
+        if declared is None or {"expires", "auto_delete"} & declared[1].keys():
+            return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
         self.store.declare_queue(queue, False, *declared)
         return True

@@ -8,13 +8,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 
 from ..envelope import EnvelopeError
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
-from ..store import Delivery, How, Lease
+from ..store import Delivery, How, Lease, Store
 from .arguments import queue_arguments
 from .message import Message, raw_message
 from .publishing import Publishing
@@ -47,6 +48,8 @@ class Channel(Publishing, virtual.Channel):
         self.qos_ = QoS(self)
         self.no_ack_consumers: set[str] = set()
         self.subscriptions: dict[str, Subscription] = {}
+        # Unacked messages that only the application holds now: it may still ack them.
+        self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
         self.channel_id = self._get_free_channel_id()
 
     @property
@@ -113,8 +116,10 @@ class Channel(Publishing, virtual.Channel):
         del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
         encoded, meta = queue_arguments(name, auto_delete, arguments)
-        if "expires" in meta or passive:
-            self.store.delete_queue(name, if_idle=True)
+        if ("expires" in meta or passive) and (
+            self.store.delete_queue(name, if_idle=True).outcome == "deleted"
+        ):
+            self.routes.forget_queue(name)
         declared = self.store.declare_queue(name, passive, encoded, meta)
         if declared.outcome == "missing":
             raise NotFound(f"no queue {name!r}; declare it first")
@@ -242,17 +247,25 @@ class Channel(Publishing, virtual.Channel):
 
     # -- finishing
 
+    def _take(self, delivery_tag: str) -> Message | None:
+        """Take out a message that waits for its ack, also one from before the channel closed."""
+        message = self.qos_.delivered.pop(delivery_tag, None)
+        return message if message is not None else self._let_go.pop(delivery_tag, None)
+
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge; written to the socket at once, confirmed later.
 
         Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
         """
         if not multiple:  # the hot path: one message that could be read
-            message = self.qos_.delivered.pop(delivery_tag, None)
+            message = self._take(delivery_tag)
             if message is None:
                 return
             if message.decode_error is None:
-                self.transport.ack(message.queue, (delivery_tag,))
+                if self.closed:
+                    self.session.ack_later(message.queue, (delivery_tag,))
+                else:
+                    self.transport.ack(message.queue, (delivery_tag,))
                 return
             messages = [message]
         else:
@@ -269,7 +282,7 @@ class Channel(Publishing, virtual.Channel):
 
         Refused, and logged, when the lease was lost meanwhile.
         """
-        message = self.qos_.delivered.pop(delivery_tag, None)
+        message = self._take(delivery_tag)
         messages = [] if message is None else [message]
         if requeue:
             self._release("requeued", messages)
@@ -290,9 +303,13 @@ class Channel(Publishing, virtual.Channel):
         self._release(how, messages)
         self.transport.credit_regained()
 
+    def _open_store(self) -> Store:
+        """Return a connection that works also after this channel was closed."""
+        return self.session.spare_store() if self.closed else self.store
+
     def _release(self, how: How, messages: list[Message]) -> None:
         for queue, leases in _leases(messages):
-            refused = self.session.release(self.store, queue, how, leases)
+            refused = self.session.release(self._open_store(), queue, how, leases)
             _report(refused, queue, how)
 
     def _dead_letter(self, messages: list[Message]) -> None:
@@ -301,9 +318,12 @@ class Channel(Publishing, virtual.Channel):
             reason = "rejected" if error is None else "undecodable"
             text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
             lease = Lease(message.delivery_tag, message.token)
-            refused = self.session.dead_letter(
-                self.store, message.queue, reason, text, [lease]
-            )
+            try:
+                store = self._open_store()
+                refused = self.session.dead_letter(store, message.queue, reason, text, [lease])
+            except BrokerUnavailable:
+                self.qos_.append(message, message.delivery_tag)  # it is still to be settled
+                raise
             _report(refused, message.queue, reason)
 
     # -- credit
@@ -352,6 +372,7 @@ class Channel(Publishing, virtual.Channel):
     def let_messages_go(self) -> None:
         """Keep the leases of unacked messages only while somebody else has the messages."""
         messages, self.qos_.delivered = self.qos_.delivered, {}
+        self._let_go.update(messages)
         self.session.keep_while_alive(messages)
 
 

@@ -159,6 +159,8 @@ class Consuming:
                 self.store.settle()
             self.raise_failure()
             self.store.check()
+            if self.store.doorbell.listening:
+                self.heed_bell()
             self.request()
             if self.deliver_one():
                 return
@@ -166,6 +168,7 @@ class Consuming:
             if deadline is not None:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
+                    self.wait_for_bell()  # the next call learns what came between
                     raise socket.timeout("no message within the timeout")
             self._wait(left)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport.base import to_rabbitmq_queue_arguments
@@ -11,7 +12,7 @@ from ..contrib.celery import WATCH
 from ..envelope import Envelope, encode, unpack
 from ..errors import MessageRefused, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
-from ..store import CREATED, NO_QUEUE, Publication, PublishReply, Store
+from ..store import CREATED, DUPLICATE, NO_QUEUE, STALE, Publication, Store
 from ..tags import new_tag
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ class Publishing:
         envelope = self._envelope(message, exchange, routing_key)
         timing = (_delay_ms(message.get("headers") or {}), _ttl_ms(properties))
         if not exchange:
-            items = self._items((routing_key,), tag, envelope, rank, timing, must_exist=False)
+            items = self._items((routing_key,), tag, envelope, rank, timing, "", b"")
             if self.options.confirm == "none":
-                self.store.post_publish(items, None, self._posted)
+                self.store.post_publish(items, self._posted)
             else:
                 self._created(items, self.store.publish(items))
         elif self._is_posted(exchange, properties):
@@ -91,26 +92,28 @@ class Publishing:
         rank: int,
         timing: tuple[int, int],
     ) -> None:
-        """Publish by the cached route; if it proves stale, also to the queues it lacked."""
-        done: set[str] = set()
+        """Publish by the cached route; the broker refuses it if the bindings have changed."""
         route = self.routes.cached(exchange)
+        reached = False
         for _ in range(_TRIES):
-            queues = [queue for queue in route.lookup(routing_key) if queue not in done]
-            items = self._items(queues, tag, envelope, rank, timing, must_exist=True)
-            reply = self.store.publish(items, exchange)
-            missing = [
-                item.queue
-                for item, outcome in zip(items, reply.outcomes, strict=True)
-                if outcome == NO_QUEUE
-            ]
-            done.update(item.queue for item in items if item.queue not in missing)
-            again = [queue for queue in missing if self.transport.redeclare(queue)]
-            if reply.version == route.version is not None and not again:
+            queues = route.lookup(routing_key)
+            if queues:
+                items = self._items(
+                    queues, tag, envelope, rank, timing, exchange, route.version or b""
+                )
+                outcomes = self.store.publish(items)
+                reached = reached or max(outcomes) >= DUPLICATE
+                missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
+                # One that this connection declared and the broker lost comes back.
+                again = [queue for queue in missing if self.transport.redeclare(queue)]
+                if STALE not in outcomes and not again:
+                    break
+            elif route.version == self.store.bindings_version(exchange) is not None:
                 break
             route = self.routes.refresh(exchange)
             if route.version is None:
                 break
-        if not done:
+        if not reached:
             self._unroutable(exchange, routing_key)
 
     def _unroutable(self, exchange: str, routing_key: str) -> None:
@@ -166,22 +169,24 @@ class Publishing:
     ) -> None:
         route = self.routes.cached(exchange)
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
-        items = self._items(queues, None, envelope, rank, timing, must_exist=True)
+        if not queues:
+            return
+        items = self._items(queues, None, envelope, rank, timing, exchange, route.version or b"")
 
-        def on_result(reply: PublishReply | ReliqError) -> None:
-            if isinstance(reply, ReliqError):
-                self._posted(reply)
-            elif reply.version != route.version:
-                self.transport.deferred.append(send_the_rest)
+        def on_result(outcomes: list[int] | ReliqError) -> None:
+            if isinstance(outcomes, ReliqError):
+                self._posted(outcomes)
+            elif STALE in outcomes:
+                reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
+                self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
 
-        def send_the_rest() -> None:
+        def send_the_rest(reached: tuple[str, ...]) -> None:
             self.routes.refresh(exchange)
-            reached = (*done, *queues)
             self._post_except(reached, exchange, routing_key, envelope, rank, timing)
 
-        self.store.post_publish(items, exchange, on_result)
+        self.store.post_publish(items, on_result)
 
-    def _posted(self, reply: PublishReply | ReliqError) -> None:
+    def _posted(self, reply: list[int] | ReliqError) -> None:
         if isinstance(reply, ReliqError):
             logger.warning("a message that was not to be confirmed may be lost: %s", reply)
 
@@ -194,7 +199,8 @@ class Publishing:
         envelope: bytes,
         rank: int,
         timing: tuple[int, int],
-        must_exist: bool,
+        exchange: str,
+        version: bytes,
     ) -> list[Publication]:
         items = []
         for queue in queues:
@@ -202,15 +208,14 @@ class Publishing:
                 own, number, low = new_tag(rank), 0, 0
             else:
                 own, number, low = PUBLISHER.number(tag, queue, rank)
+            identity = (PUBLISHER.id, number, low)
             items.append(
-                Publication(
-                    queue, own, envelope, rank, PUBLISHER.id, number, low, *timing, must_exist
-                )
+                Publication(queue, own, envelope, rank, *identity, *timing, exchange, version)
             )
         return items
 
-    def _created(self, items: list[Publication], reply: PublishReply) -> None:
-        for item, outcome in zip(items, reply.outcomes, strict=True):
+    def _created(self, items: list[Publication], outcomes: list[int]) -> None:
+        for item, outcome in zip(items, outcomes, strict=True):
             if outcome == CREATED:
                 self.store.list_queue(item.queue)
 

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import ssl
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 from ..engines.redis.connect import Address
 from ..engines.redis.store import RedisStore
+from ..engines.redis.tls import tls_options
 from ..errors import ConfigurationError
-from ..store import Store
+from ..session import StoreFactory
 from .base import Transport as BaseTransport
-
-_TLS_OPTIONS = frozenset(
-    {
-        "ssl_ca_certs",
-        "ssl_ca_data",
-        "ssl_ca_path",
-        "ssl_cert_reqs",
-        "ssl_certfile",
-        "ssl_check_hostname",
-        "ssl_ciphers",
-        "ssl_keyfile",
-        "ssl_min_version",
-        "ssl_password",
-    }
-)
-
-
-def tls_options(given: Any) -> dict[str, Any]:
-    """Return redis-py's TLS options: certificates and host names are verified by default.
-
-    *given* is Kombu's ``ssl``: True, or a mapping with or without the prefix
-    ``ssl_``. Raises ConfigurationError for an unknown name.
-    """
-    options: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-    for name, value in (given.items() if isinstance(given, dict) else ()):
-        full = name if name.startswith("ssl_") else f"ssl_{name}"
-        if full not in _TLS_OPTIONS:
-            near = difflib.get_close_matches(full, _TLS_OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(_TLS_OPTIONS))
-            raise ConfigurationError(f"unknown TLS option {name!r}: {hint}")
-        options[full] = value
-    if options["ssl_cert_reqs"] in {ssl.CERT_NONE, "none", "CERT_NONE", None}:
-        options["ssl_cert_reqs"] = ssl.CERT_NONE
-        options["ssl_check_hostname"] = False
-    return options
-
 
 class Transport(BaseTransport):
     """Redis over TCP."""
@@ -87,9 +51,9 @@ class Transport(BaseTransport):
         """Return what makes two connections the same consumer of the same broker."""
         return (self.address.identity, self.options)
 
-    def open_store(self, consumer: str) -> Store:
-        """Return a store over two new connections."""
-        return RedisStore(self.address, self.options, consumer)
+    def store_factory(self) -> StoreFactory:
+        """Return what opens a store over two new connections."""
+        return partial(RedisStore, self.address, self.options)
 
 
 class TLSTransport(Transport):

@@ -63,7 +63,8 @@ class Address:
     @property
     def identity(self) -> tuple[object, ...]:
         """Return what two addresses must share to be the same broker and user."""
-        return (self.host, self.port, self.db, self.path, self.username, self.password)
+        tls = None if self.tls is None else tuple(sorted((k, str(v)) for k, v in self.tls.items()))
+        return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
 
 
 def translate_reply(text: str, address: Address) -> ReliqError:

@@ -60,6 +60,7 @@ def queue_keys(prefix: str, queue: str) -> QueueKeys:
     return QueueKeys(*(queue_key(prefix, queue, part) for part in QueueKeys._fields))
 
 
+@lru_cache(maxsize=4096)
 def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
     """Return the key of one publisher's unresolved publish numbers in *queue*."""
     return queue_key(prefix, queue, f"publisher:{publisher_id}")
@@ -75,6 +76,7 @@ def exchanges(prefix: str) -> str:  # HASH name -> msgpack of its declaration
     return f"{prefix}reliq:exchanges"
 
 
+@lru_cache(maxsize=4096)
 def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "version"
     """Return the key of the bindings of *exchange*, with the table's version."""
     return f"{prefix}reliq:bindings:{{{escape(exchange)}}}"

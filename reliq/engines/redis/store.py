@@ -18,7 +18,6 @@ from ...store import (
     Liveness,
     OnResult,
     Publication,
-    PublishReply,
     QueueDeclared,
     QueueDeleted,
     QueueStatus,
@@ -141,7 +140,7 @@ class RedisStore:
         return (
             "EVALSHA",
             scripts.PUBLISH.sha,
-            8,
+            9,
             k.messages,
             k.ready,
             k.delayed,
@@ -150,6 +149,7 @@ class RedisStore:
             k.stats,
             k.meta,
             publisher,
+            keys.bindings(self._prefix, item.exchange),
             item.tag,
             item.envelope,
             item.rank,
@@ -157,8 +157,9 @@ class RedisStore:
             item.low,
             item.delay_ms,
             item.ttl_ms,
-            1 if item.must_exist else 0,
-            self._keep_ms(item.queue),
+            1 if item.exchange else 0,
+            self._keep_ms(item.queue) if item.number else 0,
+            item.version,
         )
 
     def _keep_ms(self, queue: str) -> int:
@@ -171,45 +172,33 @@ class RedisStore:
         self._kept[queue] = now
         return _PUBLISHER_KEPT_MS
 
-    def publish(
-        self, publications: Sequence[Publication], exchange: str | None = None
-    ) -> PublishReply:
+    def publish(self, publications: Sequence[Publication]) -> list[int]:
         """Store *publications*, each atomically, all in one round trip."""
-        batch: list[tuple[Command, scripts.Script | None]] = [
-            (self._publish_command(item), scripts.PUBLISH) for item in publications
-        ]
-        if exchange is not None:
-            # Read after the messages are stored: an unchanged version then proves
-            # that the route they took was the right one.
-            batch.append((self._version_command(exchange), None))
-        replies = self._wire.exchange(batch)
-        version = replies.pop() if exchange is not None else None
-        return PublishReply(replies, version)
+        return self._wire.exchange(
+            [(self._publish_command(item), scripts.PUBLISH) for item in publications]
+        )
 
     def post_publish(
-        self,
-        publications: Sequence[Publication],
-        exchange: str | None,
-        on_result: OnResult[PublishReply],
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
         """Post what :meth:`publish` sends."""
         replies: list[Any] = []
-        expected = len(publications) + (exchange is not None)
 
         def on_reply(reply: Reply) -> None:
             replies.append(reply)
-            if len(replies) == expected:
+            if len(replies) == len(publications):
                 error = next((r for r in replies if isinstance(r, ReliqError)), None)
-                version = replies.pop() if exchange is not None else None
-                on_result(error or PublishReply(replies, version))
+                on_result(error or replies)
 
         for item in publications:
             self._wire.post(self._publish_command(item), on_reply, scripts.PUBLISH)
-        if exchange is not None:
-            self._wire.post(self._version_command(exchange), on_reply)
 
-    def _version_command(self, exchange: str) -> Command:
-        return ("HGET", keys.bindings(self._prefix, exchange), "version")
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*."""
+        version: bytes | None = self._wire.call(
+            ("HGET", keys.bindings(self._prefix, exchange), "version")
+        )
+        return version
 
     def list_queue(self, queue: str, check_ms: int = 0) -> None:
         """Make *queue* visible; with *check_ms* its x-expires is looked at after that time."""

@@ -70,6 +70,7 @@ class Wire:
         self._patience_s = 0.0  # how much longer than socket_timeout it may take
         self._used = 0.0
         self._timeout_s: float | None = -1.0
+        self._closed = False
 
     # -- state
 
@@ -99,9 +100,10 @@ class Wire:
                 self._dial()
 
     def close(self) -> None:
-        """Close the socket; commands under way get a BrokerUnavailable."""
+        """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
         self._leave_parent()
         with self._lock:
+            self._closed = True
             self._fail(BrokerUnavailable(f"{self.address}: the connection was closed"))
 
     def check(self) -> None:
@@ -216,6 +218,8 @@ class Wire:
                 self._dial()
 
     def _dial(self) -> None:
+        if self._closed:
+            raise BrokerUnavailable(f"{self.address}: this connection was closed")
         connection = dial(self.address, self.options, self.name)
         self._connection, self._sock = connection, socket_of(connection)
         self._reader = hiredis.Reader()

@@ -8,6 +8,7 @@
 -- KEYS[6] stats (HASH)
 -- KEYS[7] meta (HASH)
 -- KEYS[8] publisher (ZSET)
+-- KEYS[9] bindings (HASH)
 --
 -- ARGV[1] tag (delivery tag)
 -- ARGV[2] envelope (bytes)
@@ -18,15 +19,20 @@
 -- ARGV[7] ttl (ms; -1: none)
 -- ARGV[8] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[9] keep (ms that the publisher's numbers are kept from now; 0: as before)
+-- ARGV[10] version (of the bindings that the route was found by; empty: do not check)
 --
 -- Returns 1 stored, 2 stored in a queue that this call created, 0 was stored before,
---   -1 no such queue.
+--   -1 no such queue, -2 the bindings have changed: nothing was stored.
 -- Redis 6.2 or newer.
 local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local bell, stats, meta, publisher = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local bell, stats, meta, publisher, bindings = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local tag, envelope, rank, number, low = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local delay, ttl, must_exist, keep = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
+local version = ARGV[10]
 
+if version ~= '' and redis.call('HGET', bindings, 'version') ~= version then
+  return -2
+end
 local queue = redis.call('HMGET', meta, 'exists', 'message_ttl', 'promoted', 'expires')
 if not queue[1] then
   if must_exist == '1' then

@@ -26,7 +26,7 @@ local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local flags = redis.call('HMGET', meta, 'paused', 'lease')
+local flags = redis.call('HMGET', meta, 'paused', 'lease', 'expires')
 if flags[2] then
   lease = tonumber(flags[2])
 end
@@ -101,6 +101,9 @@ if n > 0 and not flags[1] then
   end
 end
 
+if flags[3] then
+  redis.call('HSET', meta, 'used_at', now)
+end
 local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
 if left == 1 and redis.call('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')

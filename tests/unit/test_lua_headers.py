@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import pytest
 
@@ -179,17 +179,12 @@ class RecordingWire(Wire):
         raise Sent(*commands[0])
 
 
+# One value for each field, by its type: what a field means is the contract's business.
 ITEM = Publication(
-    queue="q",
-    tag="00tag",
-    envelope=b"envelope",
-    rank=0,
-    publisher="me",
-    number=1,
-    low=1,
-    delay_ms=0,
-    ttl_ms=-1,
-    must_exist=False,
+    **{
+        name: {str: "x", bytes: b"x", int: 1, bool: False}[kind]
+        for name, kind in get_type_hints(Publication).items()
+    }
 )
 LEASES = [Lease("a", "1"), Lease("b", "2")]
 

@@ -16,6 +16,7 @@ import pytest
 from tests.support.certificates import make_certificates
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer
+from tests.support.site import CelerySite
 from tests.support.workers import CeleryBeat, CeleryWorker
 
 QUICK_TIMEOUT_S = 120
@@ -118,3 +119,22 @@ def beat_factory(tmp_path, journal):
             return beat
 
         yield start
+
+
+@pytest.fixture
+def site_factory(scheme, tmp_path_factory):
+    """Return a function that makes a CelerySite on a given server."""
+    with ExitStack() as stack:
+
+        def make(server: RedisServer, **config: Any) -> CelerySite:
+            site = CelerySite(server, scheme, tmp_path_factory.mktemp("site"), config)
+            stack.callback(site.close)
+            return site
+
+        yield make
+
+
+@pytest.fixture
+def site(redis_server, redis_url, site_factory):
+    """Return a Celery application on the shared server, emptied."""
+    return site_factory(redis_server)

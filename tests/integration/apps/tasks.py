@@ -1,0 +1,103 @@
+"""The tasks that the tests' workers run. Everything they do is in the journal.
+
+Knows nothing of the transport under test: the broker URL is the only difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from celery import Celery
+
+from tests.support.journal import FINISHED, STARTED, Journal
+
+journal = Journal(os.environ["RELIQ_TEST_JOURNAL"])
+app = Celery("tasks", broker=os.environ.get("RELIQ_TEST_BROKER"))
+app.conf.update(json.loads(os.environ.get("RELIQ_TEST_CONFIG", "{}")))
+
+
+@app.task(bind=True, name="record")
+def record(self, seconds=0.0):
+    """Take that long, and say so."""
+    journal.write(STARTED, self.request.id)
+    if seconds:
+        time.sleep(seconds)
+    journal.write(FINISHED, self.request.id)
+    return self.request.id
+
+
+@app.task(bind=True, name="record_late", acks_late=True)
+def record_late(self, seconds=0.0):
+    """Do as `record`, acked when it is done."""
+    return record.__wrapped__.__func__(self, seconds)
+
+
+@app.task(bind=True, name="where")
+def where(self):
+    """Return what the task's process and its delivery look like."""
+    journal.write(STARTED, self.request.id)
+    return {
+        "pid": os.getpid(),
+        "hostname": self.request.hostname,
+        "priority": (self.request.delivery_info or {}).get("priority"),
+        "redelivered": bool((self.request.delivery_info or {}).get("redelivered")),
+        "modules": [name for name in ("reliq", "gevent") if name in sys.modules],
+    }
+
+
+@app.task(name="add")
+def add(x, y):
+    """Return the sum."""
+    return x + y
+
+
+@app.task(name="total")
+def total(numbers):
+    """Return the sum of a list."""
+    return sum(numbers)
+
+
+@app.task(bind=True, name="fail_first", max_retries=5)
+def fail_first(self, times, countdown=0.1):
+    """Retry so many times, then succeed."""
+    journal.write(STARTED, self.request.id)
+    if self.request.retries < times:
+        raise self.retry(countdown=countdown)
+    journal.write(FINISHED, self.request.id)
+    return self.request.retries
+
+
+@app.task(bind=True, name="die_first", acks_late=True)
+def die_first(self, times=1):
+    """Kill the own process (a prefork child) the first so many times."""
+    journal.write(STARTED, self.request.id)
+    if journal.runs(self.request.id) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    journal.write(FINISHED, self.request.id)
+
+
+@app.task(bind=True, name="explode")
+def explode(self):
+    """Fail."""
+    journal.write(STARTED, self.request.id)
+    raise ValueError("as told")
+
+
+@app.task(bind=True, name="long_first", acks_late=True)
+def long_first(self, seconds):
+    """Take that long the first time; be done at once when run again."""
+    journal.write(STARTED, self.request.id)
+    if journal.runs(self.request.id) == 1:
+        time.sleep(seconds)
+    journal.write(FINISHED, self.request.id)
+
+
+@app.task(bind=True, name="poison", acks_late=True)
+def poison(self):
+    """Kill the worker that runs it (solo: the worker is the own process)."""
+    journal.write(STARTED, self.request.id)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,25 @@
+"""The tasks, and a worker whose timer leaves a mark in the journal five times a second.
+
+A gap between two marks is how long the worker's event loop stood still.
+"""
+
+from __future__ import annotations
+
+from celery import bootsteps
+
+from tests.integration.apps.tasks import app, journal
+
+PERIOD_S = 0.2
+
+
+class Ticker(bootsteps.StartStopStep):
+    """A step of the worker itself: unlike the consumer's, it outlives connections."""
+
+    requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
+
+    def start(self, worker):
+        """Begin to tick."""
+        worker.timer.call_repeatedly(PERIOD_S, journal.write, ("tick", "loop"))
+
+
+app.steps["worker"].add(Ticker)

@@ -1,0 +1,149 @@
+"""A held message stays held: through long tasks, cut connections and a restarted broker.
+
+Each run has one worker of every pool, all at the same time, each with a queue
+named after its pool; what happened in each is then looked at by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.servers import RedisServer
+from tests.support.site import FAST, CelerySite
+from tests.support.waiting import wait_until
+from tests.support.workers import POOLS
+
+LATE = {"task_acks_late": True, "worker_prefetch_multiplier": 4, "task_ignore_result": True}
+
+
+@pytest.fixture(scope="module")
+def all_pools(scheme, tmp_path_factory):
+    """Return a function that starts a server and a worker of every pool."""
+    with ExitStack() as stack:
+
+        def start(**server_options):
+            server = RedisServer(**server_options)
+            stack.callback(server.destroy)
+            directory = tmp_path_factory.mktemp("pools")
+            site = CelerySite(server.start(), scheme, directory, dict(LATE))
+            stack.callback(site.close)
+            site.workers = {
+                pool: site.worker(pool=pool, queues=[pool], name=pool, ready=False)
+                for pool in POOLS
+            }
+            for worker in site.workers.values():
+                worker.wait_ready()
+            return site
+
+        yield start
+
+
+def start_tasks(site, seconds):
+    """Start a task of this length in each pool, behind it three short ones that wait."""
+    tasks = {pool: [site.send("record", seconds, queue=pool).id] for pool in POOLS}
+    for pool in POOLS:
+        site.journal.wait_started(tasks[pool][0])
+        tasks[pool] += [site.send("record", queue=pool).id for _ in range(3)]
+    return tasks
+
+
+def assert_each_ran_once(site, pool, task_ids):
+    """Every task ran once and was acked."""
+    for task_id in task_ids:
+        site.journal.wait_finished(task_id, timeout_s=40)
+    site.settled(pool)
+    assert {task_id: site.journal.runs(task_id) for task_id in task_ids} == dict.fromkeys(
+        task_ids, 1
+    )
+
+
+@pytest.fixture(scope="module")
+def long_tasks(all_pools):
+    """Run tasks four times longer than visibility_timeout, an idle worker beside each."""
+    site = all_pools()
+    length = 4 * FAST["visibility_timeout"]
+    tasks = {pool: [site.send("record", length, queue=pool).id] for pool in POOLS}
+    for pool in POOLS:
+        site.journal.wait_started(tasks[pool][0])
+    site.worker(pool="threads", concurrency=4, queues=POOLS, name="neighbour")
+    for pool in POOLS:
+        tasks[pool].append(site.send("record", queue=pool, countdown=length).id)
+    return site, tasks
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_long_task_runs_once(long_tasks, pool):
+    """A task, and a countdown, four times longer than visibility_timeout run once."""
+    site, tasks = long_tasks
+    assert_each_ran_once(site, pool, tasks[pool])
+
+
+@pytest.fixture(scope="module")
+def cut_connections(all_pools):
+    """Cut every connection, several times, while tasks run."""
+    site = all_pools()
+    tasks = start_tasks(site, 4.0)
+    client = site.server.client()
+    for _ in range(5):
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        time.sleep(0.5)  # the cuts are spread over the task: not a wait for anything.
+    return site, tasks
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_cut_connections_repeat_nothing(cut_connections, pool):
+    """A late-acked task whose worker's connections are cut runs once and its ack arrives."""
+    site, tasks = cut_connections
+    assert_each_ran_once(site, pool, tasks[pool])
+
+
+@pytest.fixture(scope="module")
+def restarted_broker(all_pools):
+    """Kill Redis while tasks run, and start it again from its append-only file."""
+    site = all_pools(appendonly=True)
+    tasks = start_tasks(site, 5.0)
+    site.server.kill()
+    time.sleep(1.0)  # how long it is away.
+    site.server.start()
+    return site, tasks
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_restarted_broker_repeats_nothing(restarted_broker, pool):
+    """A late-acked task during which Redis restarts runs once and its ack arrives."""
+    site, tasks = restarted_broker
+    assert_each_ran_once(site, pool, tasks[pool])
+
+
+def test_cancelled_task_is_redelivered(site):
+    """What Celery cancels because the connection was lost is not held for ever: it runs again."""
+    config = {**LATE, "worker_cancel_long_running_tasks_on_connection_loss": True}
+    worker = site.worker(config=config)
+    task = site.send("long_first", 60.0)
+    site.journal.wait_started(task.id)
+    site.server.client().execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    site.journal.wait_finished(task.id, timeout_s=20)
+    assert site.journal.runs(task.id) == 2
+    site.settled()
+    assert worker.running
+
+
+def test_frozen_worker_loses_its_lease_and_nothing_else(site):
+    """A frozen worker's task runs elsewhere; thawed, it may finish, and does no harm."""
+    frozen = site.worker(config=LATE, pool="threads")
+    task = site.send("record", 3.0)
+    site.journal.wait_started(task.id)
+    frozen.freeze()
+    other = site.worker(config=LATE, pool="threads")
+    site.journal.wait_started(task.id, times=2)
+    frozen.thaw()
+    site.journal.wait_finished(task.id, times=2)
+    site.settled()
+    frozen.wait_log("lease lost")
+    site.journal.wait_finished(site.send("record").id)
+    wait_until(lambda: frozen.shut_down() == 0 and other.shut_down() == 0, what="two good ends")
+    assert site.journal.runs(task.id) == 2
+    site.settled()

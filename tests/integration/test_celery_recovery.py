@@ -1,0 +1,115 @@
+"""SIGKILL at any moment loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_multiplier": 16}
+
+
+def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
+    """Run so many tasks while workers are SIGKILLed; return how often each was started."""
+    seed = int(os.environ.get("RELIQ_TEST_SEED", random.randrange(2**32)))
+    print(f"RELIQ_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    with site.app.producer_or_acquire() as producer:
+        ids = [site.send("record_late", producer=producer).id for _ in range(tasks)]
+    options = {"pool": pool, "concurrency": concurrency, "config": LATE, "loglevel": "WARNING"}
+    journal = site.journal
+    for number in range(1, kills + 1):
+        # What is left when it starts is shared out over the kills to come.
+        done = len(journal.finished())
+        share = (tasks - done) / (kills - number + 2)
+        worker = site.worker(**options, ready=False)
+        target = done + chance.uniform(0.2, 1.0) * share
+        wait_until(
+            lambda: len(journal.finished()) >= target,  # noqa: B023 - called before it changes.
+            interval_s=chance.uniform(0.001, 0.05),
+            timeout_s=60,
+            what=lambda: f"{target:.0f} finished tasks before kill {number}:\n{worker.tail()}",  # noqa: B023
+        )
+        if chance.random() < 0.5:
+            worker.kill_group()
+        else:
+            worker.kill()  # its children are left to find out by themselves.
+        assert journal.finished().total() < tasks, "nothing was left to be killed"
+    last = site.worker(**options, ready=False)
+    missing = set(ids)
+
+    def all_ran() -> bool:
+        missing.difference_update(journal.finished())
+        return not missing
+
+    wait_until(
+        all_ran, timeout_s=120, interval_s=0.3, what=lambda: f"{len(missing)} tasks\n{last.tail()}"
+    )
+    site.settled(timeout_s=30)
+    started = journal.started()
+    spread = Counter(started.values())
+    print(f"{kills} kills, {tasks} tasks, times started: {dict(sorted(spread.items()))}")
+    assert set(started) == set(ids)
+    return started
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_few_kills_lose_nothing(fresh_redis, site_factory, pool):
+    """A saturated worker is SIGKILLed three times over 1 500 tasks: every task runs."""
+    site = site_factory(fresh_redis)
+    kill_again_and_again(site, pool=pool, concurrency=2, tasks=1500, kills=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pool", "concurrency"), [("prefork", 4), ("gevent", 20)])
+def test_many_kills_lose_nothing(fresh_redis, site_factory, pool, concurrency):
+    """A saturated worker is SIGKILLed 20 times over 20 000 tasks: every task runs."""
+    site = site_factory(fresh_redis)
+    kill_again_and_again(site, pool=pool, concurrency=concurrency, tasks=20_000, kills=20)
+
+
+def test_killed_workers_tasks_run_again_soon(fresh_redis, site_factory):
+    """With default options what a SIGKILLed worker held runs again within 10 seconds."""
+    site = site_factory(fresh_redis, broker_transport_options={})
+    killed = site.worker(config=LATE)
+    tasks = [site.send("long_first", 60.0) for _ in range(4)]
+    site.journal.wait_started(tasks[0].id)
+    site.wait_counts(unacked=4)
+    site.worker(config=LATE, pool="threads", concurrency=4)
+    killed.kill_group()
+    started = site.journal.wait_started(tasks[0].id).at
+    again = site.journal.wait_started(tasks[0].id, times=2, timeout_s=20).at
+    assert again - started < 10 + 5  # from its first start: the neighbour's start is in it.
+    for task in tasks[1:]:
+        site.journal.wait_started(task.id, timeout_s=5)
+    for task in tasks:
+        wait_until(lambda: site.journal.runs(task.id) >= 1, what="the prefetched")  # noqa: B023
+    site.app.control.shutdown()
+
+
+def test_poison_task_ends_in_the_dead_letters_alone(fresh_redis, site_factory):
+    """A task that kills every worker is set aside at its limit; its neighbours all run."""
+    options = {
+        "visibility_timeout": 1.0,
+        "restore_interval": 0.2,
+        "orphan_grace": 0.2,
+        "poll_interval": 0.5,
+        "delivery_limit": 3,
+    }
+    site = site_factory(fresh_redis, broker_transport_options=options)
+    good = [site.send("record_late").id for _ in range(5)]
+    bad = site.send("poison").id
+    good += [site.send("record_late").id for _ in range(5)]
+    for number in range(1, 4):
+        worker = site.worker(pool="solo", config=LATE, ready=False)
+        site.journal.wait_started(bad, times=number)
+        assert worker.wait() == -9
+    site.worker(pool="solo", config=LATE)
+    for task_id in good:
+        site.journal.wait_finished(task_id)
+    site.settled(dead=1)
+    assert site.journal.runs(bad) == 3

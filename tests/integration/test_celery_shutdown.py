@@ -1,0 +1,112 @@
+"""Warm, soft and cold shutdown: what runs is finished or goes back, what waits goes back."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.support.workers import POOLS
+
+LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_multiplier": 4}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_warm_shutdown_finishes_and_gives_back(site, pool):
+    """Running tasks finish and are acked, prefetched ones go back, nothing runs twice."""
+    worker = site.worker(pool=pool, concurrency=2, config=LATE)
+    ids = [site.send("record", 1.5).id for _ in range(10)]
+    running = 1 if pool == "solo" else 2
+    wait_until(lambda: len(site.journal.started()) == running, what="running tasks")
+    site.wait_counts(unacked=4 if pool == "solo" else 8, timeout_s=1)
+    worker.terminate()
+    if pool == "prefork":
+        # At once: the running tasks have most of their time before them.
+        site.wait_counts(ready=8, unacked=2, timeout_s=1)
+        assert site.journal.finished().total() == 0
+    assert worker.wait() == 0
+    ran = len(site.journal.started())
+    assert site.journal.started() == site.journal.finished()
+    site.settled(ready=len(ids) - ran, timeout_s=1)
+    if pool != "threads":  # its executor runs what it was given before it ends.
+        assert ran == running
+    site.worker(pool="gevent", concurrency=10, config=LATE)
+    for task_id in ids:
+        site.journal.wait_finished(task_id)
+    assert dict.fromkeys(ids, 1) == site.journal.started()
+    site.settled()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_idle_worker_ends_at_once(site, pool):
+    """An idle worker ends a warm shutdown without waiting for a doorbell or a thread."""
+    worker = site.worker(pool=pool, arguments=["--without-mingle", "--without-gossip"])
+    site.journal.wait_finished(site.send("record").id)
+    assert worker.shut_down(timeout_s=6) == 0
+    site.settled()
+
+
+def test_early_acked_prefetched_tasks_go_back_too(site):
+    """With early acks a warm shutdown loses no prefetched task."""
+    config = {"task_ignore_result": True, "worker_prefetch_multiplier": 4}
+    worker = site.worker(concurrency=2, config=config)
+    ids = [site.send("record", 1.0).id for _ in range(10)]
+    wait_until(lambda: len(site.journal.started()) == 2, what="running tasks")
+    assert worker.shut_down() == 0
+    assert site.journal.started() == site.journal.finished()
+    site.worker(pool="gevent", concurrency=10, config=config)
+    for task_id in ids:
+        site.journal.wait_finished(task_id)
+    assert dict.fromkeys(ids, 1) == site.journal.started()
+    site.settled()
+
+
+def test_eta_tasks_go_back(site):
+    """A warm shutdown gives back a task that waits for its ETA; it still runs when due."""
+    worker = site.worker(config=LATE)
+    task = site.send("record", countdown=5)
+    worker.wait_log("received")
+    assert worker.shut_down() == 0
+    assert site.journal.runs(task.id) == 0
+    site.wait_counts(unacked=0, timeout_s=1)
+    site.worker(config=LATE, pool="threads")
+    site.journal.wait_finished(task.id)
+    assert site.journal.runs(task.id) == 1
+    site.settled()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_cold_shutdown_gives_back_what_runs(site, pool):
+    """SIGQUIT abandons running late-acked tasks: they are back in the queue, and run again."""
+    worker = site.worker(pool=pool, concurrency=2, config=LATE)
+    for _ in range(6):
+        site.send("long_first", 60.0)
+    wait_until(lambda: len(site.journal.started()) == 2, what="running tasks")
+    worker.quit()
+    worker.wait()
+    site.settled(ready=6, timeout_s=5)
+    site.worker(pool="threads", concurrency=6, config=LATE)
+    running = set(site.journal.started())
+    for task_id in running:
+        site.journal.wait_finished(task_id)
+    assert {site.journal.runs(task_id) for task_id in running} == {2}
+
+
+def test_soft_shutdown_waits_a_while(site):
+    """A soft shutdown lets a short task finish, and gives a long one back."""
+    config = {**LATE, "worker_soft_shutdown_timeout": 2.0}
+    worker = site.worker(concurrency=2, config=config)
+    short = site.send("record_late", 1.0).id
+    long = site.send("long_first", 60.0).id
+    site.journal.wait_started(short)
+    site.journal.wait_started(long)
+    worker.signal(signal.SIGQUIT)
+    worker.wait()
+    assert site.journal.finished()[short] == 1
+    assert site.journal.finished()[long] == 0
+    site.settled(ready=1, timeout_s=5)
+    site.worker(pool="threads", config=LATE)
+    site.journal.wait_finished(long)
+    assert site.journal.runs(short) == 1
+    site.settled()

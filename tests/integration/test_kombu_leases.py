@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from contextlib import suppress
 
 import pytest
@@ -176,6 +177,28 @@ def test_a_message_still_held_does_not_come_back(client):
     wait_until(lambda: client.settled("q"))
     publish(other, "q", "y")
     assert payloads(revived.take()) == ["y"]
+
+
+def test_a_cut_consumer_is_not_taken_for_dead(client):
+    """A busy consumer whose sockets were all cut keeps its message: its keeper comes back.
+
+    Others see that the connection it registered is gone. That alone must not end its
+    leases, though it only looks at its own connection when its work is done.
+    """
+    options = {"visibility_timeout": 4.5, "orphan_grace": 0.3}
+    # No lease is ended before the server has been up for as long as one lasts.
+    wait_until(lambda: client.raw.info("server")["uptime_in_seconds"] > 5)
+    connection = client.connect(**options, client_name="busy")
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "long")
+    (message,) = taker.take()
+    idle = Taker(client.connect(**options, client_name="idle"), "q", prefetch_count=1)
+    time.sleep(0.5)  # both are in the register, by the connections they use from now on
+    for entry in client.raw.client_list():
+        if entry["name"].startswith("busy:"):
+            client.raw.client_kill_filter(_id=entry["id"])
+    assert idle.gets_nothing(for_s=2.5)
+    message.ack()
 
 
 @pytest.mark.parametrize("lose", ["cut", "collect", "cut and collect"])

@@ -79,7 +79,7 @@ class Keeper:
 
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
-        self._next_restore.setdefault(queue, monotonic() + self._jittered())
+        self._next_restore.setdefault(queue, 0.0)
         self._next_heartbeat = 0.0
 
     def _run(self, stop: threading.Event) -> None:
@@ -110,7 +110,9 @@ class Keeper:
 
         Raises BrokerUnavailable; a later tick goes on where this one ended.
         """
+        store.receive()  # also finds out that the peer has closed the connection
         store.check()
+        store.connect()
         now = monotonic()
         if self.threaded:  # the loop reads its own replies
             self.session.resend(self.period)
@@ -120,7 +122,8 @@ class Keeper:
         if not self.session.subscriptions:
             return
         self._orphans.tick(self._later)
-        if now >= self._next_heartbeat:
+        known = self._registered_as
+        if now >= self._next_heartbeat or known is None or known[:2] != (store.consumer, store.epoch):
             self._heartbeat(store)
         for queue, kinds in list(self.session.subscriptions.items()):
             if all(kinds) or now < self._next_restore.get(queue, 0.0) or queue in self._passing:
@@ -216,11 +219,11 @@ class Keeper:
 
     # -- restore_visible
 
-    def _restore(self, store: Store, queue: str) -> None:
+    def _restore(self, store: Store, queue: str, hurry: bool = False) -> None:
         self._passing.add(queue)
         on_result = partial(self._restored, queue)
         try:
-            store.post_restore(queue, self.session.lease_ms, on_result)
+            store.post_restore(queue, self.session.lease_ms, on_result, hurry)
         except BrokerUnavailable:
             self._passing.discard(queue)
             raise
@@ -244,15 +247,12 @@ class Keeper:
                 self.session.options.delivery_limit,
             )
         if result.more:
-            self._later.append(partial(self._go_on, queue))
+            self._later.append(partial(self.hurry, queue))
         elif result.granted:
             own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
             if result.unacked > own:
                 self._orphans.suspect(queue, result.consumers)
 
-    def hurry(self, queue: str) -> None:
-        """Make the next pass over *queue* due now."""
-        self._next_restore[queue] = 0.0
-
-    def _go_on(self, queue: str, store: Store) -> None:
-        self._restore(store, queue)
+    def hurry(self, queue: str, store: Store) -> None:
+        """Begin a pass over *queue* now: leases were ended."""
+        self._restore(store, queue, hurry=True)

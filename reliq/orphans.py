@@ -32,6 +32,7 @@ class Orphans:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._suspected: dict[str, set[str]] = {}
+        self._half_way: dict[str, tuple[float, set[str]]] = {}
         self._missing: dict[tuple[str, str], float] = {}
 
     def suspect(self, queue: str, consumers: Sequence[str]) -> None:
@@ -39,6 +40,10 @@ class Orphans:
         others = {name for name in consumers if name != self._session.id}
         if others:
             self._suspected.setdefault(queue, set()).update(others)
+            # Looked at twice a pass: then a death is dealt with in less than a pass
+            # and a half, and with the defaults within ten seconds.
+            half_way = monotonic() + self._session.options.restore_interval / 2
+            self._half_way[queue] = (half_way, others)
 
     def tick(self, later: _Later) -> None:
         """Ask for a look at who is due; it is done when the broker is known to answer."""
@@ -47,6 +52,10 @@ class Orphans:
         for (queue, name), since in self._missing.items():
             if now - since >= grace:
                 self._suspected.setdefault(queue, set()).add(name)
+        for queue, (half_way, others) in list(self._half_way.items()):
+            if now >= half_way:
+                del self._half_way[queue]
+                self._suspected.setdefault(queue, set()).update(others)
         suspected, self._suspected = self._suspected, {}
         for queue, names in suspected.items():
             later.append(partial(self._look, queue, sorted(names)))
@@ -70,7 +79,7 @@ class Orphans:
             store.post_renew(queue, 0, leases, _refused)
         self._remove(store, queue, name)
         store.settle()
-        self._session.keeper.hurry(queue)
+        self._session.keeper.hurry(queue, store)
         if leases:
             logger.warning(
                 "consumer %s is gone: the leases of its %d messages in %r were ended",

@@ -159,6 +159,10 @@ class Doorbell(Protocol):
     def listening(self) -> bool:
         """Whether a wait is under way on the broker."""
 
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of the wait that is under way, or was last."""
+
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the bell rings."""
 
@@ -260,9 +264,12 @@ class Store(Protocol):
         """Extend leases (0 ms: end them now); the result is the tags whose lease is lost."""
 
     def post_restore(
-        self, queue: str, lease_ms: int, on_result: OnResult[Restored]
+        self, queue: str, lease_ms: int, on_result: OnResult[Restored], hurry: bool = False
     ) -> None:
-        """Return messages whose lease has ended: one step of the mutex-guarded pass."""
+        """Return messages whose lease has ended: one step of the mutex-guarded pass.
+
+        With *hurry* it does not wait its turn: there are leases that were ended just now.
+        """
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases held by consumers whose id begins with *consumer*."""

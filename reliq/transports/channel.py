@@ -322,7 +322,8 @@ class Channel(Publishing, virtual.Channel):
                 store = self._open_store()
                 refused = self.session.dead_letter(store, message.queue, reason, text, [lease])
             except BrokerUnavailable:
-                self.qos_.append(message, message.delivery_tag)  # it is still to be settled
+                # It is still to be settled.
+                (self._let_go if self.closed else self.qos_.delivered)[message.delivery_tag] = message
                 raise
             _report(refused, message.queue, reason)
 

@@ -187,19 +187,30 @@ class Consuming:
         self.store.receive()
 
     def wait_for_bell(self) -> bool:
-        """Begin to wait for the bells of all queues with credit; True if one wants to be asked."""
-        queues: list[str] = []
+        """Begin to wait for the bells of all queues with credit; True if it is too early.
+
+        It is while a queue is still to be asked, or its answer is under way: a
+        wait that leaves it out would not be told of its messages.
+        """
+        queues: set[str] = set()
         left = self.options.poll_interval
         for item in self.subscriptions:
-            if item.in_flight or item.buffer or item.credit() <= 0:
+            if item.in_flight:
+                return True
+            if item.buffer or item.credit() <= 0:
                 continue
             if item.wanted:
                 return True
             if item.due_at is not None:
                 left = min(left, item.due_at - monotonic())
-            queues.append(item.queue)
-        if queues:
-            self.store.doorbell.listen(list(dict.fromkeys(queues)), max(left, 0.001))
+            queues.add(item.queue)
+        doorbell = self.store.doorbell
+        if not queues:
+            return False
+        if not doorbell.listening:
+            doorbell.listen(sorted(queues), max(left, 0.001))
+        elif not queues <= doorbell.queues:
+            self.store.end_wait()
         return False
 
     def heed_bell(self) -> None:

@@ -26,6 +26,7 @@ class RedisDoorbell:
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._bells: dict[bytes, str] = {}
+        self.queues: frozenset[str] = frozenset()
         self.rung: str | None = None
         self._error: ReliqError | None = None
         self._waiter: tuple[int, int] | None = None
@@ -52,6 +53,7 @@ class RedisDoorbell:
             return
         bells = [queue_keys(self._prefix, queue).bell for queue in queues]
         self._bells = {bell.encode(): queue for bell, queue in zip(bells, queues, strict=True)}
+        self.queues = frozenset(queues)
         self.rung = None
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
         command = ("BLPOP", *bells, f"{max(timeout_s, 0.001):.3f}")

@@ -66,7 +66,7 @@ def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
     return queue_key(prefix, queue, f"publisher:{publisher_id}")
 
 
-def queues(prefix: str) -> str:  # SET of queue names
+def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expires; 0: never
     """Return the key of the set of all queues."""
     return f"{prefix}reliq:queues"
 

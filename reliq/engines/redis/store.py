@@ -306,7 +306,7 @@ class RedisStore:
             self._wire.post_script(scripts.RENEW, names, args, _then(_texts, on_result))
 
     def post_restore(
-        self, queue: str, lease_ms: int, on_result: OnResult[Restored]
+        self, queue: str, lease_ms: int, on_result: OnResult[Restored], hurry: bool = False
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass."""
         k = self._keys(queue)
@@ -327,7 +327,7 @@ class RedisStore:
         )
         args = (
             self.consumer,
-            max(int(self.options.restore_interval * 1000), 1),
+            0 if hurry else max(int(self.options.restore_interval * 1000), 1),
             _BATCH,
             self.options.delivery_limit or 0,
             self.options.dead_letter_max,

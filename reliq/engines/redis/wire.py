@@ -31,7 +31,7 @@ OnReply: TypeAlias = Callable[[Reply], None]
 Command: TypeAlias = tuple[Any, ...]
 
 _READ_SIZE = 1 << 16
-_LOOK_AFTER_S = 1.0  # silence after which a socket is looked at for a closed peer
+_LOOK_AFTER_S = 0.02  # silence after which a socket is looked at for a closed peer
 _forks = 0
 
 

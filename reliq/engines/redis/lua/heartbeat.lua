@@ -19,5 +19,6 @@ redis.call('HSET', consumer, unpack(ARGV, 3))
 redis.call('PEXPIRE', consumer, ttl)
 redis.call('ZADD', consumers, now, id)
 -- Those who stopped long ago and did not say goodbye.
+redis.call('PEXPIRE', consumers, 10 * ttl)
 redis.call('ZREMRANGEBYSCORE', consumers, '-inf', now - 10 * ttl)
 return redis.call('ZRANGEBYSCORE', queues, 1, now, 'LIMIT', 0, 20)

@@ -27,7 +27,8 @@ local records = redis.call('HMGET', unacked, unpack(tags))
 local extended, lost = {}, {}
 for i, tag in ipairs(tags) do
   if records[i] and string.match(records[i], '^%d+') == ARGV[2 * i + 1] then
-    extended[#extended + 1] = now + lease
+    -- An ended lease is told by its deadline of 0 from one that merely ran out.
+    extended[#extended + 1] = lease > 0 and now + lease or 0
     extended[#extended + 1] = tag
   else
     lost[#lost + 1] = tag

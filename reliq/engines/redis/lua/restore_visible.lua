@@ -18,7 +18,8 @@
 -- KEYS[13] unacked_mutex (STRING)
 --
 -- ARGV[1] consumer (id of who asks)
--- ARGV[2] interval (ms that the mutex is kept from others)
+-- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
+--         its turn, for leases that were ended just now)
 -- ARGV[3] batch (messages at most)
 -- ARGV[4] delivery_limit (failed deliveries; 0: no limit)
 -- ARGV[5] dead_letter_max (messages)
@@ -38,7 +39,7 @@ local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
-if not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
+if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
   if redis.call('GET', mutex) ~= consumer then
     return {0, 0, 0, {}, {}, {}}
   end
@@ -48,14 +49,16 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 lease = tonumber(redis.call('HGET', meta, 'lease') or lease)
--- No lease ends sooner than one lease after the server came back: while it was
--- away nobody could renew. Where INFO is refused the uptime counts as long.
+-- No lease runs out sooner than one lease after the server came back: while it was
+-- away nobody could renew. Leases that were ended (0) do not wait for that. Where
+-- INFO is refused the uptime counts as long.
 local info = redis.pcall('INFO', 'server')
 local uptime = type(info) == 'string' and string.match(info, 'uptime_in_seconds:(%d+)')
-local ended = {}
-if not uptime or tonumber(uptime) * 1000 >= lease then
-  ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', now, 'LIMIT', 0, batch)
+local until_ms = now
+if uptime and tonumber(uptime) * 1000 < lease then
+  until_ms = 0
 end
+local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
 local gone, restored = {}, {}
 if #ended > 0 then

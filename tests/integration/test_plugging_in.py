@@ -1,4 +1,4 @@
-"""How reliq gets into a program: entry point, import, schemes, logins, options."""
+"""How reliq gets into a program: entry point, import, schemes, TLS, logins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from kombu import Connection
 
 from reliq import BrokerUnavailable, ConfigurationError
 from reliq.admin import Inspector
-from reliq.options import Options
 from tests.support.audits import assert_balanced
 
 from .kombu_client import declare, get, publish
@@ -277,125 +276,3 @@ def test_acl_wrong_login(acl_server, login):
     assert "login" in str(caught.value)
     for secret in ("wr%C3%B6ng-1", "wröng-1"):
         assert secret not in shown(caught.value)
-
-
-# -- options
-
-
-def reason(options, url="reliq://127.0.0.1:1/0"):
-    """Return why *options* are refused; nothing listens there, so nothing was connected."""
-    with (
-        Connection(url, transport_options=options) as connection,
-        pytest.raises(ConfigurationError) as caught,
-    ):
-        connection.connect()
-    with pytest.raises(ConfigurationError):
-        Inspector(url, transport_options=options)
-    return str(caught.value)
-
-
-def test_a_misspelled_option():
-    """An unknown option is refused with the nearest known name."""
-    assert "did you mean visibility_timeout?" in reason({"visibility_timout": 60})
-    assert "did you mean global_keyprefix?" in reason({"global_key_prefix": "x"})
-
-
-def test_an_unknown_option():
-    """An option like none of ours is refused with a list of those there are."""
-    text = reason({"zzz": 1})
-    assert "'zzz'" in text
-    assert "visibility_timeout" in text
-
-
-def test_the_wrong_type_is_named():
-    """visibility_timeout="soon" is refused: option, expectation and value."""
-    text = reason({"visibility_timeout": "soon"})
-    for part in ("visibility_timeout", "number of seconds", "'soon'"):
-        assert part in text
-
-
-WRONG = {
-    "visibility_timeout": ["60", None, True, 0, -1, float("nan"), float("inf")],
-    "restore_interval": ["5", 0, -1, None],
-    "orphan_grace": [-1, "x"],
-    "consumer_timeout": ["1", 0, True],
-    "poll_interval": [0, "x", None],
-    "delivery_limit": [0, 1.5, "20", True],
-    "dead_letter_max": [0, None, "many"],
-    "dead_letter_ttl": [0, "180 days"],
-    "max_message_bytes": [0, "1M", 1.5],
-    "queue_order_strategy": ["random", None, 1],
-    "priority_order": ["up", None],
-    "confirm": ["yes", True],
-    "unroutable": ["raise", None],
-    "global_keyprefix": [None, 1, b"bytes"],
-    "socket_timeout": [0, None, "10"],
-    "socket_connect_timeout": [0, "x"],
-    "socket_keepalive": ["yes", 1],
-    "health_check_interval": [0, "x"],
-    "client_name": [None, 1],
-    "username": [1],
-    "password": [12345],
-}
-
-
-def test_every_option_is_tried():
-    """The table above names every option there is."""
-    assert set(WRONG) == set(Options.__dataclass_fields__)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
-)
-def test_wrong_values(name, value):
-    """A value that an option does not take is refused before anything is connected."""
-    text = reason({name: value})
-    assert f"expected {name} to be" in text
-    shown_value = "12345" if name == "password" else repr(value)
-    assert (shown_value in text) == (name != "password")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"consumer_timeout": 10}, ["consumer_timeout", "visibility_timeout", "60", "10"]),
-        ({"global_keyprefix": "a{b}"}, ["global_keyprefix", "braces", "a{b}"]),
-    ],
-)
-def test_contradictions(options, words):
-    """Options that contradict each other, or the way keys are made, are refused."""
-    text = reason(options)
-    for word in words:
-        assert word in text
-
-
-@pytest.mark.parametrize("database", ["one", "-1", "0x1", "1/2"])
-def test_a_wrong_database(database):
-    """A database that is no number is refused, naming it."""
-    url = f"reliq://127.0.0.1:1/{database}"
-    assert database.split("/")[0] in reason({}, url)
-
-
-def test_what_kombu_puts_there_passes(redis_server, redis_url):
-    """Retry options and those of other transports in the same mapping do no harm."""
-    options = {
-        "max_retries": 3,
-        "interval_start": 0,
-        "interval_step": 0.2,
-        "interval_max": 0.5,
-        "errback": None,
-        "callback": None,
-        "polling_interval": 1,
-        "body_encoding": "base64",
-        "deadletter_queue": "dead",
-        "connect_retries_timeout": 5,
-    }
-    with Connection(redis_server.url("reliq"), transport_options=options) as connection:
-        assert carries(connection)
-
-
-def test_options_show_no_password():
-    """The repr of the parsed options hides the password."""
-    options = Options(password="geheim", username="worker")
-    assert "geheim" not in repr(options)
-    assert "worker" in repr(options)

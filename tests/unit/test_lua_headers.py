@@ -28,7 +28,7 @@ _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
 _FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
 _STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
-_ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "TYPE"}
+_ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "EXPIRE", "PEXPIRE", "TTL", "PTTL", "PERSIST", "TYPE"}
 _KEYLESS = {"TIME", "INFO"}
 
 

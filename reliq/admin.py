@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .brokers import connect
 from .envelope import unpack
 from .errors import NotFound
 from .store import DeadLetter, QueueStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
 
 __all__ = ["AuditResult", "DeadLetter", "Inspector", "QueueStatus"]
 
@@ -43,7 +45,7 @@ class Inspector:
         name = f"inspector:{socket.gethostname()}:{os.getpid()}"
         self._store = connect(url, transport_options, name)
 
-    def __enter__(self) -> Inspector:
+    def __enter__(self) -> Inspector:  # noqa: PYI034 - typing.Self needs Python 3.11
         """Return self."""
         return self
 
@@ -70,7 +72,9 @@ class Inspector:
         if status is None:
             raise NotFound(f"no queue {queue!r}")
         stored = status.arguments.get("", b"")
-        return replace(status, arguments=unpack(stored) if isinstance(stored, bytes) and stored else {})
+        return replace(
+            status, arguments=unpack(stored) if isinstance(stored, bytes) and stored else {}
+        )
 
     def dead_letters(self, queue: str, limit: int = 100) -> list[DeadLetter]:
         """Return up to *limit* dead letters of *queue*, oldest first."""

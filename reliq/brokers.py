@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .engines.redis.connect import Address
@@ -11,7 +10,11 @@ from .engines.redis.store import RedisStore
 from .engines.redis.tls import tls_options
 from .errors import ConfigurationError
 from .options import parse
-from .store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .store import Store
 
 _SCHEMES = ("reliq", "reliqs", "reliq-unix")
 

@@ -64,7 +64,7 @@ def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per ty
     raise TypeError(f"cannot store a {type(value).__name__}")
 
 
-def _restore(code: int, data: bytes) -> Any:  # noqa: PLR0911 - one return per type reads best
+def _restore(code: int, data: bytes) -> Any:
     if code == _DATETIME:
         return datetime.fromisoformat(data.decode())
     if code == _DATE:

@@ -15,7 +15,6 @@ import random
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ from .orphans import Orphans
 from .store import Lease, Restored, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .session import Held, Session
 
 logger = logging.getLogger("reliq")
@@ -80,6 +81,7 @@ class Keeper:
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
         self._next_restore.setdefault(queue, 0.0)
+        self._later.append(partial(self._orphans.first_look, queue))
         self._next_heartbeat = 0.0
 
     def _run(self, stop: threading.Event) -> None:
@@ -123,7 +125,11 @@ class Keeper:
             return
         self._orphans.tick(self._later)
         known = self._registered_as
-        if now >= self._next_heartbeat or known is None or known[:2] != (store.consumer, store.epoch):
+        if (
+            now >= self._next_heartbeat
+            or known is None
+            or known[:2] != (store.consumer, store.epoch)
+        ):
             self._heartbeat(store)
         for queue, kinds in list(self.session.subscriptions.items()):
             if all(kinds) or now < self._next_restore.get(queue, 0.0) or queue in self._passing:
@@ -131,8 +137,8 @@ class Keeper:
             self._next_restore[queue] = now + self._jittered()
             self._restore(store, queue)
 
-    def _jittered(self) -> float:
-        return self.session.options.restore_interval * random.uniform(0.9, 1.1)  # noqa: S311
+    def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
+        return self.session.options.restore_interval * random.uniform(low, high)  # noqa: S311
 
     # -- leases
 
@@ -236,7 +242,10 @@ class Keeper:
             return
         for consumer, number in result.by_consumer.items():
             logger.warning(
-                "restored %d messages to %r: the lease of consumer %s ended", number, queue, consumer
+                "restored %d messages to %r: the lease of consumer %s ended",
+                number,
+                queue,
+                consumer,
             )
         for tag in result.dead:
             logger.error(
@@ -248,10 +257,13 @@ class Keeper:
             )
         if result.more:
             self._later.append(partial(self.hurry, queue))
-        elif result.granted:
+        elif not result.granted:
+            soon = result.retry_ms / 1000 + self._jittered(0.0, 0.1)
+            self._next_restore[queue] = monotonic() + soon
+        else:
             own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
             if result.unacked > own:
-                self._orphans.suspect(queue, result.consumers)
+                self._orphans.suspect(queue, result.consumers, self._later)
 
     def hurry(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""

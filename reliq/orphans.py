@@ -31,33 +31,38 @@ class Orphans:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._suspected: dict[str, set[str]] = {}
-        self._half_way: dict[str, tuple[float, set[str]]] = {}
+        self._half_way: dict[str, tuple[float, list[str]]] = {}
         self._missing: dict[tuple[str, str], float] = {}
 
-    def suspect(self, queue: str, consumers: Sequence[str]) -> None:
-        """Look at the other *consumers* of *queue* at the next tick."""
-        others = {name for name in consumers if name != self._session.id}
+    def first_look(self, queue: str, store: Store) -> None:
+        """Look, on beginning to consume, who else does: a dead one may have left messages."""
+        self._look_now_and_half_way(queue, store.consumers_of(queue), store)
+
+    def suspect(self, queue: str, consumers: Sequence[str], later: _Later) -> None:
+        """Look at the other *consumers* of *queue*, who hold messages, as soon as possible."""
+        later.append(partial(self._look_now_and_half_way, queue, consumers))
+
+    def _look_now_and_half_way(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+        others = sorted({name for name in consumers if name != self._session.id})
         if others:
-            self._suspected.setdefault(queue, set()).update(others)
-            # Looked at twice a pass: then a death is dealt with in less than a pass
-            # and a half, and with the defaults within ten seconds.
+            # Looked at twice a pass: with the defaults a death is then dealt with in
+            # less than ten seconds.
             half_way = monotonic() + self._session.options.restore_interval / 2
             self._half_way[queue] = (half_way, others)
+            self._look(queue, others, store)
 
     def tick(self, later: _Later) -> None:
         """Ask for a look at who is due; it is done when the broker is known to answer."""
         now = monotonic()
-        grace = self._session.options.orphan_grace
-        for (queue, name), since in self._missing.items():
-            if now - since >= grace:
-                self._suspected.setdefault(queue, set()).add(name)
+        due: dict[str, set[str]] = {}
         for queue, (half_way, others) in list(self._half_way.items()):
             if now >= half_way:
                 del self._half_way[queue]
-                self._suspected.setdefault(queue, set()).update(others)
-        suspected, self._suspected = self._suspected, {}
-        for queue, names in suspected.items():
+                due.setdefault(queue, set()).update(others)
+        for (queue, name), since in self._missing.items():
+            if now - since >= self._session.options.orphan_grace:
+                due.setdefault(queue, set()).add(name)
+        for queue, names in due.items():
             later.append(partial(self._look, queue, sorted(names)))
 
     def _look(self, queue: str, names: Sequence[str], store: Store) -> None:

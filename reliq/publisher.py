@@ -24,7 +24,7 @@ class Number(NamedTuple):
     low: int
 
 
-class PublishTag(str):
+class PublishTag(str):  # noqa: SLOT000 - it carries the numbers of its message
     """The delivery tag in a message's properties while it is being published.
 
     Kombu hands the same properties to every try, so finding one that is not

@@ -8,13 +8,16 @@ found out and the message is routed again. Knows no engine but the contract.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .envelope import pack, unpack
 from .errors import NotFound, PreconditionFailed
-from .store import ExchangeTable, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .store import ExchangeTable, Store
 
 TYPES = frozenset({"direct", "topic", "fanout"})
 _PREDECLARED = {f"amq.{name}": name for name in TYPES}
@@ -106,7 +109,7 @@ class Routes:
     def delete(self, exchange: str) -> None:
         """Delete *exchange* and its bindings; the queues stay."""
         for known in (self._declared, self._bound, self._cache):
-            known.pop(exchange, None)  # type: ignore[attr-defined]
+            known.pop(exchange, None)
         self._store.delete_exchange(exchange)
 
     # -- bindings

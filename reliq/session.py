@@ -15,17 +15,19 @@ import socket
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
-from .options import Options
 from .store import Delivery, How, Lease, Store
+
+if TYPE_CHECKING:
+    from .options import Options
 
 logger = logging.getLogger("reliq")
 
@@ -75,6 +77,7 @@ class Session:
         self._returns: deque[tuple[str, How, Lease]] = deque()
         self._abandoned: deque[str] = deque()
         self._lost_reserves: set[tuple[str, str]] = set()
+        self._detached: set[str] = set()
         self._numbers = count(1)
         self._expected_until = 0.0
         self._spare: Store | None = None
@@ -161,6 +164,9 @@ class Session:
             except ReliqError:
                 self._returns.appendleft(entry)
                 raise
+        for queue in list(self._detached):
+            store.attach(queue, self.id, len(self.subscriptions.get(queue, ())))
+            self._detached.discard(queue)
         for lost in list(self._lost_reserves):
             self._reclaim(store, *lost)
             self._lost_reserves.discard(lost)
@@ -174,7 +180,9 @@ class Session:
         ]
         if unseen:
             store.release(queue, "buffered", unseen)
-            logger.info("returned %d messages to %r: their delivery was cut off", len(unseen), queue)
+            logger.info(
+                "returned %d messages to %r: their delivery was cut off", len(unseen), queue
+            )
 
     # -- leases
 
@@ -272,7 +280,7 @@ class Session:
 
     # -- channels that are gone
 
-    def keep_while_alive(self, messages: dict[str, object]) -> None:
+    def keep_while_alive(self, messages: Mapping[str, object]) -> None:
         """Keep the leases of *messages* only while the Message objects live.
 
         The application may still ack them. Once one is collected unacked it is
@@ -309,7 +317,17 @@ class Session:
     @property
     def owes(self) -> bool:
         """Whether something waits to be sent."""
-        return bool(self._unsent or self._returns or self._abandoned or self._lost_reserves)
+        return bool(
+            self._unsent
+            or self._returns
+            or self._abandoned
+            or self._lost_reserves
+            or self._detached
+        )
+
+    def detach_later(self, queue: str) -> None:
+        """Tell the broker over the next connection how many subscriptions *queue* has left."""
+        self._detached.add(queue)
 
     # -- subscriptions
 

@@ -38,7 +38,7 @@ class Delivery(NamedTuple):
     queue: str
     tag: str
     token: str
-    count: int
+    failed: int
     """Failed deliveries; -1 when it was never delivered before."""
     envelope: bytes | None
 
@@ -85,6 +85,8 @@ class Restored(NamedTuple):
 
     granted: bool
     more: bool
+    retry_ms: int
+    """When refused: how long the pass of another consumer still counts."""
     unacked: int
     dead: list[str]
     by_consumer: dict[str, int]
@@ -104,7 +106,8 @@ class QueueDeleted(NamedTuple):
     """Answer to a deletion."""
 
     outcome: Literal["deleted", "missing", "not_empty", "in_use", "not_idle"]
-    count: int
+    number: int
+    """Of messages (deleted, not_empty), of consumers (in_use), of ms to go (not_idle)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,8 @@ class Doorbell(Protocol):
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin to wait, unless a wait is under way."""
 
-    @property
-    def rung(self) -> str | None:
-        """The queue that ended the last wait; None when its time was up."""
+    def take_ring(self) -> str | None:
+        """Return the queue that ended the last wait, once; None when its time was up."""
 
     def receive(self) -> bool:
         """Take what has come without waiting; True when the wait is over."""
@@ -194,17 +196,30 @@ class Store(Protocol):
 
     consumer: str
     """Who this connection takes messages as: the session's id and a number of its own."""
-    doorbell: Doorbell
-    epoch: int
-    """Grows each time the connection is opened anew."""
 
     # -- the connection
 
     @property
-    def alive(self) -> bool: ...  # noqa: D102
-    def connect(self) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
-    def fileno(self) -> int: ...  # noqa: D102
+    def doorbell(self) -> Doorbell:
+        """The second half of the connection, on which a consumer waits."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows each time the connection is opened anew."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection is open and has not failed."""
+
+    def connect(self) -> None:
+        """Open the connection unless it is open; raises BrokerUnavailable."""
+
+    def close(self) -> None:
+        """Close for good; what was posted gets a BrokerUnavailable."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for replies."""
+
     def receive(self) -> None:
         """Read replies that have come, without waiting, and run their callbacks."""
 
@@ -224,13 +239,15 @@ class Store(Protocol):
     # -- publishing
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications*, each atomically, all in one round trip; return what
-        became of each.
+        """Store *publications*, each atomically; return what became of each.
+
+        All go out in one round trip.
         """
 
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
-    ) -> None: ...  # noqa: D102
+    ) -> None:
+        """Post what :meth:`publish` sends."""
 
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*; None where it has none."""
@@ -245,7 +262,8 @@ class Store(Protocol):
 
     def post_reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, on_result: OnResult[Reservation]
-    ) -> None: ...  # noqa: D102
+    ) -> None:
+        """Post what :meth:`reserve` sends."""
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease. Acking twice is harmless."""
@@ -303,21 +321,39 @@ class Store(Protocol):
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
-    ) -> QueueDeclared: ...  # noqa: D102
+    ) -> QueueDeclared:
+        """Create *queue* with its arguments, or say what there is."""
+
     def delete_queue(
         self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
-    ) -> QueueDeleted: ...  # noqa: D102
-    def purge(self, queue: str) -> int: ...  # noqa: D102
-    def queues(self) -> list[str]: ...  # noqa: D102
+    ) -> QueueDeleted:
+        """Delete *queue* and everything in it, if the conditions hold."""
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
 
-    def delete_exchange(self, exchange: str) -> None: ...  # noqa: D102
-    def exchanges(self) -> list[str]: ...  # noqa: D102
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None: ...  # noqa: D102
-    def exchange_table(self, exchange: str) -> ExchangeTable: ...  # noqa: D102
+    def delete_exchange(self, exchange: str) -> None:
+        """Delete *exchange* and its bindings."""
+
+    def exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None:
+        """Add (*bound*) or remove bindings, and change the version of the table."""
+
+    def exchange_table(self, exchange: str) -> ExchangeTable:
+        """Return declaration, bindings and version of *exchange*."""
 
     # -- operators
 
-    def status(self, queue: str) -> QueueStatus | None: ...  # noqa: D102
-    def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]: ...  # noqa: D102
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+
+    def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
+        """Return up to *limit* dead letters, oldest first."""

@@ -39,7 +39,7 @@ WHAT_TO_INSTALL = (
 )
 
 
-class NoServer(Exception):  # noqa: N818 - reads as what it says
+class NoServer(Exception):
     """No usable server could be found or started; the text says what to do."""
 
 

@@ -33,7 +33,7 @@ FOREIGN_SETTINGS = frozenset(
 )
 
 
-class ProcessFailed(Exception):  # noqa: N818 - reads as what it says
+class ProcessFailed(Exception):
     """A process of the demo ended by itself; the text ends with its log."""
 
 

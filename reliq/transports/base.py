@@ -7,8 +7,7 @@ import logging
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
@@ -18,19 +17,21 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..options import Options, parse
 from ..routing import Routes
 from ..session import StoreFactory, session_for
-from ..store import Store
 from .channel import Channel
-from .consuming import Consuming
 from .eventloop import EventLoop
-from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from ..store import Store
+    from .subscription import Subscription
 
 logger = logging.getLogger("reliq")
 
 
-class Transport(Consuming, EventLoop, virtual.Transport):
+class Transport(EventLoop, virtual.Transport):
     """What every scheme of reliq has in common."""
 
-    Channel = Channel
     driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
     driver_name = "reliq"
     polling_interval = None
@@ -59,8 +60,6 @@ class Transport(Consuming, EventLoop, virtual.Transport):
         self._used_channel_ids = array("H")
         self._epoch = 0
         self._closing = threading.Lock()
-        self.on_reserved = self.wake_loop
-        Consuming.__init__(self)
         EventLoop.__init__(self)
 
     # -- what a scheme says
@@ -70,8 +69,9 @@ class Transport(Consuming, EventLoop, virtual.Transport):
         raise NotImplementedError
 
     def store_factory(self) -> StoreFactory:
-        """Return what opens a store, given who takes messages through it; it must
-        not refer to this transport, which the session outlives.
+        """Return what opens a store, given who takes messages through it.
+
+        It must not refer to this transport, which the session outlives.
         """
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class Transport(Consuming, EventLoop, virtual.Transport):
     def create_channel(self, connection: Any) -> Channel:
         """Return a new channel."""
         del connection
-        channel = self.Channel(self)
+        channel = Channel(self)
         self.channels.append(channel)
         return channel
 
@@ -116,11 +116,13 @@ class Transport(Consuming, EventLoop, virtual.Transport):
             self._used_channel_ids.remove(channel.channel_id)
         if channel in self.channels:
             self.channels.remove(channel)
-        channel.connection = None
+        channel.connection = None  # as Kombu's: Message and Producer look at it
 
     def close_connection(self, connection: Any) -> None:
-        """Close in order: what is unacked goes back, acks are confirmed. Never raises for
-        a dead broker: what could not be sent goes out over the next connection.
+        """Close in order: what is unacked goes back, acks are confirmed.
+
+        Never raises for a dead broker: what could not be sent goes out over the
+        next connection.
         """
         del connection
         for channel in list(self.channels):
@@ -144,6 +146,7 @@ class Transport(Consuming, EventLoop, virtual.Transport):
     def _let_go(self, lost: bool) -> None:
         for item in list(self.subscriptions):
             self.session.unsubscribe(item.queue, item.no_ack)
+            self.session.detach_later(item.queue)
             self.session.return_later(item.take_back() if not item.no_ack else ())
         self.subscriptions.clear()
         self._reset_order()
@@ -197,6 +200,14 @@ class Transport(Consuming, EventLoop, virtual.Transport):
         self.subscriptions.remove(subscription)
         self._reset_order()
         count = self.session.unsubscribe(subscription.queue, subscription.no_ack)
+        try:
+            self._end_subscription(subscription, count)
+        except BrokerUnavailable:
+            self.session.return_later(subscription.take_back() if not subscription.no_ack else ())
+            self.session.detach_later(subscription.queue)
+            raise
+
+    def _end_subscription(self, subscription: Subscription, count: int) -> None:
         self.store.end_wait()
         if subscription.in_flight:
             self.store.settle()
@@ -212,11 +223,12 @@ class Transport(Consuming, EventLoop, virtual.Transport):
             self._stop_taking(subscription.channel)
 
     def _stop_taking(self, channel: Channel) -> None:
-        """The last consumer of tasks is cancelled: a worker shuts down.
+        """Prepare for the end: the last consumer of tasks is cancelled.
 
-        What Celery has prefetched and not started it now drops; those messages go
-        back at once. Those of running tasks stay leased, and from here on a thread
-        renews them, because the loop ends before the tasks do.
+        In a worker that shuts down, what Celery has prefetched and not started it
+        now drops; those messages go back at once. Those of running tasks stay
+        leased, and from here on a thread renews them, because the loop ends before
+        the tasks do.
         """
         if self.worker:
             channel.let_messages_go()
@@ -248,3 +260,7 @@ class Transport(Consuming, EventLoop, virtual.Transport):
             self.session.ack(self.store, queue, tags)
         if self._starved:
             self.credit_regained()
+
+
+# Set here, because inside the class the name would hide the type.
+Transport.Channel = Channel

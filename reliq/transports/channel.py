@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,8 @@ from .qos import QoS
 from .subscription import Subscription
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .base import Transport
 
 logger = logging.getLogger("reliq")
@@ -31,14 +32,12 @@ logger = logging.getLogger("reliq")
 class Channel(Publishing, virtual.Channel):
     """One channel of a transport. Messages belong to it from delivery to ack."""
 
-    Message = Message
-    QoS = QoS
     supports_fanout = True
     do_restore = True
 
     def __init__(self, connection: Transport, **_: Any) -> None:
         # Not the base's: no exchange classes, and options are parsed once for all.
-        self.connection = connection
+        self.connection: Transport | None = connection
         self.transport = connection
         self.session = connection.session
         self.store = connection.store
@@ -167,12 +166,12 @@ class Channel(Publishing, virtual.Channel):
         """
         deleted = self.store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
         if deleted.outcome == "not_empty":
-            raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.count} messages")
+            raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
         if deleted.outcome == "in_use":
-            raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.count} consumers")
+            raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.number} consumers")
         self.transport.declared_queues.pop(queue, None)
         self.routes.forget_queue(queue)
-        return deleted.count
+        return deleted.number
 
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Remove what waits in *queue*, ready or delayed; returns how many messages."""
@@ -228,7 +227,7 @@ class Channel(Publishing, virtual.Channel):
     def open_delivery(self, delivery: Delivery, no_ack: bool) -> Message | None:
         """Return the message in *delivery*, now this channel's; None when it was set aside."""
         try:
-            message = self.Message(raw_message(delivery), channel=self)
+            message = Message(raw_message(delivery), channel=self)
         except EnvelopeError as exc:
             self._set_aside(delivery, exc, no_ack)
             return None
@@ -241,9 +240,7 @@ class Channel(Publishing, virtual.Channel):
         logger.error("message %s of %r is undecodable: %s", delivery.tag, delivery.queue, error)
         if not no_ack:
             lease = Lease(delivery.tag, delivery.token)
-            self.session.dead_letter(
-                self.store, delivery.queue, "undecodable", str(error), [lease]
-            )
+            self.session.dead_letter(self.store, delivery.queue, "undecodable", str(error), [lease])
 
     # -- finishing
 
@@ -323,7 +320,9 @@ class Channel(Publishing, virtual.Channel):
                 refused = self.session.dead_letter(store, message.queue, reason, text, [lease])
             except BrokerUnavailable:
                 # It is still to be settled.
-                (self._let_go if self.closed else self.qos_.delivered)[message.delivery_tag] = message
+                (self._let_go if self.closed else self.qos_.delivered)[message.delivery_tag] = (
+                    message
+                )
                 raise
             _report(refused, message.queue, reason)
 
@@ -344,7 +343,10 @@ class Channel(Publishing, virtual.Channel):
     # -- the end
 
     def close(self) -> None:
-        """Cancel all consumers and return what is unacked, uncounted. Never raises for a dead broker."""
+        """Cancel all consumers and return what is unacked, uncounted.
+
+        Never raises for a dead broker.
+        """
         if self.closed:
             return
         transport = self.transport
@@ -396,3 +398,8 @@ def _report(refused: list[str], queue: str, how: str) -> None:
             queue,
             how,
         )
+
+
+# Set here, because inside the class the names would hide the types.
+Channel.Message = Message
+Channel.QoS = QoS

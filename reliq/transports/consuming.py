@@ -6,19 +6,21 @@ waits; without one, :meth:`drain_events` does.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
 from ..errors import ReliqError
-from ..options import Options
-from ..session import Session
 from ..store import Delivery, Lease, Reservation, Store
-from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..options import Options
+    from ..session import Session
+    from .subscription import Subscription
 
 # A quiet queue is asked without a ring once in so many poll intervals; a lost bell
 # token is otherwise made up for by the next pass of restore_visible.
@@ -31,8 +33,6 @@ class Consuming:
     store: Store
     session: Session
     options: Options
-    on_reserved: Callable[[], None]
-    """Called, by whichever thread reads it, when a reserve has been answered."""
 
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
@@ -40,7 +40,7 @@ class Consuming:
         self._reset_order()
 
     def _reset_order(self) -> None:
-        self._cycle = cycle_by_name(self.options.queue_order_strategy)()
+        self._cycle: Any = cycle_by_name(self.options.queue_order_strategy)()
         self._cycle.update(dict.fromkeys(item.queue for item in self.subscriptions))
         self._split = self.options.queue_order_strategy == "round_robin"
 
@@ -79,9 +79,7 @@ class Consuming:
                 continue
             item.asked()
             try:
-                reservation = self.store.reserve(
-                    item.queue, n, self.session.lease_ms, item.no_ack
-                )
+                reservation = self.store.reserve(item.queue, n, self.session.lease_ms, item.no_ack)
             except ReliqError as exc:
                 self._reserved(item, exc)
                 raise
@@ -109,13 +107,13 @@ class Consuming:
             if not item.no_ack:
                 self.session.reserve_lost(item.queue, self.store.consumer)
             self.failure = result
-            self.on_reserved()
+            self.wake_loop()
             return
         if result.deliveries and not item.no_ack:
             self.session.take(result.deliveries)
         if item in self.subscriptions:
             item.reserved(result)
-            self.on_reserved()
+            self.wake_loop()
         elif not item.no_ack:  # cancelled while the reserve was under way
             self.session.return_later(result.deliveries)
 
@@ -169,7 +167,7 @@ class Consuming:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
                     self.wait_for_bell()  # the next call learns what came between
-                    raise socket.timeout("no message within the timeout")
+                    raise TimeoutError("no message within the timeout")
             self._wait(left)
 
     def _wait(self, timeout_s: float) -> None:
@@ -218,8 +216,7 @@ class Consuming:
         doorbell = self.store.doorbell
         if not doorbell.receive():
             return
-        rung, now = doorbell.rung, monotonic()
-        doorbell.rung = None
+        rung, now = doorbell.take_ring(), monotonic()
         heard = False
         for item in self.subscriptions:
             if item.queue == rung:
@@ -235,6 +232,9 @@ class Consuming:
         """End a wait that began without credit."""
         if self._starved:
             self.store.doorbell.wake()
+
+    def wake_loop(self) -> None:
+        """Act on a reserve that was answered; called by whichever thread reads it."""
 
     # -- giving back what was not delivered
 

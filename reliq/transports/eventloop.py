@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..contrib.celery import WATCH
-from ..session import Session
-from ..store import Store
+from .consuming import Consuming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _DELIVERED_A_TICK = 100
 
 
-class EventLoop:
+class EventLoop(Consuming):
     """One registration per transport: two readers, one tick callback, one timer."""
 
-    store: Store
-    session: Session
+    do_deferred: Callable[[], None]
 
     def __init__(self) -> None:
+        Consuming.__init__(self)
         self.forget_loop()
 
     def forget_loop(self) -> None:
@@ -80,12 +81,12 @@ class EventLoop:
             keeper.start()
         self.raise_failure()
         self.flush_acks()
-        self._deliver()
+        self._deliver_some()
         if self._loop is not None:
             self.post_requests()
             self.wait_for_bell()
 
-    def _deliver(self) -> None:
+    def _deliver_some(self) -> None:
         for _ in range(_DELIVERED_A_TICK):
             if not self.deliver_one():
                 return
@@ -98,7 +99,7 @@ class EventLoop:
         self.do_deferred()
         self.session.keeper.do_later(self.store)
         self.raise_failure()
-        self._deliver()
+        self._deliver_some()
 
     def _on_bell(self) -> None:
         self.heed_bell()
@@ -141,15 +142,6 @@ class EventLoop:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""
         if self._loop is None or loop_ends:
             self.session.keeper.start()
-
-    # -- from the other halves of the transport
-
-    def raise_failure(self) -> None: ...  # noqa: D102
-    def deliver_one(self) -> bool: ...  # noqa: D102
-    def post_requests(self) -> None: ...  # noqa: D102
-    def wait_for_bell(self) -> bool: ...  # noqa: D102
-    def heed_bell(self) -> None: ...  # noqa: D102
-    def do_deferred(self) -> None: ...  # noqa: D102
 
 
 def _come_back() -> None:

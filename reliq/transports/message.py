@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 
 from ..envelope import decode
-from ..store import Delivery
 
 if TYPE_CHECKING:
+    from ..store import Delivery
     from .channel import Channel
 
 
@@ -27,10 +27,10 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
         "routing_key": envelope.routing_key,
         "priority": properties.get("priority"),
     }
-    if delivery.count >= 0:
+    if delivery.failed >= 0:
         info["redelivered"] = headers["redelivered"] = True
-        if delivery.count > 0:
-            headers["x-delivery-count"] = delivery.count
+        if delivery.failed > 0:
+            headers["x-delivery-count"] = delivery.failed
     return {
         "body": envelope.body,
         "content-type": envelope.content_type,

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from kombu.transport import virtual
 
-from .message import Message
-
 if TYPE_CHECKING:
     from .channel import Channel
+    from .message import Message
 
 
 class QoS(virtual.QoS):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engines.redis.connect import Address
 from ..engines.redis.store import RedisStore
 from ..engines.redis.tls import tls_options
 from ..errors import ConfigurationError
-from ..session import StoreFactory
 from .base import Transport as BaseTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..session import StoreFactory
+
 
 class Transport(BaseTransport):
     """Redis over TCP."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..store import Delivery, Reservation
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..store import Delivery, Reservation
     from .channel import Channel
 
 # What one reserve brings at most where the prefetch is unlimited.

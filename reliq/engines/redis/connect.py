@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -24,7 +24,9 @@ from ...errors import (
     ConfigurationError,
     ReliqError,
 )
-from ...options import Options
+
+if TYPE_CHECKING:
+    from ...options import Options
 
 # Replies that say "not now" or "not here": connecting again can help.
 _UNAVAILABLE = re.compile(
@@ -107,7 +109,9 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
     }
     connection: redis.connection.AbstractConnection
     if address.path is not None:
-        connection = redis.UnixDomainSocketConnection(path=address.path, **common)
+        connection = redis.UnixDomainSocketConnection(  # type: ignore[no-untyped-call, abstract]
+            path=address.path, **common
+        )
     else:
         common.update(
             host=address.host,
@@ -116,18 +120,23 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
             socket_keepalive=options.socket_keepalive,
         )
         if address.tls is None:
-            connection = redis.Connection(**common)
+            connection = redis.Connection(**common)  # type: ignore[no-untyped-call]
         else:
             try:
                 connection = redis.SSLConnection(**common, **address.tls)
             except (TypeError, redis.exceptions.RedisError) as exc:
                 raise ConfigurationError(f"the TLS options of {address} are wrong: {exc}") from exc
     try:
-        connection.connect()
+        connection.connect()  # type: ignore[no-untyped-call]
     except _FAILURES as exc:
-        connection.disconnect()
+        hang_up(connection)
         raise translate(exc, address, options.socket_connect_timeout) from exc
     return connection
+
+
+def hang_up(connection: redis.connection.AbstractConnection) -> None:
+    """Close *connection*; closing one that is closed is harmless."""
+    connection.disconnect()  # type: ignore[no-untyped-call]
 
 
 def socket_of(connection: redis.connection.AbstractConnection) -> socket.socket:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ...errors import ReliqError
 from .keys import queue_keys
-from .wire import Reply, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .wire import Reply, Wire
 
 
 class RedisDoorbell:
@@ -26,8 +30,8 @@ class RedisDoorbell:
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._bells: dict[bytes, str] = {}
-        self.queues: frozenset[str] = frozenset()
-        self.rung: str | None = None
+        self._queues: frozenset[str] = frozenset()
+        self._rang: str | None = None
         self._error: ReliqError | None = None
         self._waiter: tuple[int, int] | None = None
         self._waiter_pid = 0
@@ -37,6 +41,16 @@ class RedisDoorbell:
     def listening(self) -> bool:
         """Whether a BLPOP is under way."""
         return self._listening and self._wire.alive
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of the BLPOP that is under way, or was last."""
+        return self._queues
+
+    def take_ring(self) -> str | None:
+        """Return the queue that ended the last wait, once; None when its time was up."""
+        rang, self._rang = self._rang, None
+        return rang
 
     @property
     def client_id(self) -> int:
@@ -53,8 +67,8 @@ class RedisDoorbell:
             return
         bells = [queue_keys(self._prefix, queue).bell for queue in queues]
         self._bells = {bell.encode(): queue for bell, queue in zip(bells, queues, strict=True)}
-        self.queues = frozenset(queues)
-        self.rung = None
+        self._queues = frozenset(queues)
+        self._rang = None
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
         command = ("BLPOP", *bells, f"{max(timeout_s, 0.001):.3f}")
         self._listening = True
@@ -69,7 +83,7 @@ class RedisDoorbell:
         if isinstance(reply, ReliqError):
             self._error = reply
         elif reply is not None:
-            self.rung = self._bells.get(reply[0])
+            self._rang = self._bells.get(reply[0])
 
     def receive(self) -> bool:
         """Take what has come; True when the wait is over. Raises BrokerUnavailable."""

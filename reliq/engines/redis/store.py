@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
-from ...options import Options
 from ...store import (
     DeadLetter,
     Delivery,
@@ -25,10 +23,15 @@ from ...store import (
     Restored,
 )
 from . import keys, scripts
-from .connect import Address
 from .doorbell import RedisDoorbell
 from .keys import QueueKeys, queue_keys
 from .wire import Command, Reply, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ...options import Options
+    from .connect import Address
 
 T = TypeVar("T")
 
@@ -71,7 +74,7 @@ class RedisStore:
         self._prefix = options.global_keyprefix
         name = f"{options.client_name}:{consumer}"
         self._wire = Wire(address, options, name)
-        self.doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
+        self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, Command] = {}
         self._kept: dict[str, float] = {}
@@ -82,6 +85,11 @@ class RedisStore:
         return queue_keys(self._prefix, queue)
 
     # -- the connection
+
+    @property
+    def doorbell(self) -> RedisDoorbell:
+        """The second socket, on which a consumer waits."""
+        return self._doorbell
 
     @property
     def alive(self) -> bool:
@@ -99,7 +107,7 @@ class RedisStore:
 
     def close(self) -> None:
         """Close both sockets; what was posted gets a BrokerUnavailable."""
-        self.doorbell.close()
+        self._doorbell.close()
         self._wire.close()
 
     def fileno(self) -> int:
@@ -338,8 +346,15 @@ class RedisStore:
         def parse(reply: Reply) -> Restored:
             granted, more, unacked, dead, restored, consumers = reply
             by_consumer = dict(zip(_texts(restored[::2]), map(int, restored[1::2]), strict=True))
+            retry_ms = 0 if granted else max(more, 0)
             return Restored(
-                granted == 1, more == 1, unacked, _texts(dead), by_consumer, _texts(consumers)
+                granted == 1,
+                granted == 1 and more == 1,
+                retry_ms,
+                unacked,
+                _texts(dead),
+                by_consumer,
+                _texts(consumers),
             )
 
         self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, _then(parse, on_result))
@@ -358,16 +373,14 @@ class RedisStore:
 
     def end_wait(self) -> None:
         """End the doorbell's wait, so that it can begin anew for other queues."""
-        if self.doorbell.listening:
-            self._wire.post(("CLIENT", "UNBLOCK", self.doorbell.client_id))
+        if self._doorbell.listening:
+            self._wire.post(("CLIENT", "UNBLOCK", self._doorbell.client_id))
 
     # -- the register of consumers
 
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
         """Note who consumes; False when the queue was deleted with the last one."""
-        kept: int = self._wire.execute(
-            scripts.ATTACH, self._keys(queue), (consumer, subscriptions)
-        )
+        kept: int = self._wire.execute(scripts.ATTACH, self._keys(queue), (consumer, subscriptions))
         if not kept:
             self._wire.call(("ZREM", keys.queues(self._prefix), queue))
         return kept == 1
@@ -409,7 +422,8 @@ class RedisStore:
         try:
             listing: bytes = self._wire.call(("CLIENT", "LIST", "ID", *ids)) if ids else b""
             connected = {
-                line.split(b" ", 1)[0].removeprefix(b"id=").decode() for line in listing.split(b"\n")
+                line.split(b" ", 1)[0].removeprefix(b"id=").decode()
+                for line in listing.split(b"\n")
             }
         except BrokerRefused:  # not permitted, or not supported: leases alone decide
             connected = set(ids)

@@ -36,7 +36,7 @@ def tls_options(given: Any) -> dict[str, Any]:
     ``ssl_``. Raises ConfigurationError for an unknown name.
     """
     options: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-    for name, value in (given.items() if isinstance(given, dict) else ()):
+    for name, value in given.items() if isinstance(given, dict) else ():
         full = name if name.startswith("ssl_") else f"ssl_{name}"
         if full not in _TLS_OPTIONS:
             near = difflib.get_close_matches(full, _TLS_OPTIONS, n=1)
@@ -52,8 +52,10 @@ def tls_options(given: Any) -> dict[str, Any]:
                 f"got: {options['ssl_cert_reqs']!r}"
             )
     options["ssl_cert_reqs"] = ssl.CERT_NONE if reqs is None else reqs
-    if options["ssl_cert_reqs"] == ssl.CERT_NONE or str(
-        options["ssl_check_hostname"]
-    ).lower() in {"false", "0", "no"}:
+    if options["ssl_cert_reqs"] == ssl.CERT_NONE or str(options["ssl_check_hostname"]).lower() in {
+        "false",
+        "0",
+        "no",
+    }:
         options["ssl_check_hostname"] = False
     return options

@@ -9,22 +9,26 @@ nothing of queues. Thread-safe: one lock, held while a call waits.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ssl import SSLWantReadError
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import hiredis
-import redis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
-from ...options import Options
-from .connect import Address, dial, socket_of, translate, translate_reply
-from .scripts import Script
+from .connect import Address, dial, hang_up, socket_of, translate, translate_reply
+
+if TYPE_CHECKING:
+    import socket
+
+    import redis
+
+    from ...options import Options
+    from .scripts import Script
 
 Reply: TypeAlias = Any
 OnReply: TypeAlias = Callable[[Reply], None]
@@ -214,7 +218,7 @@ class Wire:
                 if silence > self.options.health_check_interval:
                     self._used = monotonic()
                     self.call(("PING",))
-            if self._sock is None:  # nothing was under way: dialling again is safe
+            if not self.alive:  # nothing was under way: dialling again is safe
                 self._dial()
 
     def _dial(self) -> None:
@@ -281,7 +285,7 @@ class Wire:
             # TLS may hold decrypted bytes that no poll will ever announce.
             while pending := getattr(sock, "pending", int)():
                 self._reader.feed(sock.recv(pending))
-        except (BlockingIOError, socket.timeout, SSLWantReadError):
+        except (TimeoutError, BlockingIOError, SSLWantReadError):
             pass
         except (OSError, BrokerUnavailable) as exc:
             error = translate(exc, self.address, self.options.socket_timeout)
@@ -304,13 +308,13 @@ class Wire:
                     pending.append((on_reply, None, again))
                     self._write(hiredis.pack_command(again))
                     continue
-                reply = translate_reply(text, self.address)  # noqa: PLW2901
+                reply = translate_reply(text, self.address)
             on_reply(reply)
 
     def _fail(self, error: ReliqError) -> None:
         connection, self._connection, self._sock = self._connection, None, None
         if connection is not None:
-            connection.disconnect()
+            hang_up(connection)
         pending, self._pending = self._pending, deque()
         for on_reply, _, _ in pending:
             on_reply(error)

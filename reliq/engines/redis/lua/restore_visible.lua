@@ -26,7 +26,8 @@
 -- ARGV[6] dead_letter_ttl (ms)
 -- ARGV[7] lease (ms)
 --
--- Returns {1 granted or 0 refused, 1 when more are waiting, unacked messages left,
+-- Returns {1 granted or 0 refused, 1 when more are waiting (refused: ms until it is
+--   worth asking again), unacked messages left,
 --   dead-lettered tags, {consumer, restored, ...} by whose lease ended,
 --   ids of all consumers of the queue}
 -- Redis 6.2 or newer.
@@ -41,7 +42,7 @@ local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
   if redis.call('GET', mutex) ~= consumer then
-    return {0, 0, 0, {}, {}, {}}
+    return {0, redis.call('PTTL', mutex), 0, {}, {}, {}}
   end
   redis.call('PEXPIRE', mutex, interval)
 end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import TYPE_CHECKING
 
 import click
@@ -72,17 +73,19 @@ def main(
     with servers.started(executable) as first, servers.started(executable) as second:
         contenders = ((Peer(scheme, scheme), first), (BASELINE, second))
         surroundings = machine.describe(first)
-        outcomes = _measure(chosen, contenders, wanted, scale, console)
+        outcomes, failures = _measure(chosen, contenders, wanted, scale, console)
     names = (scheme, BASELINE.name)
     Console().print(_table(names, outcomes))
     for text in summary.shortfalls(outcomes):
         click.echo(f"short: {text}")
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    run = Run(command, wanted, scale, names, surroundings, outcomes)
+    run = Run(command, wanted, scale, names, surroundings, outcomes, failures)
     if json_file is not None:
         write_json(run, json_file)
     if report is not None:
         write_markdown(run, report)
+    if failures:
+        sys.exit(1)
 
 
 def _measure(
@@ -91,8 +94,9 @@ def _measure(
     wanted: int,
     scale: float,
     console: Console,
-) -> list[Outcome]:
+) -> tuple[list[Outcome], list[str]]:
     outcomes: list[Outcome] = []
+    failures: list[str] = []
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -110,8 +114,12 @@ def _measure(
                 progress.console.print(f"{name:>8}: {texts}", highlight=False)
                 progress.advance(bar)
 
-            outcomes += rounds.run(figure, contenders, wanted, scale, sample)
-    return outcomes
+            try:
+                outcomes += rounds.run(figure, contenders, wanted, scale, sample)
+            except (AssertionError, SubprocessError) as error:
+                failures.append(f"{figure.name} failed: {error}")
+                progress.console.print(failures[-1], style="red", highlight=False)
+    return outcomes, failures
 
 
 def _table(names: tuple[str, str], outcomes: Sequence[Outcome]) -> Table:

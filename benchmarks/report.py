@@ -69,6 +69,7 @@ class Run:
     names: tuple[str, str]
     surroundings: Mapping[str, str]
     outcomes: Sequence[Outcome]
+    failures: Sequence[str]
 
 
 def write_json(run: Run, path: Path) -> None:
@@ -79,6 +80,7 @@ def write_json(run: Run, path: Path) -> None:
         "scale": run.scale,
         "names": list(run.names),
         "surroundings": dict(run.surroundings),
+        "failures": list(run.failures),
         "figures": {outcome.row.key: as_json(outcome) for outcome in run.outcomes},
     }
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -95,7 +97,7 @@ def write_markdown(run: Run, path: Path) -> None:
     parts.append("\n".join([_line(header(*run.names)), _line(["---"] * 6)]))
     parts[-1] += "".join("\n" + _line(cells(outcome)) for outcome in run.outcomes) + "\n"
     parts.append("## What falls short\n")
-    missed = shortfalls(run.outcomes)
+    missed = [*run.failures, *shortfalls(run.outcomes)]
     parts.append("\n".join(f"- {text}" for text in missed) if missed else "Nothing.")
     parts.append("\n" + METHOD)
     parts.append("## Machine and versions\n")

@@ -60,6 +60,16 @@ def test_idle_worker_takes_a_task_at_once(pooled):
         assert result.get(timeout=pooled.transport_options["poll_interval"] / 2) == 2
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+def test_message_is_acked_early_or_late(pooled, late):
+    """With acks_late the message is held while its task runs; without, it is gone by then."""
+    task = pooled.send("record_late" if late else "record", 0.7)
+    pooled.journal.wait_started(task.id)
+    pooled.wait_counts(unacked=1 if late else 0, ready=0, timeout_s=0.4)
+    assert pooled.journal.finished()[task.id] == 0
+    pooled.journal.wait_finished(task.id)
+
+
 def test_every_task_of_many_runs_once(pooled):
     """Of 200 tasks each runs exactly once."""
     ids = [pooled.send("record").id for _ in range(200)]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS, app_environment
+from tests.support.workers import app_environment
 
 PLAIN_APP = "tests.integration.apps.plain"
 
@@ -37,7 +37,7 @@ def test_mingle_carries_revoked_tasks(site):
     assert inspect.revoked() == {second.name: ["no-such-task"]}
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_remote_shutdown_ends_the_worker(site, pool):
     """`control shutdown` ends a worker in good order."""
     worker = site.worker(pool=pool)
@@ -82,11 +82,10 @@ def test_beat_schedules(site):
     assert beat.log().count("Sending due task often") == len(site.journal.started())
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
-def test_command_line_alone_chooses_the_broker(site, pool):
+def test_command_line_alone_chooses_the_broker(site):
     """`celery -b URL` works with an application that never heard of the transport."""
     arguments = ["-b", site.broker]
-    site.worker(app=PLAIN_APP, broker=None, celery_arguments=arguments, pool=pool)
+    site.worker(app=PLAIN_APP, broker=None, celery_arguments=arguments)
     command = [sys.executable, "-m", "celery", "-A", PLAIN_APP, *arguments, "call", "plain.note"]
     environment = app_environment(None, site.journal)
     called = subprocess.run(

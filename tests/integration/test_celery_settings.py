@@ -6,23 +6,9 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
 
 from tests.support.waiting import stays_true, wait_until
-from tests.support.workers import POOLS
 
 LATE = {"task_acks_late": True}
 ONE_AHEAD = {"worker_prefetch_multiplier": 1}
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("late", [True, False])
-def test_ack_is_early_or_late(site, pool, late):
-    """With acks_late the message is held while its task runs; without, it is gone."""
-    site.worker(pool=pool, config={"task_acks_late": late})
-    task = site.send("record", 1.0)
-    site.journal.wait_started(task.id)
-    site.wait_counts(unacked=1 if late else 0, ready=0, timeout_s=0.8)
-    assert site.journal.finished()[task.id] == 0
-    site.journal.wait_finished(task.id)
-    site.settled()
 
 
 def test_unlimited_prefetch_takes_all(site):

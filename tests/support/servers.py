@@ -318,7 +318,7 @@ def _has_tls(binary: str) -> bool:
     """Whether the binary was built with TLS: one that was not refuses the directive at once."""
     with tempfile.TemporaryDirectory(prefix="reliq-redis-") as folder:
         result = subprocess.run(
-            [binary, "--port", "0", "--dir", folder, "--tls-port", "-1"],
+            [binary, "--port", "0", "--dir", folder, "--tls-port", "1"],
             capture_output=True,
             text=True,
             timeout=20,

@@ -28,7 +28,7 @@ def pool_site(request, scheme, tmp_path_factory):
         stack.callback(site.close)
         concurrency = {"prefork": 2, "threads": 4, "gevent": 20}.get(request.param, 1)
         site.running = site.worker(
-            pool=request.param, concurrency=concurrency, arguments=["--task-events"]
+            pool=request.param, concurrency=concurrency, arguments=["--task-events"], mingle=True
         )
         yield site
 

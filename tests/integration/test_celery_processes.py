@@ -15,8 +15,8 @@ PLAIN_APP = "tests.integration.apps.plain"
 
 def test_workers_meet_in_mingle_and_gossip(site):
     """A second worker syncs with the first, and each sees the other join and leave."""
-    first = site.worker(pool="solo", loglevel="DEBUG")
-    second = site.worker(pool="solo", loglevel="DEBUG")
+    first = site.worker(pool="solo", loglevel="DEBUG", mingle=True)
+    second = site.worker(pool="solo", loglevel="DEBUG", mingle=True)
     second.wait_log("mingle: sync with 1 nodes")
     second.wait_log("mingle: sync complete")
     first.wait_log(f"{second.name} joined the party")
@@ -32,7 +32,7 @@ def test_mingle_carries_revoked_tasks(site):
     site.app.control.revoke("no-such-task")
     inspect = site.app.control.inspect([first.name], timeout=5)
     wait_until(lambda: inspect.revoked()[first.name], what="the revocation")
-    second = site.worker(pool="solo")
+    second = site.worker(pool="solo", mingle=True)
     inspect = site.app.control.inspect([second.name], timeout=5)
     assert inspect.revoked() == {second.name: ["no-such-task"]}
 

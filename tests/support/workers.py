@@ -49,6 +49,7 @@ class CeleryWorker(Process):
 
     `config` are Celery settings for the app (see tests/integration/apps);
     `arguments` go to the worker's command line, `celery_arguments` before it.
+    Without `mingle` it does not wait a second for neighbours when it starts.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class CeleryWorker(Process):
         arguments: Sequence[str] = (),
         celery_arguments: Sequence[str] = (),
         loglevel: str = "INFO",
+        mingle: bool = False,
     ) -> None:
         self.name = f"{name}@test"
         self.pool = pool
@@ -74,6 +76,8 @@ class CeleryWorker(Process):
         command += ["--pool", pool, "--hostname", self.name, "--loglevel", loglevel]
         if pool != "solo":
             command += ["--concurrency", str(concurrency)]
+        if not mingle:
+            command += ["--without-mingle"]
         if queues:
             command += ["--queues", ",".join(queues)]
         super().__init__(

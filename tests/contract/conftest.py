@@ -1,0 +1,62 @@
+"""Each test that takes `engine`, or anything built on it, runs once on every engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.engines import ENGINES, EXCLUDED
+from tests.contract.steps import Steps
+
+
+def pytest_generate_tests(metafunc):
+    """Give each test every engine, but for what EXCLUDED names."""
+    if "running_engine" in metafunc.fixturenames:
+        test = metafunc.function.__name__
+        names = [name for name in ENGINES if test not in EXCLUDED.get(name, {})]
+        metafunc.parametrize("running_engine", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def running_engine(request):
+    """Return the broker of the session."""
+    engine = ENGINES[request.param]()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def engine(running_engine):
+    """Return the broker, empty."""
+    running_engine.clear()
+    return running_engine
+
+
+@pytest.fixture
+def connect(engine):
+    """Return a function that opens a store as a given consumer, wrapped in Steps.
+
+    Each step is followed by an audit of every queue that any store of the test touched.
+    """
+    opened = []
+    touched = set()
+
+    def open_store(consumer="s/1", **options):
+        steps = Steps(engine.connect(consumer, **options), touched)
+        opened.append(steps)
+        return steps
+
+    yield open_store
+    for steps in opened:
+        steps.store.close()
+
+
+@pytest.fixture
+def store(connect):
+    """Return a store of the consumer s/1."""
+    return connect()
+
+
+@pytest.fixture
+def other(connect):
+    """Return a store of the consumer s/2."""
+    return connect("s/2")

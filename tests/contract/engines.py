@@ -1,0 +1,139 @@
+"""The brokers that the suite runs on, each behind the same few methods.
+
+A new engine is one more class with these methods and one more row in ENGINES.
+What an engine cannot show is named test by test, with the reason, in its row of
+EXCLUDED: those tests are not collected for it, all others are.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+import redis
+from fakeredis import TcpFakeServer
+
+from reliq.brokers import address
+from reliq.engines.redis import scripts
+from reliq.engines.redis.keys import queue_keys
+from reliq.engines.redis.store import RedisStore
+from reliq.options import parse
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reliq.store import Store
+
+
+class Engine(Protocol):
+    """One broker of one kind, used by one test at a time."""
+
+    def connect(self, consumer: str, **options: Any) -> Store:
+        """Return a connected store; *options* are transport options."""
+
+    def clear(self) -> None:
+        """Forget all queues, exchanges and consumers."""
+
+    def forget_caches(self) -> None:
+        """Drop what the broker keeps only to be faster."""
+
+    def pause(self, queue: str, paused: bool) -> None:
+        """Set or remove the operators' flag that keeps a queue from giving anything out."""
+
+    def stop(self) -> None:
+        """End the broker; stores are closed already."""
+
+
+class _OverRedis:
+    """What a real and a fake Redis have in common: they are spoken to over TCP."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = redis.Redis.from_url(url.replace("reliq://", "redis://"), protocol=2)
+
+    def connect(self, consumer: str, **options: Any) -> Store:
+        """Open a store over TCP."""
+        store = RedisStore(address(self._url), parse(options), consumer)
+        store.connect()
+        return store
+
+    def clear(self) -> None:
+        """Delete every key."""
+        self._client.flushall()
+
+    def forget_caches(self) -> None:
+        """Drop the scripts."""
+        self._client.script_flush()
+
+    def pause(self, queue: str, paused: bool) -> None:
+        """Change the flag in the queue's meta."""
+        meta = queue_keys("", queue).meta
+        if paused:
+            self._client.hset(meta, "paused", 1)
+        else:
+            self._client.hdel(meta, "paused")
+
+    def stop(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+class RedisEngine(_OverRedis):
+    """A real redis-server; RELIQ_TEST_REDIS chooses which."""
+
+    def __init__(self) -> None:
+        self._server = RedisServer().start()
+        super().__init__(self._server.url())
+        # A lease runs out no sooner than one lease after the server came up: the
+        # short ones of the suite may, from now on.
+        wait_until(lambda: self._client.info("server")["uptime_in_seconds"] >= 1)
+
+    def stop(self) -> None:
+        """End the server."""
+        super().stop()
+        self._server.destroy()
+
+
+class FakeRedisEngine(_OverRedis):
+    """fakeredis behind a socket: it runs the same Lua, in this process."""
+
+    def __init__(self) -> None:
+        self._server = TcpFakeServer(("127.0.0.1", 0), server_type="redis", server_version=(7, 0))
+        # It looks at its flag only so often: at the default, half a second is spent at the end.
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(0.02,), daemon=True)
+        self._thread.start()
+        host, port = self._server.server_address[:2]
+        super().__init__(f"reliq://{host}:{port}/0")
+        # It closes a connection with each error it replies, NOSCRIPT too.
+        for script in vars(scripts).values():
+            if isinstance(script, scripts.Script):
+                self._client.script_load(script.text)
+
+    def stop(self) -> None:
+        """End the server."""
+        super().stop()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+_NO_INFO = "fakeredis has no INFO: no run id, no uptime"
+_CLOSES = "TcpFakeServer closes a connection with each error it replies"
+
+NOT_ON_FAKEREDIS = {
+    "test_server_names_connection_and_run": _NO_INFO,
+    "test_liveness_of_a_connected_consumer": _NO_INFO,
+    "test_liveness_of_a_consumer_whose_connection_is_gone": _NO_INFO,
+    "test_liveness_of_another_run_of_the_server": _NO_INFO,
+    "test_liveness_of_one_that_never_came": _NO_INFO,
+    "test_a_forgotten_consumer_is_not_known": _NO_INFO,
+    "test_a_record_lapses_without_heartbeats": _NO_INFO,
+    "test_a_young_server_restores_nothing": _NO_INFO,
+    "test_a_cache_that_is_lost_costs_nothing": _CLOSES,
+}
+
+ENGINES: dict[str, Callable[[], Engine]] = {"redis": RedisEngine, "fakeredis": FakeRedisEngine}
+EXCLUDED: dict[str, dict[str, str]] = {"fakeredis": NOT_ON_FAKEREDIS}

@@ -1,0 +1,229 @@
+"""Steps: a store of which each step is followed by an audit.
+
+The tests call the store through it. A posted step is waited for, so that all
+steps read alike. After each, every queue that was touched must balance: the
+ledger with the counts, the counts with the stored envelopes, the leases with
+what is unacked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reliq.errors import ReliqError
+from reliq.store import Delivery, Lease, Publication
+from reliq.tags import new_tag
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from reliq.store import How, Reservation, Restored, Store
+
+LONG_MS = 60_000
+"""A lease that no test outlives."""
+
+PLACES = ("ready", "delayed", "unacked", "dead")
+_LEFT = ("acked", "expired", "purged", "dropped", "moved")
+
+
+def message(queue: str = "q", envelope: bytes = b"", rank: int = 5, **changes: Any) -> Publication:
+    """Return a publication of its own tag: by default not numbered, not delayed, without TTL."""
+    values: dict[str, Any] = {
+        "tag": new_tag(rank),
+        "publisher": "p",
+        "number": 0,
+        "low": 0,
+        "delay_ms": 0,
+        "ttl_ms": -1,
+        "exchange": "",
+        "version": b"",
+    }
+    return Publication(queue=queue, envelope=envelope, rank=rank, **(values | changes))
+
+
+def lease_of(delivery: Delivery | Lease) -> Lease:
+    """Return the lease that came with a delivery."""
+    return Lease(delivery.tag, delivery.token)
+
+
+def envelopes(reservation: Reservation) -> list[bytes | None]:
+    """Return what was reserved, in its order."""
+    return [delivery.envelope for delivery in reservation.deliveries]
+
+
+class Steps:
+    """One store, audited. What it does not wrap is called on `store`."""
+
+    def __init__(self, store: Store, touched: set[str]) -> None:
+        self.store = store
+        self._touched = touched
+
+    # -- publishing and taking
+
+    def publish(self, *messages: Publication) -> list[int]:
+        """Publish in one call."""
+        outcomes = self.store.publish(messages)
+        self._audit(*(item.queue for item in messages))
+        return outcomes
+
+    def post_publish(self, *messages: Publication) -> list[int]:
+        """Post in one call, and wait."""
+        result = self._wait(lambda on_result: self.store.post_publish(messages, on_result))
+        self._audit(*(item.queue for item in messages))
+        return result[0]
+
+    def reserve(
+        self, n: int = 1, *, queue: str = "q", lease_ms: int = LONG_MS, no_ack: bool = False
+    ) -> Reservation:
+        """Reserve up to *n*."""
+        reservation = self.store.reserve(queue, n, lease_ms, no_ack)
+        self._audit(queue)
+        return reservation
+
+    def take(self, n: int = 1, *, queue: str = "q", lease_ms: int = LONG_MS) -> list[Delivery]:
+        """Reserve exactly *n*, in as many calls as it takes."""
+        taken: list[Delivery] = []
+        while got := self.reserve(n - len(taken), queue=queue, lease_ms=lease_ms).deliveries:
+            taken += got
+            if len(taken) == n:
+                break
+        assert n == len(taken)
+        return taken
+
+    # -- what becomes of it
+
+    def ack(self, *tags: str, queue: str = "q") -> int:
+        """Ack, and wait."""
+        result = self._wait(lambda on_result: self.store.post_ack(queue, tags, on_result))
+        self._audit(queue)
+        return sum(result)
+
+    def release(self, how: How, *held: Delivery | Lease, queue: str = "q") -> list[str]:
+        """Give back; return the refused tags."""
+        refused = self.store.release(queue, how, [lease_of(item) for item in held])
+        self._audit(queue)
+        return refused
+
+    def dead_letter(
+        self, *held: Delivery | Lease, reason: str = "rejected", error: str = "", queue: str = "q"
+    ) -> list[str]:
+        """Give up; return the refused tags."""
+        leases = [lease_of(item) for item in held]
+        refused = self.store.dead_letter(queue, reason, error, leases)
+        self._audit(queue)
+        return refused
+
+    def renew(
+        self, *held: Delivery | Lease, lease_ms: int = LONG_MS, queue: str = "q"
+    ) -> list[str]:
+        """Renew, and wait; return the lost tags, of however many answers."""
+        leases = [lease_of(item) for item in held]
+        results = self._wait(
+            lambda on_result: self.store.post_renew(queue, lease_ms, leases, on_result)
+        )
+        self._audit(queue)
+        return [tag for lost in results for tag in lost]
+
+    def end(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
+        """End leases now; return the lost tags."""
+        return self.renew(*held, lease_ms=0, queue=queue)
+
+    def restore(
+        self, *, queue: str = "q", lease_ms: int = LONG_MS, hurry: bool = False
+    ) -> Restored:
+        """Do one step of the pass, and wait."""
+        result: list[Restored] = self._wait(
+            lambda on_result: self.store.post_restore(queue, lease_ms, on_result, hurry)
+        )
+        self._audit(queue)
+        return result[0]
+
+    def return_ended(self, *held: Delivery | Lease, queue: str = "q") -> Restored:
+        """End leases and return their messages, as when their consumer has died."""
+        assert [] == self.end(*held, queue=queue)
+        return self.restore(queue=queue, hurry=True)
+
+    # -- topology and register
+
+    def declare(
+        self, queue: str = "q", arguments: bytes = b"", *, passive: bool = False, **meta: str
+    ) -> tuple[str, int, int, bytes]:
+        """Declare; *meta* is what the scripts need of the arguments."""
+        declared = self.store.declare_queue(queue, passive, arguments, meta)
+        self._audit(queue)
+        return declared
+
+    def delete(self, queue: str = "q", **conditions: bool) -> tuple[str, int]:
+        """Delete a queue."""
+        deleted = self.store.delete_queue(queue, **conditions)
+        self._audit(queue)
+        return deleted
+
+    def purge(self, queue: str = "q") -> int:
+        """Purge a queue."""
+        purged = self.store.purge(queue)
+        self._audit(queue)
+        return purged
+
+    def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **record: str) -> list[str]:
+        """Send a heartbeat, and wait; return the queues that may have expired."""
+        record = {"client_id": "1", "run_id": "r", "queues": ""} | record
+        result: list[list[str]] = self._wait(
+            lambda on_result: self.store.post_heartbeat(consumer, ttl_ms, record, on_result)
+        )
+        return result[0]
+
+    # -- looking
+
+    def places(self, queue: str = "q") -> dict[str, int]:
+        """Return how many messages are where, without the empty places."""
+        status = self.store.status(queue)
+        assert status is not None
+        return {place: n for place in PLACES if (n := getattr(status, place))}
+
+    def ledger(self, counter: str, queue: str = "q") -> int:
+        """Return one counter of the ledger."""
+        status = self.store.status(queue)
+        assert status is not None
+        return status.ledger.get(counter, 0)
+
+    # -- waiting
+
+    def pass_time(self, ms: int) -> None:
+        """Wait until *ms* have passed by the broker's clock: in a queue of its own."""
+        self.publish(message("clock", ttl_ms=ms))
+        wanted = self.ledger("expired", "clock") + 1
+        wait_until(
+            lambda: self.reserve(0, queue="clock") and self.ledger("expired", "clock") == wanted,
+            interval_s=0.002,
+        )
+
+    # -- inside
+
+    def _wait(self, post: Callable[[Callable[[Any], None]], None]) -> list[Any]:
+        results: list[Any] = []
+        post(results.append)
+        self.store.settle()
+        for result in results:
+            if isinstance(result, ReliqError):
+                raise result
+        return results
+
+    def _audit(self, *queues: str) -> None:
+        self._touched.update(queues)
+        audit(self.store, self._touched)
+
+
+def audit(store: Store, queues: Iterable[str]) -> None:
+    """Fail where what was published is not what left and what is here, each in one place."""
+    for queue in queues:
+        status = store.status(queue)
+        if status is None:
+            continue
+        here = {place: getattr(status, place) for place in PLACES}
+        left = {counter: status.ledger.get(counter, 0) for counter in _LEFT}
+        account = sum(here.values()) + sum(left.values())
+        assert status.ledger.get("published", 0) == account, (queue, here, left)
+        assert status.stored == sum(here.values()), (queue, here)
+        assert status.unacked == len(store.leases_of(queue, "s/")), (queue, here)

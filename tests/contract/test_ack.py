@@ -1,0 +1,127 @@
+import pytest
+
+from tests.contract.steps import LONG_MS, message
+
+
+def test_an_ack_finishes_the_message(store):
+    """It leaves the broker and is counted; the others stay."""
+    store.publish(message(), message())
+    first, _ = store.take(2)
+    assert 1 == store.ack(first.tag)
+    assert {"unacked": 1} == store.places()
+    assert 1 == store.ledger("acked")
+
+
+def test_acking_twice_is_harmless(store):
+    """The second ack finds nothing and changes nothing."""
+    store.publish(message())
+    (held,) = store.take()
+    assert [1, 0] == [store.ack(held.tag), store.ack(held.tag)]
+    assert 1 == store.ledger("acked")
+
+
+@pytest.mark.parametrize("queue", ["q", "unknown"])
+def test_an_unknown_tag_is_harmless(store, queue):
+    """An ack for what the broker does not have changes nothing and creates no queue."""
+    store.publish(message())
+    assert 0 == store.ack("05" + "0" * 28, queue=queue)
+    assert {"ready": 1} == store.places()
+    assert store.store.status("unknown") is None
+
+
+def test_an_ack_counts_what_was_still_there(store):
+    """Acked, gone, ready, delayed and held by another: one call finishes what is left."""
+    store.publish(*(message() for _ in range(4)), message(delay_ms=LONG_MS))
+    acked, ready, dead, held = store.take(4)
+    delayed = message(delay_ms=LONG_MS)
+    store.publish(delayed)
+    store.ack(acked.tag)
+    store.release("returned", ready)
+    store.dead_letter(dead)
+    tags = [acked.tag, ready.tag, dead.tag, held.tag, delayed.tag, "gone"]
+    assert 4 == store.ack(*tags)
+    assert {"delayed": 1} == store.places()
+    assert [] == store.store.dead_letters("q", 9)
+
+
+# -- late: the lease was lost, the work is done
+
+
+@pytest.mark.parametrize("how", ["buffered", "returned", "requeued", "ended"])
+def test_a_late_ack_cancels_a_redelivery(store, other, how):
+    """Where the message waits again, the ack finishes it: nobody gets it."""
+    store.publish(message())
+    (held,) = store.take()
+    if how == "ended":
+        store.return_ended(held)
+    else:
+        store.release(how, held)
+    assert {"ready": 1} == store.places()
+    assert 1 == store.ack(held.tag)
+    assert {} == store.places()
+    assert [] == other.reserve().deliveries
+
+
+def test_a_late_ack_is_accepted_while_another_holds_the_message(store, other):
+    """The work is done: the other's lease ends with it, and its own ack finds nothing."""
+    store.publish(message())
+    (late,) = store.take()
+    store.return_ended(late)
+    (its,) = other.take()
+    assert 1 == store.ack(late.tag)
+    assert {} == store.places()
+    assert [its.tag] == other.renew(its)
+    assert [its.tag] == other.release("requeued", its)
+    assert [its.tag] == other.dead_letter(its)
+    assert 0 == other.ack(its.tag)
+    assert 1 == store.ledger("acked")
+
+
+def test_a_late_ack_takes_a_message_out_of_the_dead(store):
+    """A message that was given up on and then finished is no dead letter."""
+    store.publish(message())
+    (held,) = store.take()
+    store.dead_letter(held)
+    assert 1 == store.ack(held.tag)
+    assert {} == store.places()
+    assert [] == store.store.dead_letters("q", 9)
+
+
+def test_an_ack_by_tag_finishes_a_delayed_message(store):
+    """Wherever it is, a message that is done is done."""
+    sent = message(delay_ms=LONG_MS)
+    store.publish(sent)
+    assert 1 == store.ack(sent.tag)
+    assert {} == store.places()
+    assert -1 == store.reserve().next_due_ms
+
+
+def test_the_failures_are_forgotten_with_the_message(store):
+    """A tag that was finished leaves no count behind."""
+    sent = message()
+    store.publish(sent)
+    store.release("requeued", *store.take())
+    (held,) = store.take()
+    assert 1 == held.failed
+    store.ack(held.tag)
+    store.publish(sent)
+    assert -1 == store.take()[0].failed
+
+
+@pytest.mark.parametrize("number", [201, 1_000])
+def test_hundreds_are_acked_in_one_call(store, number):
+    """However many are finished at once, all are."""
+    store.publish(*(message() for _ in range(number)))
+    tags = [delivery.tag for delivery in store.take(number)]
+    assert number == store.ack(*tags)
+    assert {} == store.places()
+
+
+def test_an_ack_is_for_one_queue(store):
+    """The same tag in another queue is another message."""
+    sent = message()
+    store.publish(sent, sent._replace(queue="r"))
+    store.take()
+    store.take(queue="r")
+    assert 1 == store.ack(sent.tag)
+    assert {"unacked": 1} == store.places("r")

@@ -1,0 +1,128 @@
+import pytest
+
+from tests.contract.steps import message
+
+
+def test_gives_up_and_says_why(store):
+    """The message is kept, and with it reason, failures, consumer and error."""
+    sent = message()
+    store.publish(sent)
+    store.release("requeued", *store.take())
+    assert [] == store.dead_letter(*store.take(), reason="undecodable", error="not JSON")
+    assert {"dead": 1} == store.places()
+    assert 1 == store.ledger("dead_lettered")
+    (letter,) = store.store.dead_letters("q", 9)
+    assert (sent.tag, "undecodable", 1, "s/1", "not JSON") == (
+        letter.tag,
+        letter.reason,
+        letter.count,
+        letter.consumer,
+        letter.error,
+    )
+
+
+@pytest.mark.parametrize("error", ["", "a|b|c", "two\nlines\r\n", "ünïcode \U0001f600", "%s {}"])
+def test_any_error_text_is_kept(store, error):
+    """Whatever the text holds, it comes back as it was."""
+    store.publish(message())
+    store.dead_letter(*store.take(), error=error)
+    (letter,) = store.store.dead_letters("q", 9)
+    assert ("rejected", error) == (letter.reason, letter.error)
+
+
+def test_a_late_one_is_refused(store, other):
+    """Who lost the lease cannot give up on a message that another consumer has."""
+    store.publish(message())
+    (late,) = store.take()
+    store.return_ended(late)
+    (its,) = other.take()
+    assert [late.tag] == store.dead_letter(late)
+    assert {"unacked": 1} == store.places()
+    assert [] == other.renew(its)
+
+
+def test_what_is_not_held_is_refused(store):
+    """Ready, acked and dead messages stay what they are; the held ones die."""
+    store.publish(*(message() for _ in range(4)))
+    ready, acked, dead, held = store.take(4)
+    store.release("returned", ready)
+    store.ack(acked.tag)
+    store.dead_letter(dead)
+    refused = store.dead_letter(ready, acked, dead, held, reason="again")
+    assert [ready.tag, acked.tag, dead.tag] == refused
+    assert {"ready": 1, "dead": 2} == store.places()
+    assert ["rejected", "again"] == [letter.reason for letter in store.store.dead_letters("q", 9)]
+
+
+def test_oldest_first_and_no_more_than_asked(store):
+    """Listed in the order in which they died, up to a limit."""
+    store.publish(*(message() for _ in range(3)))
+    taken = store.take(3)
+    for delivery in reversed(taken):
+        store.dead_letter(delivery)
+    letters = store.store.dead_letters("q", 9)
+    died = [letter.died_ms for letter in letters]
+    assert sorted(died) == died
+    assert {delivery.tag for delivery in taken} == {letter.tag for letter in letters}
+    assert letters[:2] == store.store.dead_letters("q", 2)
+    assert [] == store.store.dead_letters("unknown", 9)
+
+
+def test_a_dead_letter_is_given_to_nobody(store):
+    """It is not delivered, not purged, not restored and does not expire."""
+    store.publish(message(ttl_ms=200))
+    store.dead_letter(*store.take())
+    store.pass_time(200)
+    assert [] == store.reserve().deliveries
+    assert 0 == store.purge()
+    assert {} == store.restore(hurry=True).by_consumer
+    assert {"dead": 1} == store.places()
+
+
+def test_above_the_cap_the_oldest_go(connect):
+    """dead_letter_max of them are kept; the rest is counted as dropped."""
+    store = connect(dead_letter_max=2)
+    store.publish(*(message() for _ in range(5)))
+    for delivery in (taken := store.take(5)):
+        store.dead_letter(delivery)
+    assert {"dead": 2} == store.places()
+    assert 3 == store.ledger("dropped")
+    kept = {letter.tag for letter in store.store.dead_letters("q", 9)}
+    assert kept <= {delivery.tag for delivery in taken}
+
+
+def test_dropped_letters_are_the_oldest(store, connect):
+    """A cap that is lowered takes those that died first."""
+    store.publish(*(message() for _ in range(5)))
+    for delivery in store.take(5):
+        store.dead_letter(delivery)
+    letters = store.store.dead_letters("q", 9)
+    connect("s/2", dead_letter_max=2).restore()
+    assert letters[3:] == store.store.dead_letters("q", 9)
+
+
+def test_hundreds_die_in_one_call(connect):
+    """More than fit in one step die, the refused ones are named, and the cap holds."""
+    store = connect(dead_letter_max=100)
+    store.publish(*(message() for _ in range(450)))
+    taken = store.take(450)
+    store.ack(taken[0].tag, taken[449].tag)
+    assert [taken[0].tag, taken[449].tag] == store.dead_letter(*taken)
+    assert {"dead": 100} == store.places()
+    assert (448, 348) == (store.ledger("dead_lettered"), store.ledger("dropped"))
+
+
+def test_the_failures_of_a_dropped_letter_are_forgotten(connect):
+    """Nothing of it is left that a message of the same tag could inherit."""
+    store = connect(dead_letter_max=1)
+    sent = message()
+    store.publish(sent)
+    store.release("requeued", *store.take())
+    store.dead_letter(*store.take())
+    store.publish(message())
+    store.dead_letter(*store.take())
+    assert 1 == store.ledger("dropped")
+    left = {letter.tag for letter in store.store.dead_letters("q", 9)}
+    if sent.tag not in left:  # both may have died in the same ms
+        store.publish(sent)
+        assert -1 == store.take()[0].failed

@@ -1,0 +1,199 @@
+import random
+
+import pytest
+
+from reliq.store import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
+from reliq.tags import new_tag
+from tests.contract.steps import envelopes, message
+
+
+def test_the_first_message_creates_the_queue(store):
+    """By the anonymous exchange a publish creates the queue, once."""
+    assert [CREATED, STORED] == store.publish(message(), message())
+    assert [STORED] == store.publish(message())
+    assert {"ready": 3} == store.places()
+
+
+def test_an_envelope_comes_back_unchanged(store):
+    """Any bytes are stored as they are: empty ones, all values, line ends, half a MB."""
+    stored = [b"", bytes(range(256)), b"\r\n" * 3, random.Random(1).randbytes(500_000)]
+    store.publish(*(message(envelope=envelope) for envelope in stored))
+    assert stored == envelopes(store.reserve(4))
+
+
+def test_outcomes_come_in_the_order_of_the_messages(store):
+    """One call, many queues: each message has its own outcome, and none spoils another."""
+    store.declare("known")
+    store.store.bind("e", True, [b"binding"])
+    version = store.store.bindings_version("e")
+    outcomes = store.publish(
+        message("known", exchange="e", version=version),
+        message("unknown", exchange="e", version=version),
+        message("known", exchange="e", version=b"old"),
+        message("known", number=1, low=1),
+        message("known", number=1, low=1),
+        message("new"),
+    )
+    assert [STORED, NO_QUEUE, STALE, STORED, DUPLICATE, CREATED] == outcomes
+    assert {"ready": 2} == store.places("known")
+
+
+def test_a_posted_publish_answers_as_one_that_waits(store):
+    """post_publish stores the same and reports the same."""
+    again = message(number=1, low=1)
+    assert [CREATED, DUPLICATE] == store.post_publish(again, again)
+    assert {"ready": 1} == store.places()
+
+
+def test_a_named_exchange_creates_no_queue(store):
+    """A route to a queue that is gone stores nothing and creates nothing."""
+    store.store.bind("e", True, [b"binding"])
+    version = store.store.bindings_version("e")
+    assert [NO_QUEUE] == store.publish(message(exchange="e", version=version))
+    assert store.store.status("q") is None
+
+
+def test_a_stale_route_stores_nothing(store):
+    """When the bindings have changed since the route was found, nothing is stored."""
+    store.declare()
+    store.store.bind("e", True, [b"one"])
+    old = store.store.bindings_version("e")
+    store.store.bind("e", True, [b"two"])
+    assert [STALE] == store.publish(message(exchange="e", version=old))
+    assert {} == store.places()
+    new = store.store.bindings_version("e")
+    assert [STORED] == store.publish(message(exchange="e", version=new))
+
+
+def test_a_stale_route_uses_up_no_number(store):
+    """The same message is stored when it is published again by the new route."""
+    store.declare()
+    store.store.bind("e", True, [b"one"])
+    retried = message(exchange="e", number=1, low=1)
+    assert [STALE] == store.publish(retried._replace(version=b"old"))
+    version = store.store.bindings_version("e")
+    assert [STORED] == store.publish(retried._replace(version=version))
+
+
+def test_a_route_through_bindings_that_are_gone_is_stale(store):
+    """A table of bindings that was deleted or evicted fits no version."""
+    store.declare()
+    assert [STALE] == store.publish(message(exchange="e", version=b"1.2"))
+    assert {} == store.places()
+
+
+# -- the same message again
+
+
+def test_a_retry_is_stored_once(store):
+    """The same publisher and number is one message, whatever tag the retry bears."""
+    first = message(number=1, low=1, envelope=b"first")
+    store.publish(first)
+    assert [DUPLICATE] == store.publish(first)
+    assert [DUPLICATE] == store.publish(first._replace(tag=new_tag(5), envelope=b"second"))
+    assert [b"first"] == envelopes(store.reserve(9))
+    assert 1 == store.ledger("published")
+
+
+@pytest.mark.parametrize("place", ["unacked", "acked", "dead", "delayed", "expired", "purged"])
+def test_a_retry_is_stored_once_wherever_the_message_is_now(store, place):
+    """A retry that comes late adds nothing: not even when the message was acked meanwhile."""
+    first = message(
+        number=1,
+        low=1,
+        delay_ms=600_000 if place == "delayed" else 0,
+        ttl_ms=0 if place == "expired" else -1,
+    )
+    store.publish(first)
+    if place == "purged":
+        store.purge()
+    elif place not in {"delayed", "expired"}:
+        (delivery,) = store.take()
+        if place == "acked":
+            store.ack(delivery.tag)
+        elif place == "dead":
+            store.dead_letter(delivery)
+    else:
+        assert [] == store.reserve().deliveries
+    before = store.places()
+    assert [DUPLICATE] == store.publish(first)
+    assert before == store.places()
+    assert 1 == store.ledger("published")
+
+
+def test_an_unsettled_number_is_remembered_however_many_follow(store):
+    """While one publish may be retried, hundreds of later ones do not push it out."""
+    first = message(number=1, low=1)
+    store.publish(first)
+    for number in range(2, 302, 50):
+        store.publish(*(message(number=n, low=1) for n in range(number, number + 50)))
+    assert [DUPLICATE] == store.publish(first)
+    assert 301 == store.ledger("published")
+
+
+def test_an_unsettled_number_is_remembered_when_those_before_it_settle(store):
+    """Numbers from `low` on are kept, those below it are not needed any more."""
+    store.publish(*(message(number=n, low=1) for n in range(1, 17)))
+    store.publish(*(message(number=n, low=10) for n in range(17, 33)))
+    assert [DUPLICATE] * 23 == store.publish(*(message(number=n, low=10) for n in range(10, 33)))
+
+
+def test_numbers_belong_to_one_publisher_in_one_queue(store):
+    """The same number of another publisher, or in another queue, is another message."""
+    outcomes = store.publish(
+        message(number=1, low=1),
+        message(number=1, low=1, publisher="other"),
+        message("r", number=1, low=1),
+    )
+    assert [CREATED, STORED, CREATED] == outcomes
+
+
+def test_number_zero_is_never_a_duplicate(store):
+    """A message that will not be retried needs no number."""
+    assert [CREATED, STORED, STORED] == store.publish(message(), message(), message())
+
+
+def test_a_retry_over_another_connection_is_stored_once(connect):
+    """What is remembered is on the broker, not in the connection."""
+    first = message(number=1, low=1)
+    connect("s/1").publish(first)
+    assert [DUPLICATE] == connect("s/2").publish(first)
+
+
+# -- order
+
+
+def test_priority_then_age(store):
+    """The lowest rank is served first; within a rank, who came first."""
+    ranks = random.Random(3).choices([0, 1, 5, 9, 128, 255], k=60)
+    sent = [message(rank=rank, envelope=b"%d" % i) for i, rank in enumerate(ranks)]
+    store.publish(*sent)
+    expected = [item.envelope for item in sorted(sent, key=lambda item: item.rank)]
+    assert expected == [delivery.envelope for delivery in store.take(60)]
+
+
+def test_a_message_of_higher_priority_overtakes(store):
+    """Order is of those that wait now, not of a batch."""
+    store.publish(message(rank=5, envelope=b"a"), message(rank=5, envelope=b"b"))
+    assert [b"a"] == envelopes(store.reserve())
+    store.publish(message(rank=0, envelope=b"c"))
+    assert [b"c", b"b"] == envelopes(store.reserve(2))
+
+
+def test_order_goes_on_over_connections(store, other):
+    """First in, first out holds for messages of several publishers."""
+    for number in range(10):
+        (store, other)[number % 2].publish(message(envelope=b"%d" % number))
+    assert [b"%d" % n for n in range(10)] == envelopes(store.reserve(10))
+
+
+# -- the list of queues
+
+
+def test_a_queue_is_listed_by_who_created_it(store):
+    """A queue that a publish created is listed once its publisher asks for it."""
+    store.publish(message("b"), message("a"))
+    store.store.list_queue("b")
+    store.store.list_queue("a")
+    store.store.list_queue("a")
+    assert ["a", "b"] == store.store.queues()

@@ -1,0 +1,118 @@
+import pytest
+
+from reliq.store import Lease
+from tests.contract.steps import message
+
+HOW = ["buffered", "returned", "requeued"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_goes_back_to_its_own_place(store, how):
+    """A message that comes back is served before those that were published after it."""
+    store.publish(*(message(envelope=b"%d" % n) for n in range(5)))
+    _, second, third, _ = store.take(4)
+    assert [] == store.release(how, third, second)
+    assert [b"1", b"2", b"4"] == [delivery.envelope for delivery in store.take(3)]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_keeps_its_priority(store, how):
+    """It comes back behind higher priorities and before lower ones."""
+    store.publish(*(message(rank=rank, envelope=b"%d" % rank) for rank in (0, 5, 200)))
+    _, middle = store.take(2)
+    store.release(how, middle)
+    store.publish(message(rank=0, envelope=b"0"))
+    assert [b"0", b"5", b"200"] == [delivery.envelope for delivery in store.take(3)]
+
+
+@pytest.mark.parametrize(("how", "failed"), [("buffered", -1), ("returned", 0), ("requeued", 1)])
+def test_counts_as_it_says(store, how, failed):
+    """Never given to the application; given back in order; failed: told apart by the count."""
+    store.publish(message())
+    store.release(how, *store.take())
+    assert failed == store.take()[0].failed
+    assert 1 == store.ledger(how)
+
+
+def test_an_orderly_return_keeps_the_count(store):
+    """What failed before it was returned in order has still failed."""
+    store.publish(message())
+    for how in ("requeued", "requeued", "returned", "buffered"):
+        store.release(how, *store.take())
+    assert 2 == store.take()[0].failed
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_late_return_is_refused(store, other, how):
+    """Once another consumer has the message, its old holder cannot give it back."""
+    store.publish(message())
+    (late,) = store.take()
+    store.return_ended(late)
+    (its,) = other.take()
+    assert [late.tag] == store.release(how, late)
+    assert {"unacked": 1} == store.places()
+    assert [] == other.release("returned", its)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_second_return_is_refused(store, how):
+    """A message that waits already is not put back a second time, nor counted."""
+    store.publish(message())
+    (held,) = store.take()
+    store.release(how, held)
+    assert [held.tag] == store.release(how, held)
+    assert {"ready": 1} == store.places()
+    assert 1 == store.ledger(how)
+
+
+@pytest.mark.parametrize("place", ["acked", "dead", "unknown"])
+def test_what_is_not_held_is_refused(store, place):
+    """A message that was finished or given up on does not come back."""
+    store.publish(message())
+    (held,) = store.take()
+    if place == "acked":
+        store.ack(held.tag)
+    elif place == "dead":
+        store.dead_letter(held)
+    else:
+        held = Lease("05" + "0" * 28, held.token)
+    before = store.places()
+    assert [held.tag] == store.release("requeued", held)
+    assert before == store.places()
+
+
+def test_another_token_is_refused(store):
+    """A lease is named by its token, not by its consumer."""
+    store.publish(message())
+    (first,) = store.take()
+    store.release("returned", first)
+    (second,) = store.take()
+    assert [first.tag] == store.release("requeued", first)
+    assert [] == store.release("requeued", second)
+
+
+def test_one_refused_does_not_keep_the_others(store):
+    """Of several, those that are held go back and the rest are named."""
+    store.publish(*(message() for _ in range(4)))
+    taken = store.take(4)
+    store.ack(taken[0].tag)
+    store.release("returned", taken[2])
+    assert [taken[0].tag, taken[2].tag] == store.release("requeued", *taken)
+    assert {"ready": 3} == store.places()
+
+
+def test_hundreds_go_back(store):
+    """More than fit in one step go back in order, and all the refused ones are named."""
+    store.publish(*(message(envelope=b"%d" % n) for n in range(450)))
+    taken = store.take(450)
+    store.ack(taken[0].tag, taken[449].tag)
+    assert [taken[0].tag, taken[449].tag] == store.release("returned", *taken)
+    expected = [delivery.envelope for delivery in taken[1:449]]
+    assert expected == [delivery.envelope for delivery in store.take(448)]
+
+
+def test_nothing_to_give_back(store):
+    """An empty list is answered with an empty list."""
+    store.publish(message())
+    assert [] == store.release("requeued")
+    assert {"ready": 1} == store.places()

@@ -1,0 +1,234 @@
+import threading
+
+from tests.contract.steps import LONG_MS, audit, envelopes, message
+from tests.support.waiting import wait_until
+
+
+def test_takes_up_to_n(store):
+    """No more than asked for, and it says whether messages are left ready."""
+    store.publish(*(message(envelope=b"%d" % n) for n in range(5)))
+    first = store.reserve(3)
+    assert [b"0", b"1", b"2"] == envelopes(first)
+    assert first.left
+    second = store.reserve(3)
+    assert [b"3", b"4"] == envelopes(second)
+    assert not second.left
+    assert {"unacked": 5} == store.places()
+
+
+def test_an_empty_queue_gives_nothing(store):
+    """Nothing to take: no deliveries, nothing due, nothing left, and no queue comes of it."""
+    reservation = store.reserve(9)
+    assert ([], -1, False) == (reservation.deliveries, reservation.next_due_ms, reservation.left)
+    assert store.store.status("q") is None
+
+
+def test_with_n_0_nothing_is_taken(store):
+    """Only what is due is promoted; what is ready stays and is announced."""
+    store.publish(message())
+    reservation = store.reserve(0)
+    assert [] == reservation.deliveries
+    assert reservation.left
+    assert {"ready": 1} == store.places()
+
+
+def test_a_delivery_names_its_queue_and_tag(store):
+    """Who takes a message learns all it needs to finish it."""
+    sent = message(envelope=b"body")
+    store.publish(sent)
+    (delivery,) = store.take()
+    assert ("q", sent.tag, b"body", -1) == (
+        delivery.queue,
+        delivery.tag,
+        delivery.envelope,
+        delivery.failed,
+    )
+
+
+def test_hundreds_at_once_come_in_parts(store):
+    """However many are asked for, all come, in order, in as many calls as it takes."""
+    sent = [b"%d" % number for number in range(450)]
+    store.publish(*(message(envelope=envelope) for envelope in sent))
+    assert sent == [delivery.envelope for delivery in store.take(450)]
+    assert {"unacked": 450} == store.places()
+
+
+def test_no_message_is_given_to_two(connect):
+    """Consumers that take at the same time share the queue: each message goes to one."""
+    connect("s/9").publish(*(message() for _ in range(300)))
+    stores = [connect(f"s/{n}").store for n in range(4)]
+    taken = [[] for _ in stores]
+
+    def consume(store, mine):
+        while got := store.reserve("q", 7, LONG_MS, False).deliveries:
+            mine.extend(delivery.tag for delivery in got)
+
+    threads = [
+        threading.Thread(target=consume, args=pair) for pair in zip(stores, taken, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    tags = [tag for mine in taken for tag in mine]
+    assert 300 == len(tags) == len(set(tags))
+    audit(stores[0], ["q"])
+
+
+def test_tokens_only_grow(store, other):
+    """Each lease of a queue has a higher token than all before it, whoever takes it."""
+    store.publish(*(message() for _ in range(6)))
+    tokens = []
+    for _ in range(2):
+        first, second = store.take(3), other.take(3)
+        tokens += [int(delivery.token) for delivery in (*first, *second)]
+        store.release("returned", *first)
+        store.release("returned", *second)
+    assert sorted(set(tokens)) == tokens
+
+
+def test_a_lease_names_its_consumer(connect):
+    """Leases are found by the consumer's id, by its beginning up to a slash, by no other."""
+    first, tenth, foreign = connect("s/1"), connect("s/10"), connect("s2/1")
+    first.publish(message(), message())
+    (mine,), (its,) = first.take(), tenth.take()
+    expected = {name: [(held.tag, held.token)] for name, held in (("s/1", mine), ("s/10", its))}
+    for name, leases in expected.items():
+        assert leases == foreign.store.leases_of("q", name)
+    assert sorted(expected["s/1"] + expected["s/10"]) == foreign.store.leases_of("q", "s/")
+    for name in ("s", "s/2", "s2/1", "s/1/", "/", ""):
+        assert [] == foreign.store.leases_of("q", name)
+    assert [] == foreign.store.leases_of("unknown", "s/1")
+
+
+def test_hundreds_of_leases_are_all_found(store):
+    """However many leases a consumer holds, all are listed, each once."""
+    store.publish(*(message() for _ in range(700)))
+    taken = store.take(700)
+    expected = sorted((delivery.tag, delivery.token) for delivery in taken)
+    assert expected == store.store.leases_of("q", "s/1")
+
+
+def test_counts_failed_deliveries(store):
+    """-1 at first; 0 after an orderly return; each failure adds one."""
+    store.publish(message())
+    seen = []
+    for how in ("buffered", "returned", "buffered", "requeued", "returned", "requeued"):
+        (delivery,) = store.take()
+        seen.append(delivery.failed)
+        store.release(how, delivery)
+    (delivery,) = store.take()
+    store.return_ended(delivery)
+    assert [-1, -1, 0, 0, 1, 1, 2, 3] == [*seen, delivery.failed, store.take()[0].failed]
+
+
+def test_no_ack_finishes_as_it_takes(store):
+    """With no_ack a message is acked in the same step: no lease, nothing to return."""
+    store.publish(message(envelope=b"a"), message(envelope=b"b"), message(envelope=b"c"))
+    reservation = store.reserve(2, no_ack=True)
+    assert [b"a", b"b"] == envelopes(reservation)
+    assert reservation.left
+    assert {"ready": 1} == store.places()
+    assert 2 == store.ledger("acked")
+    assert [] == store.store.leases_of("q", "s/")
+    assert 0 == store.ack(reservation.deliveries[0].tag)
+
+
+def test_no_ack_forgets_the_failures(store):
+    """The count of a message taken with no_ack does not come back with its tag."""
+    sent = message()
+    store.publish(sent)
+    store.release("requeued", *store.take())
+    assert 1 == store.reserve(no_ack=True).deliveries[0].failed
+    store.publish(sent)
+    assert -1 == store.take()[0].failed
+
+
+def test_a_posted_reserve_answers_as_one_that_waits(store):
+    """post_reserve takes the same and reports the same."""
+    store.publish(message(envelope=b"body"))
+    results = []
+    store.store.post_reserve("q", 1, LONG_MS, False, results.append)
+    store.store.settle()
+    (reservation,) = results
+    assert [b"body"] == envelopes(reservation)
+    assert {"unacked": 1} == store.places()
+
+
+def test_queues_are_apart(store):
+    """A queue gives out only what was published to it, whatever its name."""
+    names = ["q", "Q", "q ", "{q}", "}q{", "%7Bq%7D", "{", "a:ready", "ü/é", "*"]
+    for name in names:
+        store.publish(message(name, envelope=name.encode()))
+    for name in names:
+        assert [name.encode()] == envelopes(store.reserve(9, queue=name))
+        assert {"unacked": 1} == store.places(name)
+
+
+# -- the lease
+
+
+def test_the_lease_is_as_long_as_asked(store):
+    """A reservation says how long the lease is."""
+    assert LONG_MS == store.reserve().lease_ms
+
+
+def test_a_queue_may_have_its_own_lease(store):
+    """x-visibility-timeout of the queue goes before what the consumer asks for."""
+    store.declare(lease="100")
+    store.publish(message())
+    reservation = store.reserve()
+    assert 100 == reservation.lease_ms
+    wait_until(lambda: store.restore(hurry=True).by_consumer, interval_s=0.01)
+    assert {"ready": 1} == store.places()
+
+
+def test_a_longer_lease_of_the_queue_holds(store):
+    """It goes before a shorter one too."""
+    store.declare(lease=str(LONG_MS))
+    store.publish(message())
+    store.take(lease_ms=1)
+    store.pass_time(2)
+    store.restore(lease_ms=1, hurry=True)
+    assert {"unacked": 1} == store.places()
+
+
+# -- paused
+
+
+def test_a_paused_queue_accepts_and_gives_nothing_out(store, engine):
+    """Publishing goes on, nothing is taken and nothing is said to be left."""
+    store.publish(message(envelope=b"before"))
+    engine.pause("q", True)
+    store.publish(message(envelope=b"while"))
+    reservation = store.reserve(9)
+    assert [] == reservation.deliveries
+    assert not reservation.left
+    assert [] == store.reserve(9, no_ack=True).deliveries
+    assert {"ready": 2} == store.places()
+    engine.pause("q", False)
+    assert [b"before", b"while"] == envelopes(store.reserve(9))
+
+
+def test_a_paused_queue_still_settles(store, engine):
+    """What was taken before can be acked, returned and renewed."""
+    store.publish(message(), message(), message())
+    done, back, kept = store.take(3)
+    engine.pause("q", True)
+    assert 1 == store.ack(done.tag)
+    assert [] == store.release("requeued", back)
+    assert [] == store.renew(kept)
+    assert {"ready": 1, "unacked": 1} == store.places()
+
+
+def test_a_cache_that_is_lost_costs_nothing(store, engine):
+    """When the broker drops its caches between any two steps nothing is lost or doubled."""
+    store.publish(*(message(envelope=b"%d" % n) for n in range(3)))
+    engine.forget_caches()
+    store.publish(message(envelope=b"3", number=1, low=1), message(envelope=b"4"))
+    engine.forget_caches()
+    taken = store.take(5)
+    assert [b"0", b"1", b"2", b"3", b"4"] == sorted(delivery.envelope for delivery in taken)
+    engine.forget_caches()
+    assert 5 == store.ack(*(delivery.tag for delivery in taken))
+    assert {} == store.places()

@@ -1,0 +1,318 @@
+import pytest
+
+from tests.contract.steps import LONG_MS, message
+from tests.support.waiting import wait_until
+
+AGES_MS = 100_000_000
+"""A lease that is longer than any server of a test has been up."""
+
+
+# -- what comes back
+
+
+def test_a_message_whose_lease_ran_out_returns(store):
+    """It waits again, counted as a failed delivery, and it is said whose lease ended."""
+    store.publish(message())
+    store.take(lease_ms=1)
+    store.pass_time(2)
+    restored = store.restore(lease_ms=1)
+    assert (True, False, 0, {"s/1": 1}, []) == (
+        restored.granted,
+        restored.more,
+        restored.unacked,
+        restored.by_consumer,
+        restored.dead,
+    )
+    assert {"ready": 1} == store.places()
+    assert 1 == store.ledger("restored")
+    assert 1 == store.take()[0].failed
+
+
+def test_a_lease_that_still_runs_is_left_alone(store):
+    """Only what has ended is returned; what is held is counted."""
+    store.publish(message(), message(), message())
+    store.take(2)
+    store.take(lease_ms=1)
+    store.pass_time(2)
+    restored = store.restore(lease_ms=1)
+    assert ({"s/1": 1}, 2) == (restored.by_consumer, restored.unacked)
+    assert {"ready": 1, "unacked": 2} == store.places()
+
+
+def test_it_is_said_whose_leases_ended(store, other):
+    """By consumer, whoever runs the pass."""
+    store.publish(*(message() for _ in range(5)))
+    ended = [*store.take(2), *other.take(3)]
+    assert {"s/1": 2, "s/2": 3} == other.return_ended(*ended).by_consumer
+
+
+def test_goes_back_to_its_own_place(store):
+    """A restored message is served before what was published after it, by its priority."""
+    store.publish(message(rank=9, envelope=b"last"), message(rank=1, envelope=b"first"))
+    store.publish(message(rank=5, envelope=b"middle"))
+    store.return_ended(*store.take(3))
+    store.publish(message(rank=5, envelope=b"after"))
+    expected = [b"first", b"middle", b"after", b"last"]
+    assert expected == [delivery.envelope for delivery in store.take(4)]
+
+
+def test_a_message_that_was_acked_does_not_return(store):
+    """The pass brings nothing back that is finished."""
+    store.publish(message())
+    (held,) = store.take(lease_ms=1)
+    store.pass_time(2)
+    store.ack(held.tag)
+    assert {} == store.restore(lease_ms=1).by_consumer
+    assert {} == store.places()
+
+
+def test_a_lease_is_gone_once_its_message_is_restored(store):
+    """Its late holder can neither renew nor return nor give up, only ack."""
+    store.publish(message())
+    (late,) = store.take()
+    store.return_ended(late)
+    assert [late.tag] == store.renew(late)
+    assert [late.tag] == store.release("returned", late)
+    assert [late.tag] == store.dead_letter(late)
+    assert {"ready": 1} == store.places()
+    assert 1 == store.ack(late.tag)
+
+
+def test_hundreds_return_in_parts_oldest_first(store):
+    """A step returns some hundred, those that ended first; `more` says to go on."""
+    store.publish(*(message() for _ in range(460)))
+    later = [delivery.tag for delivery in store.take(450, lease_ms=40)]
+    sooner = [delivery.tag for delivery in store.take(10, lease_ms=1)]
+    store.pass_time(2)
+    wait_until(lambda: store.restore(lease_ms=1).unacked < 460, interval_s=0.002)
+    left = {lease.tag for lease in store.store.leases_of("q", "s/1")}
+    assert not left & set(sooner)
+    wait_until(lambda: not store.restore(lease_ms=1).unacked, interval_s=0.002)
+    assert {"ready": 460} == store.places()
+    assert 460 == store.ledger("restored")
+    assert sorted(later + sooner) == sorted(delivery.tag for delivery in store.take(460))
+
+
+def test_more_says_to_go_on(store):
+    """One call after another while there is more, and no call too many."""
+    store.publish(*(message() for _ in range(450)))
+    store.end(*store.take(450))
+    steps = [store.restore(hurry=True)]
+    while steps[-1].more:
+        steps.append(store.restore(hurry=True))
+    assert 450 == sum(step.by_consumer["s/1"] for step in steps)
+    assert [True] * (len(steps) - 1) == [step.unacked > 0 for step in steps[:-1]]
+    assert {"ready": 450} == store.places()
+
+
+def test_the_consumers_of_the_queue_are_named(store):
+    """Who runs the pass learns who else may have died."""
+    store.publish(message())
+    store.store.attach("q", "host:1", 1)
+    store.store.attach("q", "host:2", 3)
+    assert ["host:1", "host:2"] == sorted(store.restore().consumers)
+
+
+def test_a_queue_that_is_not_there(store):
+    """A pass over nothing restores nothing and creates nothing."""
+    restored = store.restore()
+    assert (0, {}, []) == (restored.unacked, restored.by_consumer, restored.consumers)
+    assert store.store.status("q") is None
+
+
+# -- one pass for an interval
+
+
+def test_one_pass_for_an_interval(connect):
+    """Of many consumers that ask, one is granted the pass; the others learn when to ask again."""
+    stores = [connect(f"s/{n}", restore_interval=30.0) for n in range(4)]
+    first, *rest = [store.restore() for store in stores]
+    assert first.granted
+    assert [False] * 3 == [answer.granted for answer in rest]
+    assert all(0 < answer.retry_ms <= 30_000 for answer in rest)
+
+
+def test_who_is_refused_returns_nothing(connect):
+    """A refused step leaves ended leases to who has the pass."""
+    holder, refused = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
+    holder.publish(message())
+    holder.restore()
+    holder.end(*holder.take())
+    assert (False, {}) == refused.restore()[::5]
+    assert {"unacked": 1} == holder.places()
+    assert {"s/1": 1} == holder.restore().by_consumer
+
+
+def test_the_holder_goes_on(connect):
+    """The pass of one consumer is as many steps as it needs."""
+    holder, other = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
+    assert [True] * 3 == [holder.restore().granted for _ in range(3)]
+    assert not other.restore().granted
+
+
+def test_the_pass_lapses_by_itself(connect):
+    """When its holder is heard of no more, another is granted the pass after the interval."""
+    connect("s/1", restore_interval=0.05).restore()
+    other = connect("s/2", restore_interval=0.05)
+    answers = []
+    wait_until(lambda: answers.append(other.restore()) or answers[-1].granted, interval_s=0.01)
+    assert all(0 <= answer.retry_ms <= 50 for answer in answers)
+
+
+def test_in_a_hurry_nobody_waits_their_turn(connect):
+    """Leases that were ended just now are returned whoever has the pass, who keeps it."""
+    holder, other = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
+    holder.publish(message())
+    holder.restore()
+    restored = other.return_ended(*other.take())
+    assert (True, {"s/2": 1}) == (restored.granted, restored.by_consumer)
+    assert not other.restore().granted
+
+
+def test_each_queue_has_its_own_pass(connect):
+    """A pass over one queue keeps nobody from another."""
+    first, other = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
+    assert first.restore(queue="q").granted
+    assert other.restore(queue="r").granted
+
+
+# -- after the server was away
+
+
+def test_a_young_server_restores_nothing(store):
+    """While the server is up for less than one lease, no lease runs out: nobody could renew."""
+    store.publish(message())
+    store.take(lease_ms=1)
+    store.pass_time(2)
+    assert {} == store.restore(lease_ms=AGES_MS, hurry=True).by_consumer
+    assert {"unacked": 1} == store.places()
+    assert {"s/1": 1} == store.restore(lease_ms=1, hurry=True).by_consumer
+
+
+def test_a_young_server_restores_ended_leases_at_once(store):
+    """A lease that was ended has no holder who could renew it."""
+    store.publish(message(), message())
+    ended, _ = store.take(2, lease_ms=AGES_MS)
+    store.end(ended)
+    assert {"s/1": 1} == store.restore(lease_ms=AGES_MS).by_consumer
+    assert {"ready": 1, "unacked": 1} == store.places()
+
+
+# -- at the limit
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_at_the_delivery_limit_a_message_is_given_up_on(connect, limit):
+    """The delivery that fails for the last time makes it a dead letter that says why."""
+    store = connect(delivery_limit=limit)
+    sent = message()
+    store.publish(sent)
+    for _ in range(limit - 1):
+        assert [] == store.return_ended(*store.take()).dead
+    restored = store.return_ended(*store.take())
+    assert ([sent.tag], {"s/1": 1}) == (restored.dead, restored.by_consumer)
+    assert {"dead": 1} == store.places()
+    (letter,) = store.store.dead_letters("q", 9)
+    assert (sent.tag, "delivery_limit", limit, "s/1") == (
+        letter.tag,
+        letter.reason,
+        letter.count,
+        letter.consumer,
+    )
+    assert [] == store.reserve().deliveries
+
+
+def test_orderly_returns_do_not_count_towards_the_limit(connect):
+    """Only failed deliveries do."""
+    store = connect(delivery_limit=2)
+    store.publish(message())
+    for _ in range(5):
+        store.release("returned", *store.take())
+        store.release("buffered", *store.take())
+    assert [] == store.return_ended(*store.take()).dead
+    assert {"ready": 1} == store.places()
+
+
+def test_counted_returns_count_towards_the_limit(connect):
+    """A message that was requeued as failed is that much nearer to it."""
+    store = connect(delivery_limit=2)
+    store.publish(message())
+    store.release("requeued", *store.take())
+    assert 1 == len(store.return_ended(*store.take()).dead)
+
+
+def test_without_a_limit_no_message_is_given_up_on(connect):
+    """delivery_limit None: it comes back for ever."""
+    store = connect(delivery_limit=None)
+    store.publish(message())
+    for failures in range(30):
+        (held,) = store.take()
+        assert (failures or -1) == held.failed
+        assert [] == store.return_ended(held).dead
+    assert {"ready": 1} == store.places()
+
+
+def test_the_limit_takes_only_those_that_reached_it(connect):
+    """In one pass some are given up on and the others return."""
+    store = connect(delivery_limit=2)
+    store.publish(message(envelope=b"old"))
+    store.release("requeued", *store.take())
+    store.publish(message(envelope=b"new"))
+    old, new = store.take(2)
+    assert [old.tag] == store.return_ended(old, new).dead
+    assert {"ready": 1, "dead": 1} == store.places()
+    assert new.tag == store.take()[0].tag
+
+
+# -- the cap of the dead letters
+
+
+def test_the_pass_keeps_the_cap_of_the_dead_letters(connect):
+    """Above dead_letter_max the oldest go, counted as dropped."""
+    store = connect(delivery_limit=1, dead_letter_max=3)
+    store.publish(*(message() for _ in range(5)))
+    tags = []
+    for _ in range(5):
+        tags += store.return_ended(*store.take()).dead
+    assert {"dead": 3} == store.places()
+    assert 2 == store.ledger("dropped")
+    assert tags[2:] == [letter.tag for letter in store.store.dead_letters("q", 9)]
+
+
+def test_the_pass_drops_hundreds_above_the_cap(connect):
+    """However many are above it, all of them go, in as many steps as it takes."""
+    store = connect(delivery_limit=1, dead_letter_max=10_000)
+    store.publish(*(message() for _ in range(450)))
+    store.end(*store.take(450))
+    while store.restore(hurry=True).more:
+        pass
+    assert {"dead": 450} == store.places()
+    frugal = connect("s/2", dead_letter_max=7)
+    while frugal.restore(hurry=True).more:
+        pass
+    assert {"dead": 7} == store.places()
+    assert 443 == store.ledger("dropped")
+
+
+def test_dead_letters_are_kept_so_long(connect):
+    """After dead_letter_ttl they go, counted as dropped; younger ones stay."""
+    store = connect(dead_letter_ttl=1)
+    store.publish(message(), message())
+    store.dead_letter(*store.take())
+    assert {"ready": 1, "dead": 1} == store.places()
+    store.restore(hurry=True)
+    assert {"ready": 1, "dead": 1} == store.places()
+    wait_until(
+        lambda: store.restore(hurry=True) and store.ledger("dropped"),
+        interval_s=0.05,
+    )
+    assert {"ready": 1} == store.places()
+
+
+def test_passes_leave_a_lease_with_time_alone(store):
+    """However often a pass is made, a lease that is held stays held."""
+    store.publish(message())
+    (held,) = store.take()
+    for _ in range(20):
+        store.restore(lease_ms=1, hurry=True)
+    assert [] == store.renew(held, lease_ms=LONG_MS)

@@ -41,10 +41,12 @@ class Keeper:
         self.session = session
         options = session.options
         self.period = min(1.0, options.visibility_timeout / 6, options.restore_interval)
+        self._resend_s = max(self.period, options.socket_timeout)
         self._renew_s = options.visibility_timeout / 3
         self._heartbeat_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
         self._next_restore: dict[str, float] = {}
         self._passing: set[str] = set()
+        self._tally: dict[str, dict[str, int]] = {}
         self._next_heartbeat = 0.0
         self._registered_as: tuple[str, int, dict[str, str]] | None = None
         self._later: deque[Callable[[Store], None]] = deque()
@@ -89,21 +91,35 @@ class Keeper:
         down = False
         while not stop.wait(self.period):
             try:
+                self.session.read_replies()
                 self.tick(store)
                 store.settle()
-                self.do_later(store)
+                while self._later:
+                    self.do_later(store)
+                    store.settle()
                 down = False
             except ReliqError as exc:
                 if not down:
                     logger.warning("keeper: %s; it goes on when the broker answers", exc)
                 down = True
+            except Exception:
+                # Not around a message: a keeper that dies of a mistake would end
+                # the renewal of every lease of this process without a word.
+                logger.exception("keeper: a duty failed; it goes on")
             self.session.maybe_end()
         store.close()
 
     def do_later(self, store: Store) -> None:
         """Do what replies asked for; waits for the broker."""
-        while self._later:
-            self._later.popleft()(store)
+        while True:
+            try:
+                duty = self._later.popleft()
+            except IndexError:
+                return
+            try:
+                duty(store)
+            except BrokerRefused as exc:
+                logger.error("keeper: %s", exc)  # noqa: TRY400 - the message says it all
 
     # -- the tick
 
@@ -116,8 +132,8 @@ class Keeper:
         store.check()
         store.connect()
         now = monotonic()
-        if self.threaded:  # the loop reads its own replies
-            self.session.resend(self.period)
+        # A loop reads its own replies, so what it has no answer to is really late.
+        self.session.resend(self.period if self.threaded else self._resend_s)
         if self.session.owes:
             self._later.append(self.session.send_owed)
         self.renew(store)
@@ -221,32 +237,30 @@ class Keeper:
     def _heard(self, result: list[str] | ReliqError) -> None:
         if not isinstance(result, ReliqError):
             for queue in result:
+                if queue in self.session.subscriptions:
+                    continue  # in use, by us
                 self._later.append(partial(self._orphans.expire_queue, queue))
 
     # -- restore_visible
 
     def _restore(self, store: Store, queue: str, hurry: bool = False) -> None:
         self._passing.add(queue)
-        on_result = partial(self._restored, queue)
+        on_result = partial(self._restored, store, queue)
         try:
             store.post_restore(queue, self.session.lease_ms, on_result, hurry)
         except BrokerUnavailable:
             self._passing.discard(queue)
             raise
 
-    def _restored(self, queue: str, result: Restored | ReliqError) -> None:
+    def _restored(self, store: Store, queue: str, result: Restored | ReliqError) -> None:
         self._passing.discard(queue)
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("restore_visible on %r failed: %s", queue, result)
             return
+        tally = self._tally.setdefault(queue, {})
         for consumer, number in result.by_consumer.items():
-            logger.warning(
-                "restored %d messages to %r: the lease of consumer %s ended",
-                number,
-                queue,
-                consumer,
-            )
+            tally[consumer] = tally.get(consumer, 0) + number
         for tag in result.dead:
             logger.error(
                 "message %s of %r was dead-lettered: it reached delivery_limit (%s failed "
@@ -256,14 +270,29 @@ class Keeper:
                 self.session.options.delivery_limit,
             )
         if result.more:
-            self._later.append(partial(self.hurry, queue))
-        elif not result.granted:
+            self._go_on(store, queue)
+            return
+        for consumer, number in self._tally.pop(queue, {}).items():
+            logger.warning(
+                "restored %d messages to %r: the lease of consumer %s ended",
+                number,
+                queue,
+                consumer,
+            )
+        if not result.granted:
             soon = result.retry_ms / 1000 + self._jittered(0.0, 0.1)
             self._next_restore[queue] = monotonic() + soon
         else:
             own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
             if result.unacked > own:
                 self._orphans.suspect(queue, result.consumers, self._later)
+
+    def _go_on(self, store: Store, queue: str) -> None:
+        """Post the next batch at once, from the reply of the one before."""
+        try:
+            self._restore(store, queue, hurry=True)
+        except BrokerUnavailable:
+            self._next_restore[queue] = 0.0  # the next tick goes on, or says why not
 
     def hurry(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""

@@ -59,7 +59,7 @@ class Orphans:
             if now >= half_way:
                 del self._half_way[queue]
                 due.setdefault(queue, set()).update(others)
-        for (queue, name), since in self._missing.items():
+        for (queue, name), since in list(self._missing.items()):
             if now - since >= self._session.options.orphan_grace:
                 due.setdefault(queue, set()).add(name)
         for queue, names in due.items():
@@ -69,7 +69,15 @@ class Orphans:
         now = monotonic()
         for name, liveness in store.liveness(names).items():
             key = (queue, name)
-            if liveness is not None and liveness.connected:
+            if liveness is None:
+                # Nothing is known of it: it cancelled its consumers and still works,
+                # or could not say that it lives. Its leases decide; only a name
+                # without any is taken off the queue.
+                self._missing.pop(key, None)
+                if not store.leases_of(queue, name + "/"):
+                    self._remove(store, queue, name)
+                continue
+            if liveness.connected:
                 self._missing.pop(key, None)
                 continue
             since = self._missing.setdefault(key, now)

@@ -11,9 +11,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from itertools import count
+from random import getrandbits
 from typing import NamedTuple
 
 from .tags import new_tag
+
+_FORGET_BITS = 4
 
 
 class Number(NamedTuple):
@@ -56,7 +60,7 @@ class Publisher:
     def _reset(self) -> None:
         self.id = os.urandom(9).hex()
         self._lock = threading.Lock()
-        self._last: dict[str, int] = {}
+        self._numbers = count(1)
         self._open: dict[str, set[int]] = {}
         # Filled by __del__, which may run anywhere, even while the lock is held.
         self._dropped: deque[tuple[str, int]] = deque()
@@ -75,11 +79,12 @@ class Publisher:
             return known
         with self._lock:
             self._settle_dropped()
-            number = self._last.get(queue, 0) + 1
-            self._last[queue] = number
+            number = next(self._numbers)
             unsettled = self._open.setdefault(queue, set())
             unsettled.add(number)
             low = min(unsettled) if len(unsettled) > 1 else number
+        if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
+            low = 0
         own = str(tag) if not tag.numbers else new_tag(rank)
         known = tag.numbers[queue] = Number(own, number, low)
         return known
@@ -103,6 +108,8 @@ class Publisher:
         unsettled = self._open.get(queue)
         if unsettled is not None:
             unsettled.discard(number)
+            if not unsettled:
+                del self._open[queue]
 
 
 PUBLISHER = Publisher()

@@ -15,7 +15,7 @@ import socket
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -45,7 +45,7 @@ class Held:
     granted: float
     """When it was last granted or renewed."""
     message: weakref.ref[object] | None = None
-    """Set once the channel it came over is gone: it is kept while this lives."""
+    """Set once it was delivered: it is kept while this lives."""
 
 
 class Carrier(Protocol):
@@ -53,6 +53,9 @@ class Carrier(Protocol):
 
     def forget_parent(self) -> None:
         """Drop what belongs to the process that this one was forked from."""
+
+    def read_replies(self) -> None:
+        """Read what has come while the application was busy."""
 
 
 class Session:
@@ -76,6 +79,7 @@ class Session:
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
         self._abandoned: deque[str] = deque()
+        self._dropped: deque[tuple[str, bool, deque[Delivery]]] = deque()
         self._lost_reserves: set[tuple[str, str]] = set()
         self._detached: set[str] = set()
         self._numbers = count(1)
@@ -156,20 +160,31 @@ class Session:
         for queue, tags in owed.items():
             for start in range(0, len(tags), 200):
                 self._post_acks(store, queue, tags[start : start + 200])
+        self._clear_dropped()
         self._release_abandoned()
-        while self._returns:
-            entry = self._returns.popleft()
-            try:
-                store.release(entry[0], entry[1], [entry[2]])
-            except ReliqError:
-                self._returns.appendleft(entry)
-                raise
+        self._return_owed(store)
         for queue in list(self._detached):
             store.attach(queue, self.id, len(self.subscriptions.get(queue, ())))
             self._detached.discard(queue)
         for lost in list(self._lost_reserves):
             self._reclaim(store, *lost)
             self._lost_reserves.discard(lost)
+
+    def _return_owed(self, store: Store) -> None:
+        with self.lock:
+            returns, self._returns = self._returns, deque()
+        grouped: dict[tuple[str, How], list[Lease]] = {}
+        for queue, how, lease in returns:
+            grouped.setdefault((queue, how), []).append(lease)
+        try:
+            while grouped:
+                (queue, how), leases = next(iter(grouped.items()))
+                store.release(queue, how, leases)
+                del grouped[queue, how]
+        except ReliqError:
+            for (queue, how), leases in grouped.items():
+                self._returns.extend((queue, how, lease) for lease in leases)
+            raise
 
     def _reclaim(self, store: Store, queue: str, consumer: str) -> None:
         """Return what a lost connection reserved and nobody here ever saw."""
@@ -183,6 +198,14 @@ class Session:
             logger.info(
                 "returned %d messages to %r: their delivery was cut off", len(unseen), queue
             )
+
+    def read_replies(self) -> None:
+        """Read, for transports whose application is busy, what has come meanwhile.
+
+        A reserve's reply that lies unread holds leases that nobody renews.
+        """
+        for carrier in list(self._carriers):
+            carrier.read_replies()
 
     # -- leases
 
@@ -209,7 +232,11 @@ class Session:
             for tag in tags:
                 self.held.pop(tag, None)
                 self._unconfirmed[tag] = (queue, now)
-        store.check()
+        try:
+            store.check()
+        except BrokerUnavailable:
+            self._unsent.update(tags)
+            raise
         self._post_acks(store, queue, tags)
 
     def ack_later(self, queue: str, tags: Sequence[str]) -> None:
@@ -228,10 +255,10 @@ class Session:
         """
         before = monotonic() - older_than_s
         with self.lock:
-            for tag, (queue, since) in self._unconfirmed.items():
-                if since < before:
-                    self._unconfirmed[tag] = (queue, monotonic())
-                    self._unsent.add(tag)
+            late = [(t, q) for t, (q, since) in self._unconfirmed.items() if since < before]
+            for tag, queue in late:
+                self._unconfirmed[tag] = (queue, monotonic())
+                self._unsent.add(tag)
 
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         try:
@@ -246,8 +273,9 @@ class Session:
             return
         if isinstance(result, ReliqError):
             logger.error("an ack failed and the message will be delivered again: %s", result)
-        for tag in tags:
-            self._unconfirmed.pop(tag, None)
+        with self.lock:
+            for tag in tags:
+                self._unconfirmed.pop(tag, None)
 
     def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
         """Give messages back; return the tags whose lease was lost before.
@@ -260,8 +288,15 @@ class Session:
         try:
             return store.release(queue, how, leases)
         except BrokerUnavailable:
-            self._returns.extend((queue, how, lease) for lease in leases)
+            self.release_later(queue, how, leases)
             raise
+
+    def release_later(self, queue: str, how: How, leases: Sequence[Lease]) -> None:
+        """Give messages back over the next connection."""
+        with self.lock:
+            for lease in leases:
+                self._let_go(lease)
+                self._returns.append((queue, how, lease))
 
     def dead_letter(
         self, store: Store, queue: str, reason: str, error: str, leases: Sequence[Lease]
@@ -280,17 +315,30 @@ class Session:
 
     # -- channels that are gone
 
-    def keep_while_alive(self, messages: Mapping[str, object]) -> None:
-        """Keep the leases of *messages* only while the Message objects live.
+    def keep_while_alive(self, tag: str, token: str, message: object) -> None:
+        """Keep a lease only while *message*, which was delivered with it, lives.
 
-        The application may still ack them. Once one is collected unacked it is
-        abandoned, and goes back.
+        An open channel holds its unacked messages, and whoever works on one does.
+        Once it is collected unacked, with its channel or after it, it goes back.
         """
-        with self.lock:
-            for tag, message in messages.items():
-                held = self.held.get(tag)
-                if held is not None and held.token == getattr(message, "token", None):
-                    held.message = weakref.ref(message, partial(self._collected, tag, held.token))
+        held = self.held.get(tag)
+        if held is not None and held.token == token:
+            held.message = weakref.ref(message, partial(self._collected, tag, token))
+
+    def subscription_dropped(self, queue: str, no_ack: bool, buffer: deque[Delivery]) -> None:
+        """Note a subscription that was collected and never cancelled.
+
+        Runs in a destructor: only a deque is touched.
+        """
+        self._dropped.append((queue, no_ack, buffer))
+
+    def _clear_dropped(self) -> None:
+        while self._dropped:
+            queue, no_ack, buffer = self._dropped.popleft()
+            self.unsubscribe(queue, no_ack)
+            self.detach_later(queue)
+            if not no_ack:
+                self.return_later(buffer)
 
     def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
         # May run at any point of any thread: only the deque is touched.
@@ -323,6 +371,7 @@ class Session:
             or self._abandoned
             or self._lost_reserves
             or self._detached
+            or self._dropped
         )
 
     def detach_later(self, queue: str) -> None:

@@ -169,6 +169,9 @@ class Doorbell(Protocol):
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the bell rings."""
 
+    def pin(self) -> None:
+        """Never open the connection anew: an event loop watches its descriptor."""
+
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin to wait, unless a wait is under way."""
 
@@ -220,6 +223,9 @@ class Store(Protocol):
     def fileno(self) -> int:
         """Return the descriptor to watch for replies."""
 
+    def pin(self) -> None:
+        """Never open the connection anew: an event loop watches its descriptor."""
+
     def receive(self) -> None:
         """Read replies that have come, without waiting, and run their callbacks."""
 
@@ -251,6 +257,9 @@ class Store(Protocol):
 
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*; None where it has none."""
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
 
     def list_queue(self, queue: str) -> None:
         """Make a queue that a publish created visible to operators."""
@@ -290,7 +299,7 @@ class Store(Protocol):
         """
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases held by consumers whose id begins with *consumer*."""
+        """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
 
     def end_wait(self) -> None:
         """End the doorbell's wait, so that it can begin anew for other queues."""

@@ -145,6 +145,7 @@ class Transport(EventLoop, virtual.Transport):
 
     def _let_go(self, lost: bool) -> None:
         for item in list(self.subscriptions):
+            item.ended()
             self.session.unsubscribe(item.queue, item.no_ack)
             self.session.detach_later(item.queue)
             self.session.return_later(item.take_back() if not item.no_ack else ())
@@ -158,7 +159,8 @@ class Transport(EventLoop, virtual.Transport):
         """Drop, in a forked child, what the parent consumes and holds."""
         for channel in self.channels:
             channel.qos_.delivered.clear()
-            channel.qos_.buffered = 0
+            for item in channel.subscriptions.values():
+                item.ended()
             channel.subscriptions.clear()
         self.subscriptions.clear()
         self._reset_order()
@@ -198,6 +200,7 @@ class Transport(EventLoop, virtual.Transport):
     def remove_subscription(self, subscription: Subscription) -> None:
         """Stop consuming; what was reserved and not delivered goes back at once."""
         self.subscriptions.remove(subscription)
+        subscription.ended()
         self._reset_order()
         count = self.session.unsubscribe(subscription.queue, subscription.no_ack)
         try:

@@ -234,6 +234,7 @@ class Channel(Publishing, virtual.Channel):
         message.queue, message.token = delivery.queue, delivery.token
         if not no_ack:
             self.qos_.append(message, delivery.tag)
+            self.session.keep_while_alive(delivery.tag, delivery.token, message)
         return message
 
     def _set_aside(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
@@ -268,11 +269,10 @@ class Channel(Publishing, virtual.Channel):
         else:
             messages = self.qos_.up_to(delivery_tag)
         unreadable = [message for message in messages if message.decode_error is not None]
-        if unreadable:
-            messages = [message for message in messages if message.decode_error is None]
-            self._dead_letter(unreadable)
-        for queue, tags in _by_queue(messages):
+        for queue, tags in _by_queue([m for m in messages if m.decode_error is None]):
             self.transport.ack(queue, tags)
+        if unreadable:
+            self._dead_letter(unreadable)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back, counted as a failed delivery, or give up on it (dead letters).
@@ -305,9 +305,19 @@ class Channel(Publishing, virtual.Channel):
         return self.session.spare_store() if self.closed else self.store
 
     def _release(self, how: How, messages: list[Message]) -> None:
+        lost: BrokerUnavailable | None = None
         for queue, leases in _leases(messages):
-            refused = self.session.release(self._open_store(), queue, how, leases)
-            _report(refused, queue, how)
+            if lost is not None:
+                self.session.release_later(queue, how, leases)
+                continue
+            try:
+                refused = self.session.release(self._open_store(), queue, how, leases)
+            except BrokerUnavailable as exc:
+                lost = exc
+            else:
+                _report(refused, queue, how)
+        if lost is not None:
+            raise lost
 
     def _dead_letter(self, messages: list[Message]) -> None:
         for message in messages:
@@ -376,7 +386,6 @@ class Channel(Publishing, virtual.Channel):
         """Keep the leases of unacked messages only while somebody else has the messages."""
         messages, self.qos_.delivered = self.qos_.delivered, {}
         self._let_go.update(messages)
-        self.session.keep_while_alive(messages)
 
 
 def _by_queue(messages: list[Message]) -> Iterable[tuple[str, list[str]]]:

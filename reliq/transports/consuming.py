@@ -6,13 +6,14 @@ waits; without one, :meth:`drain_events` does.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
-from ..errors import ReliqError
+from ..errors import BrokerUnavailable, ReliqError
 from ..store import Delivery, Lease, Reservation, Store
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 # A quiet queue is asked without a ring once in so many poll intervals; a lost bell
 # token is otherwise made up for by the next pass of restore_visible.
-_QUIET_POLLS = 6
+_QUIET_POLLS = 12
+# A reserve's reply that lay unread for so much of a lease is not delivered.
+_STALE = 0.7
 
 
 class Consuming:
@@ -110,6 +113,10 @@ class Consuming:
             self.wake_loop()
             return
         if result.deliveries and not item.no_ack:
+            if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
+                # Read so late that the leases may have run out: others have them.
+                self.session.return_later(result.deliveries)
+                result = result._replace(deliveries=[], left=True)
             self.session.take(result.deliveries)
         if item in self.subscriptions:
             item.reserved(result)
@@ -245,6 +252,12 @@ class Consuming:
             by_queue.setdefault(delivery.queue, []).append(Lease(delivery.tag, delivery.token))
         for queue, leases in by_queue.items():
             self.session.release(self.store, queue, "buffered", leases)
+
+    def read_replies(self) -> None:
+        """Read what has come while the application was busy; called by the keeper's thread."""
+        if self.store.waiting:
+            with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
+                self.store.receive()
 
 
 def _nothing(_result: object) -> None:

@@ -7,12 +7,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..contrib.celery import WATCH
+from ..errors import BrokerUnavailable
 from .consuming import Consuming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _DELIVERED_A_TICK = 100
+_ACKED_AT_ONCE = 200
 
 
 class EventLoop(Consuming):
@@ -45,6 +47,9 @@ class EventLoop(Consuming):
         ):
             loop.add_reader(fd, callback)
             self._fds.append(fd)
+        # The loop watches these very descriptors: after a failure Celery connects anew.
+        self.store.pin()
+        self.store.doorbell.pin()
         loop.on_tick.add(self.on_tick)
         self._timer = loop.call_repeatedly(self.session.keeper.period, self._on_timer)
 
@@ -73,6 +78,7 @@ class EventLoop(Consuming):
     def on_tick(self) -> None:
         """Send the acks of this tick, deliver what is there, ask for more, or wait for the bell."""
         self._loop_thread = threading.get_ident()
+        self._require_connection()
         keeper = self.session.keeper
         if WATCH.forks:
             if keeper.threaded:
@@ -97,14 +103,17 @@ class EventLoop(Consuming):
     def _on_reply(self) -> None:
         self.store.receive()
         self.do_deferred()
-        self.session.keeper.do_later(self.store)
+        if WATCH.forks:
+            self.session.keeper.do_later(self.store)
         self.raise_failure()
         self._deliver_some()
+        self.flush_acks()
 
     def _on_bell(self) -> None:
         self.heed_bell()
 
     def _on_timer(self) -> None:
+        self._require_connection()
         self.store.check()
         self.store.doorbell.check()
         keeper = self.session.keeper
@@ -112,6 +121,10 @@ class EventLoop(Consuming):
             keeper.tick(self.store)
             if not self.store.waiting:
                 keeper.do_later(self.store)
+
+    def _require_connection(self) -> None:
+        if not self.store.alive:
+            raise BrokerUnavailable("the connection to the broker was lost")
 
     def wake_loop(self) -> None:
         """Make the loop turn if another thread has read what was meant for it."""
@@ -124,6 +137,8 @@ class EventLoop(Consuming):
         """Keep acks for the end of this tick; False where no tick is sure to follow."""
         if (
             self._loop is None
+            # Where tasks run in the loop (solo) its tick lasts as long as they do.
+            or not WATCH.forks
             or self._loop_thread != threading.get_ident()
             or all(item.no_ack for item in self.subscriptions)
         ):
@@ -133,10 +148,14 @@ class EventLoop(Consuming):
 
     def flush_acks(self) -> None:
         """Send the acks of this tick: one command for each queue."""
-        acks, self._acks = self._acks, {}
-        for queue, tags in acks.items():
-            for start in range(0, len(tags), 200):
-                self.session.ack(self.store, queue, tags[start : start + 200])
+        while self._acks:
+            queue, tags = self._acks.popitem()
+            for start in range(0, len(tags), _ACKED_AT_ONCE):
+                try:
+                    self.session.ack(self.store, queue, tags[start : start + _ACKED_AT_ONCE])
+                except BrokerUnavailable:  # noqa: PERF203 - once for hundreds of acks
+                    self.session.ack_later(queue, tags[start:])
+                    raise
 
     def keep_leases(self, loop_ends: bool = False) -> None:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""

@@ -27,6 +27,7 @@ _MOST_PRIORITY = 255
 _TRANSIENT = 1
 _LONGEST_MS = 10 * 366 * 86_400_000
 _TRIES = 5
+_MOST_REMEMBERED = 1024
 
 
 class Publishing:
@@ -72,6 +73,7 @@ class Publishing:
         if not exchange:
             items = self._items((routing_key,), tag, envelope, rank, timing, "", b"")
             if self.options.confirm == "none":
+                self._before_posting()
                 self.store.post_publish(items, self._posted)
             else:
                 self._created(items, self.store.publish(items))
@@ -125,6 +127,8 @@ class Publishing:
         if self.routes.cached(exchange).type == "fanout":
             return  # a broadcast that nobody listens to is nothing unusual
         if (exchange, routing_key) not in self.transport.unroutable:
+            if len(self.transport.unroutable) > _MOST_REMEMBERED:
+                self.transport.unroutable.clear()
             self.transport.unroutable.add((exchange, routing_key))
             logger.warning(
                 "no queue is bound to exchange %r for routing key %r: such messages are "
@@ -153,10 +157,13 @@ class Publishing:
     def _post(
         self, exchange: str, routing_key: str, envelope: bytes, rank: int, timing: tuple[int, int]
     ) -> None:
+        self._before_posting()
+        self._post_except((), exchange, routing_key, envelope, rank, timing)
+
+    def _before_posting(self) -> None:
         self.store.receive()
         self.store.check()
         self.transport.do_deferred()
-        self._post_except((), exchange, routing_key, envelope, rank, timing)
 
     def _post_except(
         self,
@@ -169,7 +176,17 @@ class Publishing:
     ) -> None:
         route = self.routes.cached(exchange)
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
-        if not queues:
+
+        def send_the_rest(reached: tuple[str, ...]) -> None:
+            self.routes.refresh(exchange)
+            self._post_except(reached, exchange, routing_key, envelope, rank, timing)
+
+        def on_version(version: bytes | ReliqError | None) -> None:
+            if version != route.version and not isinstance(version, ReliqError):
+                self.transport.deferred.append(partial(send_the_rest, done))
+
+        if not queues:  # nobody listens, as far as we know
+            self.store.post_bindings_version(exchange, on_version)
             return
         items = self._items(queues, None, envelope, rank, timing, exchange, route.version or b"")
 
@@ -179,10 +196,6 @@ class Publishing:
             elif STALE in outcomes:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
                 self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
-
-        def send_the_rest(reached: tuple[str, ...]) -> None:
-            self.routes.refresh(exchange)
-            self._post_except(reached, exchange, routing_key, envelope, rank, timing)
 
         self.store.post_publish(items, on_result)
 

@@ -19,7 +19,13 @@ class QoS(virtual.QoS):
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self.delivered: dict[str, Message] = {}
-        self.buffered = 0
+
+    @property
+    def buffered(self) -> int:
+        """How many messages are reserved for the channel and not delivered yet."""
+        return sum(
+            len(item.buffer) for item in self.channel.subscriptions.values() if not item.no_ack
+        )
 
     def can_consume(self) -> bool:
         """Whether one more message may be delivered. Celery may replace this method."""

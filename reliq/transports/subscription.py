@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,11 @@ class Subscription:
         self.no_ack = no_ack
         self.callback = callback
         self.buffer: deque[Delivery] = deque()
+        session = channel.session
+        self._dropped = weakref.finalize(
+            self, session.subscription_dropped, queue, no_ack, self.buffer
+        )
+        self._dropped.atexit = False
         self.in_flight = False
         self.asked_at = 0.0
         self.due_at: float | None = None
@@ -71,23 +77,21 @@ class Subscription:
             self.due_at = monotonic() + reservation.next_due_ms / 1000
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
-        if not self.no_ack:
-            self.channel.qos_.buffered += len(reservation.deliveries)
 
     def deliver(self) -> None:
         """Hand one buffered message to the application; what it raises is the caller's."""
         delivery = self.buffer.popleft()
-        if not self.no_ack:
-            self.channel.qos_.buffered -= 1
         message = self.channel.open_delivery(delivery, self.no_ack)
         if message is not None:
             self.callback(message)
+
+    def ended(self) -> None:
+        """Note that it was cancelled in order."""
+        self._dropped.detach()
 
     def take_back(self, most: int | None = None) -> list[Delivery]:
         """Take out what was not delivered, the last reserved first; *most* of it."""
         taken: list[Delivery] = []
         while self.buffer and (most is None or len(taken) < most):
             taken.append(self.buffer.pop())
-        if not self.no_ack:
-            self.channel.qos_.buffered -= len(taken)
         return taken

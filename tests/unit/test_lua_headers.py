@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
+import hiredis
 import pytest
 
 from reliq.engines.redis import keys, scripts
@@ -163,7 +164,7 @@ def test_every_file_is_loaded():
     assert loaded == set(SCRIPTS)
 
 
-class Sent(Exception):  # noqa: N818 - not an error: it carries what would be written
+class Sent(Exception):
     """Ends a call at the moment it would write to the socket."""
 
 
@@ -172,6 +173,11 @@ class RecordingWire(Wire):
 
     def post(self, command, on_reply=None, script=None, patience_s=0.0):
         """Raise what would be posted."""
+        raise Sent(command, script)
+
+    def post_packed(self, data, command, on_reply=None, script=None, patience_s=0.0):
+        """Raise what would be posted; what was packed by hand is what hiredis packs."""
+        assert data == hiredis.pack_command(command)
         raise Sent(command, script)
 
     def exchange(self, commands):

@@ -61,6 +61,10 @@ class RedisDoorbell:
         """Return the descriptor that becomes readable when the bell rings."""
         return self._wire.fileno()
 
+    def pin(self) -> None:
+        """Never open the connection anew: an event loop watches it."""
+        self._wire.pin()
+
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Send the BLPOP, unless one is under way; raises BrokerUnavailable."""
         if self.listening:
@@ -93,16 +97,21 @@ class RedisDoorbell:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the bell, :meth:`wake` or *timeout_s*; True when it rang."""
-        if not self.receive():
-            reader = self._open_waiter()
-            poller = select.poll()
-            poller.register(reader, select.POLLIN)
+        listening = self.listening
+        if listening and self.receive():
+            return True
+        reader = self._open_waiter()
+        poller = select.poll()
+        poller.register(reader, select.POLLIN)
+        if listening:
             poller.register(self._wire.fileno(), select.POLLIN)
-            for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000):
-                if fd == reader:
-                    with suppress(BlockingIOError):
-                        os.read(reader, 4096)
-            self._wire.check()
+        for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000):
+            if fd == reader:
+                with suppress(BlockingIOError):
+                    os.read(reader, 4096)
+        if not listening:
+            return False
+        self._wire.check()
         return self.receive()
 
     def wake(self) -> None:

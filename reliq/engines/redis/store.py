@@ -6,6 +6,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import hiredis
+
 from ...errors import BrokerRefused, ReliqError
 from ...store import (
     DeadLetter,
@@ -37,6 +39,7 @@ T = TypeVar("T")
 
 _PUBLISHER_KEPT_MS = 86_400_000
 _KEPT_SAID_EVERY_S = 3600.0
+_MOST_REMEMBERED = 4096
 # A script handles at most so many messages a call, so that it takes well under 5 ms.
 _BATCH = 200
 _DECLARED = ("missing", "existed", "created", "differs")
@@ -76,7 +79,7 @@ class RedisStore:
         self._wire = Wire(address, options, name)
         self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
         # The one command that is sent for each message: its constant part, by queue.
-        self._ack_commands: dict[str, Command] = {}
+        self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._kept: dict[str, float] = {}
         self._kept_epoch = 0
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
@@ -113,6 +116,10 @@ class RedisStore:
     def fileno(self) -> int:
         """Return the descriptor to watch for replies."""
         return self._wire.fileno()
+
+    def pin(self) -> None:
+        """Never open the command socket anew: an event loop watches it."""
+        self._wire.pin()
 
     def receive(self) -> None:
         """Read replies that have come, without waiting."""
@@ -177,14 +184,23 @@ class RedisStore:
             self._kept, self._kept_epoch = {}, self._wire.dials
         if now - self._kept.get(queue, -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
             return 0
-        self._kept[queue] = now
+        self._kept.pop(queue, None)
         return _PUBLISHER_KEPT_MS
+
+    def _note_kept(self, publications: Sequence[Publication], outcomes: Sequence[int]) -> None:
+        for item, outcome in zip(publications, outcomes, strict=True):
+            if outcome > 0 and item.number and item.queue not in self._kept:
+                if len(self._kept) > _MOST_REMEMBERED:
+                    self._kept.clear()
+                self._kept[item.queue] = monotonic()
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
         """Store *publications*, each atomically, all in one round trip."""
-        return self._wire.exchange(
+        outcomes = self._wire.exchange(
             [(self._publish_command(item), scripts.PUBLISH) for item in publications]
         )
+        self._note_kept(publications, outcomes)
+        return outcomes
 
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
@@ -200,6 +216,10 @@ class RedisStore:
 
         for item in publications:
             self._wire.post(self._publish_command(item), on_reply, scripts.PUBLISH)
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
+        self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
 
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*."""
@@ -269,8 +289,19 @@ class RedisStore:
                 k.dead,
                 k.dead_info,
             )
-            command = self._ack_commands[queue] = ("EVALSHA", scripts.ACK.sha, len(names), *names)
-        self._wire.post((*command, *tags), on_result, scripts.ACK)
+            if len(self._ack_commands) > _MOST_REMEMBERED:
+                self._ack_commands.clear()
+            constant: Command = ("EVALSHA", scripts.ACK.sha, len(names), *names)
+            _, _, packed = hiredis.pack_command(constant).partition(b"\r\n")
+            command = self._ack_commands[queue] = (constant, packed)
+        constant, packed = command
+        full = (*constant, *tags)
+        data = b"*%d\r\n%b%b" % (
+            len(full),
+            packed,
+            b"".join([b"$%d\r\n%b\r\n" % (len(tag), tag.encode()) for tag in tags]),
+        )
+        self._wire.post_packed(data, full, on_result, scripts.ACK)
 
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
         """Give messages back to their old place; return the tags that were refused."""
@@ -360,7 +391,7 @@ class RedisStore:
         self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, _then(parse, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases held by consumers whose id begins with *consumer*."""
+        """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
         names = (self._keys(queue).unacked,)
         found: set[Lease] = set()
         cursor = "0"
@@ -483,6 +514,9 @@ class RedisStore:
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
         key = keys.exchanges(self._prefix)
+        known = self._wire.call(("HGET", key, exchange))
+        if known is not None:  # so that a worker can start when memory is full
+            return bytes(known)
         _, stored = self._wire.exchange(
             [(("HSETNX", key, exchange, declaration), None), (("HGET", key, exchange), None)]
         )

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from ssl import SSLWantReadError
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from ssl import SSLWantReadError, SSLWantWriteError
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,6 +75,7 @@ class Wire:
         self._used = 0.0
         self._timeout_s: float | None = -1.0
         self._closed = False
+        self._pinned = False
 
     # -- state
 
@@ -95,6 +96,10 @@ class Wire:
         if sock is None:
             raise BrokerUnavailable(f"{self.address}: the connection was closed")
         return sock.fileno()
+
+    def pin(self) -> None:
+        """Never dial again: an event loop watches this very descriptor."""
+        self._pinned = True
 
     def connect(self) -> None:
         """Dial unless connected; raises BrokerUnavailable."""
@@ -131,14 +136,26 @@ class Wire:
         Raises BrokerUnavailable when it could not be written; *on_reply* is then
         not called by this call, but may have been with the same error.
         """
+        self.post_packed(hiredis.pack_command(command), command, on_reply, script, patience_s)
+
+    def post_packed(
+        self,
+        data: bytes,
+        command: Command,
+        on_reply: OnReply = ignore,
+        script: Script | None = None,
+        patience_s: float = 0.0,
+    ) -> None:
+        """Write *data*, which is *command* packed; otherwise as :meth:`post`."""
         self._leave_parent()
         with self._lock:
             self._ready()
             if not self._pending:
                 self._since = monotonic()
             self._patience_s = patience_s
-            self._pending.append((on_reply, script, command))
-            self._write(hiredis.pack_command(command))
+            with self._all_or_nothing():
+                self._pending.append((on_reply, script, command))
+                self._send(data)
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
@@ -154,12 +171,14 @@ class Wire:
         with self._lock:
             self._ready()
             self._patience_s = 0.0
-            for command, script in commands:
-                self._pending.append((replies.append, script, command))
-            self._since = monotonic()
-            self._write(b"".join([hiredis.pack_command(command) for command, _ in commands]))
-            while len(replies) < len(commands):
-                self._read(self._remaining())
+            data = b"".join([hiredis.pack_command(command) for command, _ in commands])
+            with self._all_or_nothing():
+                for command, script in commands:
+                    self._pending.append((replies.append, script, command))
+                self._since = monotonic()
+                self._write(data)
+                while len(replies) < len(commands):
+                    self._read()
         for reply in replies:
             if isinstance(reply, ReliqError):
                 raise reply
@@ -190,9 +209,9 @@ class Wire:
     def settle(self) -> None:
         """Wait until every posted command has its reply; raises BrokerUnavailable."""
         self._leave_parent()
-        with self._lock:
+        with self._lock, self._all_or_nothing():
             while self._pending:
-                self._read(self._remaining())
+                self._read()
 
     # -- inside, under the lock
 
@@ -222,7 +241,7 @@ class Wire:
                 self._dial()
 
     def _dial(self) -> None:
-        if self._closed:
+        if self._closed or self._pinned:
             raise BrokerUnavailable(f"{self.address}: this connection was closed")
         connection = dial(self.address, self.options, self.name)
         self._connection, self._sock = connection, socket_of(connection)
@@ -246,6 +265,25 @@ class Wire:
             raise error from exc
         self._used = monotonic()
 
+    def _send(self, data: bytes) -> None:
+        """Write without the poll that a socket with a timeout makes first."""
+        sock = self._sock
+        if sock is not None:
+            try:
+                if self._timeout_s != 0.0:
+                    self._set_timeout(sock, 0.0)
+                sent = sock.send(data)
+            except (BlockingIOError, SSLWantWriteError, SSLWantReadError):
+                sent = 0
+            except OSError:
+                sent = 0  # the write below fails in the same way, and says how
+            else:
+                self._used = monotonic()
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._write(data)
+
     def _set_timeout(self, sock: socket.socket, timeout_s: float | None) -> None:
         sock.settimeout(timeout_s)  # a system call, so only when it changes
         self._timeout_s = timeout_s
@@ -265,9 +303,28 @@ class Wire:
         self._fail(error)
         raise error
 
-    def _read(self, timeout_s: float) -> None:
-        if not self._read_some(timeout_s) and self._sock is not None:
+    def _read(self) -> None:
+        # The whole timeout first: it is the same number each time, and setting
+        # another one is a system call.
+        if not self._read_some(self.options.socket_timeout) and self._sock is not None:
+            self._read_some(min(self._remaining(), self.options.socket_timeout))
             self._remaining()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Give the connection up if something else interrupts a command half way.
+
+        A task's time limit, gevent.Timeout or Ctrl-C may come between noting a
+        command and reading its reply: every later reply would be taken for the
+        wrong command.
+        """
+        try:
+            yield
+        except ReliqError:
+            raise
+        except BaseException:
+            self._fail(BrokerUnavailable(f"{self.address}: a command was interrupted"))
+            raise
 
     def _read_some(self, timeout_s: float | None) -> bool:
         sock = self._sock

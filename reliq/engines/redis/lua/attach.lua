@@ -25,6 +25,8 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local consumer, subscriptions = ARGV[1], tonumber(ARGV[2])
 
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', consumers, '')
 if subscriptions > 0 then
   redis.call('HSET', consumers, consumer, subscriptions)
   return 1

@@ -10,6 +10,8 @@
 local bindings = KEYS[1]
 local bound = ARGV[1] == '1'
 
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', bindings, '')
 local changed = 0
 for i = 2, #ARGV do
   if bound then

@@ -15,6 +15,9 @@
 local meta, ready, delayed, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local passive, arguments = ARGV[1] == '1', ARGV[2]
 
+-- A first write that does not grow: a worker must be able to start, and drain its
+-- queues, when memory is full.
+redis.call('HDEL', meta, '')
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stored = redis.call('HMGET', meta, 'exists', 'arguments')

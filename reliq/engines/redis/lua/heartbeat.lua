@@ -15,10 +15,17 @@ local id, ttl = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('ZREM', consumers, '')
 redis.call('HSET', consumer, unpack(ARGV, 3))
 redis.call('PEXPIRE', consumer, ttl)
 redis.call('ZADD', consumers, now, id)
 -- Those who stopped long ago and did not say goodbye.
 redis.call('PEXPIRE', consumers, 10 * ttl)
 redis.call('ZREMRANGEBYSCORE', consumers, '-inf', now - 10 * ttl)
-return redis.call('ZRANGEBYSCORE', queues, 1, now, 'LIMIT', 0, 20)
+local due = redis.call('ZRANGEBYSCORE', queues, 1, now, 'LIMIT', 0, 20)
+for _, queue in ipairs(due) do
+  -- Whoever looks says when to look again; until then others have their turn.
+  redis.call('ZADD', queues, 'XX', now + ttl, queue)
+end
+return due

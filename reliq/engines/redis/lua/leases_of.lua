@@ -2,7 +2,7 @@
 --
 -- KEYS[1] unacked (HASH)
 --
--- ARGV[1] consumer (id, or the beginning of one)
+-- ARGV[1] consumer (id; one that ends with a slash stands for all that begin so)
 -- ARGV[2] cursor (0 to begin)
 -- ARGV[3] count (entries looked at, about)
 --
@@ -12,10 +12,12 @@ local unacked = KEYS[1]
 local consumer, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
 local page = redis.call('HSCAN', unacked, cursor, 'COUNT', count)
+local beginning = string.sub(consumer, -1) == '/'
 local result = {page[1]}
 for i = 1, #page[2], 2 do
   local token, owner = string.match(page[2][i + 1], '^(%d+)|[^|]*|[^|]*|(.*)$')
-  if owner and string.sub(owner, 1, #consumer) == consumer then
+  if owner == consumer
+    or (owner and beginning and string.sub(owner, 1, #consumer) == consumer) then
     result[#result + 1] = page[2][i]
     result[#result + 1] = token
   end

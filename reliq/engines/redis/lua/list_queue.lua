@@ -10,6 +10,8 @@
 local queues = KEYS[1]
 local queue, check = ARGV[1], tonumber(ARGV[2])
 
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('ZREM', queues, '')
 if check > 0 then
   local clock = redis.call('TIME')
   redis.call('ZADD', queues, clock[1] * 1000 + math.floor(clock[2] / 1000) + check, queue)

@@ -14,7 +14,7 @@
 -- ARGV[2] envelope (bytes)
 -- ARGV[3] rank (0-255, lowest is served first)
 -- ARGV[4] number (publish number of this publisher in this queue; 0: not numbered)
--- ARGV[5] low (every number below it is settled and is forgotten)
+-- ARGV[5] low (every number below it is settled and is forgotten; 0: not this time)
 -- ARGV[6] delay (ms; 0: none)
 -- ARGV[7] ttl (ms; -1: none)
 -- ARGV[8] must_exist (1: refuse a queue that was never declared; 0: create it)
@@ -45,15 +45,14 @@ if number ~= '0' then
   if redis.call('ZADD', publisher, 'NX', number, number) == 0 then
     return 0
   end
-  -- Forgetting what is settled costs a command: now and then is often enough.
-  if number % 16 == 0 then
+  if low ~= '0' then
     redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
   end
-  if keep > 0 then
+  if queue[4] then
     -- A queue that expires needs to remember its publishers no longer than it lives.
-    if queue[4] then
-      keep = math.min(keep, math.max(tonumber(queue[4]), 60000))
-    end
+    keep = math.max(tonumber(queue[4]), 60000)
+  end
+  if keep > 0 then
     redis.call('PEXPIRE', publisher, keep)
   end
 end

@@ -55,14 +55,16 @@ def test_disabled_prefetch_takes_only_what_can_run(site, pool):
 def test_autoscale_grows_and_shrinks(site):
     """A worker with autoscale 3,1 runs three tasks at once and goes back to one process."""
     config = {**LATE, **ONE_AHEAD}
-    worker = site.worker(config=config, arguments=["--autoscale", "3,1"])
+    options = {"env": {"AUTOSCALE_KEEPALIVE": "1"}, "arguments": ["--autoscale", "3,1"]}
+    worker = site.worker(config=config, **options)
     ids = [site.send("record", 2.0).id for _ in range(3)]
     starts = [site.journal.wait_started(task_id) for task_id in ids]
     wait_until(lambda: site.journal.finished().total() == 3, what="three tasks")
     ends = [site.journal.entries("finished", task_id)[0].at for task_id in ids]
     assert max(start.at for start in starts) < min(ends)
     assert len({start.pid for start in starts}) == 3
-    assert "Scaling up" in worker.log()
+    worker.wait_log("Scaling up")
+    worker.wait_log("Scaling down")
     site.settled()
 
 

@@ -93,9 +93,13 @@ class EventLoop(Consuming):
             self.wait_for_bell()
 
     def _deliver_some(self) -> None:
-        for _ in range(_DELIVERED_A_TICK):
+        # A task may run inside the delivery (solo): then signals and timers have their
+        # turn after each one.
+        for _ in range(_DELIVERED_A_TICK if WATCH.forks else 1):
             if not self.deliver_one():
                 return
+        if not any(item.can_deliver() for item in self.subscriptions):
+            return
         loop = self._loop
         if loop is not None:
             loop.call_soon(_come_back)  # the rest in the next tick, after timers had their turn

@@ -82,6 +82,9 @@ class RedisStore:
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._kept: dict[str, float] = {}
         self._kept_epoch = 0
+        limit = options.delivery_limit
+        # Twice failed, or once less than the limit if that is sooner.
+        self._suspected = 0 if limit is None else max(1, min(2, limit - 1))
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
 
     def _keys(self, queue: str) -> QueueKeys:
@@ -248,7 +251,7 @@ class RedisStore:
             k.stats,
             k.meta,
         )
-        return names, (min(n, _BATCH), lease_ms, self.consumer, 1 if no_ack else 0)
+        return names, (min(n, _BATCH), lease_ms, self.consumer, 1 if no_ack else 0, self._suspected)
 
     @staticmethod
     def _reservation(queue: str, reply: Reply) -> Reservation:

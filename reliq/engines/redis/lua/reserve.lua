@@ -15,6 +15,10 @@
 -- ARGV[2] lease (ms)
 -- ARGV[3] consumer (id)
 -- ARGV[4] no_ack (1: the messages are finished as they are taken)
+-- ARGV[5] suspected (failed deliveries that make a message a suspect; 0: none does)
+--
+-- Suspects run alone: a consumer gets one at a time, and while it holds it the mark
+-- "suspect:<consumer>" in meta names it, so that its death is blamed on it alone.
 --
 -- Returns {ms until the next delayed message is due or -1, lease in ms,
 --   1 when messages are left ready, first token, tags, envelopes, counts}
@@ -23,10 +27,12 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, bell, stats, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local suspected = tonumber(ARGV[5])
+local mark = 'suspect:' .. consumer
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local flags = redis.call('HMGET', meta, 'paused', 'lease', 'expires')
+local flags = redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark)
 if flags[2] then
   lease = tonumber(flags[2])
 end
@@ -65,6 +71,48 @@ end
 local tags, envelopes, counts, token = {}, {}, {}, 0
 if n > 0 and not flags[1] then
   local popped = redis.call('ZPOPMIN', ready, n)
+  if suspected > 0 and #popped > 0 and redis.call('EXISTS', deliveries) == 1 then
+    local suspect = flags[4]
+    if suspect then
+      local record = redis.call('HGET', unacked, suspect)
+      if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= consumer then
+        redis.call('HDEL', meta, mark)
+        suspect = nil
+      end
+    end
+    local taken, back, rounds = {}, {}, 0
+    while #popped > 0 do
+      local asked = {}
+      for i = 1, #popped, 2 do
+        asked[#asked + 1] = popped[i]
+      end
+      local failed = redis.call('HMGET', deliveries, unpack(asked))
+      for i, tag in ipairs(asked) do
+        if tonumber(failed[i] or 0) < suspected then
+          taken[#taken + 1] = tag
+          taken[#taken + 1] = popped[2 * i]
+        elseif not suspect then
+          suspect = tag
+          redis.call('HSET', meta, mark, tag)
+          taken[#taken + 1] = tag
+          taken[#taken + 1] = popped[2 * i]
+        else
+          back[#back + 1] = popped[2 * i]
+          back[#back + 1] = tag
+        end
+      end
+      -- Look a little further for what may be taken beside it.
+      rounds = rounds + 1
+      popped = {}
+      if #taken < 2 * n and #back > 0 and rounds < 4 then
+        popped = redis.call('ZPOPMIN', ready, n - #taken / 2)
+      end
+    end
+    popped = taken
+    if #back > 0 then
+      redis.call('ZADD', ready, unpack(back))
+    end
+  end
   for i = 1, #popped, 2 do
     tags[#tags + 1] = popped[i]
   end

@@ -66,13 +66,19 @@ if #ended > 0 then
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
   local scored, counted, expires, died, infos, owners = {}, {}, {}, {}, {}, {}
+  local suspects = {}
   for i, tag in ipairs(ended) do
     local _, score, expire, owner = string.match(records[i], '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-    local count = tonumber(counts[i] or 0) + 1
+    if suspects[owner] == nil then
+      suspects[owner] = redis.call('HGET', meta, 'suspect:' .. owner)
+    end
+    -- A consumer that held a suspect failed because of it, not of what lay beside it.
+    local blamed = not suspects[owner] or suspects[owner] == tag
+    local count = tonumber(counts[i] or 0) + (blamed and 1 or 0)
     counted[#counted + 1] = tag
     counted[#counted + 1] = count
     owners[owner] = (owners[owner] or 0) + 1
-    if delivery_limit > 0 and count >= delivery_limit then
+    if blamed and delivery_limit > 0 and count >= delivery_limit then
       died[#died + 1] = now
       died[#died + 1] = tag
       infos[#infos + 1] = tag

@@ -101,7 +101,7 @@ def test_frozen_broker_does_not_stop_the_loop(all_pools):
         site.journal.wait("tick", pool)
     site.server.freeze()
     frozen_at = time.monotonic()
-    time.sleep(5)  # longer than a worker's heartbeat event, shorter than socket_timeout.
+    time.sleep(4)  # longer than a worker's heartbeat event, shorter than socket_timeout.
     thawed_at = time.monotonic()
     site.server.thaw()
     gaps = {}

@@ -24,9 +24,9 @@ def test_unlimited_prefetch_takes_all(site):
 def test_prefetch_of_one_takes_one_per_process(site):
     """With a prefetch multiplier of 1 and two processes two late-acked messages are held."""
     site.worker(concurrency=2, config={**LATE, **ONE_AHEAD})
-    ids = [site.send("record", 0.7).id for _ in range(8)]
+    ids = [site.send("record", 0.5).id for _ in range(6)]
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
-    site.wait_counts(unacked=2, ready=6, timeout_s=0.5)
+    site.wait_counts(unacked=2, ready=4, timeout_s=0.4)
     for task_id in ids:
         site.journal.wait_finished(task_id)
     assert max(site.journal.started().values()) == 1
@@ -38,11 +38,11 @@ def test_disabled_prefetch_takes_only_what_can_run(site, pool):
     """With worker_disable_prefetch nothing is reserved beyond the free processes."""
     config = {"task_acks_late": True, "worker_prefetch_multiplier": 4}
     worker = site.worker(pool=pool, concurrency=2, config=config, arguments=["--disable-prefetch"])
-    ids = [site.send("record", 0.8).id for _ in range(6)]
+    ids = [site.send("record", 0.6).id for _ in range(6)]
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
     stays_true(
         lambda: site.counts()["unacked"] <= 2 and site.counts()["ready"] == 4,
-        for_s=0.4,
+        for_s=0.3,
         what="four messages left for others",
     )
     for task_id in ids:

@@ -15,7 +15,7 @@ LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_mul
 @pytest.mark.parametrize("pool", POOLS)
 def test_warm_shutdown_finishes_and_gives_back(site, pool):
     """Running tasks finish and are acked, prefetched ones go back, nothing runs twice."""
-    ids = [site.send("record", 1.2).id for _ in range(10)]
+    ids = [site.send("record", 1.0).id for _ in range(10)]
     worker = site.worker(pool=pool, concurrency=2, config=LATE)
     running = 1 if pool == "solo" else 2
     wait_until(lambda: len(site.journal.started()) == running, what="running tasks")

@@ -80,12 +80,28 @@ def _restore(code: int, data: bytes) -> Any:
     raise EnvelopeError(f"extension type {code} is not known to this version")
 
 
+def _refuse_keys(value: Any) -> None:
+    """Raise TypeError for a map whose key would be a list when it is read: it could not be."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(key, (tuple, list, frozenset)):
+                raise TypeError(f"a {type(key).__name__} cannot be the key of a map")
+            if isinstance(inner, (dict, list, tuple)):
+                _refuse_keys(inner)
+    else:
+        for inner in value:
+            if isinstance(inner, (dict, list, tuple)):
+                _refuse_keys(inner)
+
+
 def pack(value: Any) -> bytes:
     """Return *value* as msgpack bytes.
 
     Raises MessageRefused where something in it has no representation.
     """
     try:
+        if isinstance(value, (dict, list, tuple)):
+            _refuse_keys(value)
         return cast("bytes", msgpack.packb(value, default=_extend, use_bin_type=True))
     except (TypeError, ValueError, OverflowError, RecursionError, struct.error) as exc:
         raise MessageRefused(

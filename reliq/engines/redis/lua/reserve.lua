@@ -116,13 +116,30 @@ if n > 0 and not flags[1] then
   for i = 1, #popped, 2 do
     tags[#tags + 1] = popped[i]
   end
+  local expires = {}
+  if #tags > 0 and redis.call('EXISTS', expiry) == 1 then
+    local scores = redis.call('ZMSCORE', expiry, unpack(tags))
+    redis.call('ZREM', expiry, unpack(tags))
+    -- The look above is bounded: an expired message may still have been among these.
+    local kept, kept_scores, gone = {}, {}, {}
+    for i, tag in ipairs(tags) do
+      if scores[i] and tonumber(scores[i]) <= now then
+        gone[#gone + 1] = tag
+      else
+        kept[#kept + 1] = tag
+        kept_scores[2 * #kept] = popped[2 * i]
+        expires[#kept] = scores[i]
+      end
+    end
+    if #gone > 0 then
+      redis.call('HDEL', messages, unpack(gone))
+      redis.call('HDEL', deliveries, unpack(gone))
+      redis.call('HINCRBY', stats, 'expired', #gone)
+    end
+    tags, popped = kept, kept_scores
+  end
   if #tags > 0 then
     envelopes = redis.call('HMGET', messages, unpack(tags))
-    local expires = {}
-    if redis.call('EXISTS', expiry) == 1 then
-      expires = redis.call('ZMSCORE', expiry, unpack(tags))
-      redis.call('ZREM', expiry, unpack(tags))
-    end
     if redis.call('EXISTS', deliveries) == 1 then
       counts = redis.call('HMGET', deliveries, unpack(tags))
     end

@@ -41,7 +41,7 @@ class Options:
         does; the default) or ``descending`` (AMQP's order).
     confirm: ``accepted`` (the default): a publish returns when the broker has
         stored the message. ``none``: when it is written to the socket.
-    unroutable: ``drop`` (the default, counted and logged once) or ``error``.
+    unroutable: ``drop`` (the default, logged once) or ``error``.
     global_keyprefix: goes before every key. Defaults to "".
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
         connection. Default to 10 and 5.

@@ -1,0 +1,100 @@
+import pytest
+
+from reliq.envelope import unpack
+from reliq.errors import ConfigurationError
+from reliq.transports.arguments import queue_arguments
+
+
+def test_no_arguments():
+    """A plain queue has none, and scripts need none."""
+    expected = queue_arguments("q", False, None)
+    assert {} == expected[1]
+    assert expected == queue_arguments("q", False, {})
+
+
+def test_arguments_become_what_scripts_need():
+    """Each known argument under the name that the scripts read, as text."""
+    arguments = {
+        "x-expires": 60_000,
+        "x-message-ttl": 0,
+        "x-max-priority": 255,
+        "x-visibility-timeout": 100,
+    }
+    declaration, meta = queue_arguments("q", True, arguments)
+    expected = {
+        "auto_delete": "1",
+        "expires": "60000",
+        "message_ttl": "0",
+        "max_priority": "255",
+        "lease": "100",
+    }
+    assert expected == meta
+    assert {"auto_delete": True, **arguments} == unpack(declaration)
+
+
+def test_the_order_of_arguments_does_not_matter():
+    """The same declaration is the same bytes: they are compared."""
+    one = {"x-expires": 1000, "x-message-ttl": 5}
+    other = {"x-message-ttl": 5, "x-expires": 1000}
+    assert queue_arguments("q", False, one) == queue_arguments("q", False, other)
+
+
+def test_different_arguments_are_different_bytes():
+    """Every argument and auto_delete count."""
+    declarations = {
+        queue_arguments("q", auto_delete, arguments)[0]
+        for auto_delete in (False, True)
+        for arguments in ({}, {"x-expires": 1}, {"x-expires": 2}, {"x-message-ttl": 1})
+    }
+    assert 8 == len(declarations)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-queue-type": "quorum"},
+        {"x-queue-mode": "lazy"},
+        {"x-expires": None},
+        {"ha-policy": "all"},
+    ],
+)
+def test_what_means_nothing_here_is_passed_over(arguments):
+    """RabbitMQ's ways to keep a queue, arguments without a value, other vendors' names."""
+    assert queue_arguments("q", False, None) == queue_arguments("q", False, arguments)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-expires", 0),
+        ("x-expires", -1),
+        ("x-expires", 1.5),
+        ("x-expires", "1000"),
+        ("x-expires", True),
+        ("x-expires", 10**15),
+        ("x-message-ttl", -1),
+        ("x-message-ttl", b"5"),
+        ("x-max-priority", 256),
+        ("x-max-priority", -1),
+        ("x-visibility-timeout", 99),
+        ("x-visibility-timeout", []),
+    ],
+)
+def test_a_wrong_value_is_refused(argument, value):
+    """The error names the queue, the argument and the value."""
+    with pytest.raises(ConfigurationError) as caught:
+        queue_arguments("orders", False, {argument: value})
+    for part in ("'orders'", argument, "a whole number", repr(value)):
+        assert part in str(caught.value)
+
+
+def test_a_misspelt_argument_is_refused():
+    """With the nearest known one; it would be without effect otherwise."""
+    with pytest.raises(ConfigurationError, match=r"'orders'.*x-expire'.*did you mean x-expires"):
+        queue_arguments("orders", False, {"x-expire": 5})
+
+
+def test_an_unknown_argument_is_refused():
+    """Far from all known ones, all of them are named."""
+    with pytest.raises(ConfigurationError, match=r"known: .*x-expires.*x-visibility-timeout"):
+        queue_arguments("orders", False, {"x-zzz": 5})

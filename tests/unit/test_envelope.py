@@ -1,0 +1,278 @@
+import math
+from collections import OrderedDict
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum
+from uuid import UUID, uuid4
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reliq.envelope import VERSION, Envelope, EnvelopeError, decode, encode, pack, unpack
+from reliq.errors import MessageRefused
+from reliq.publisher import Publisher
+
+ZONES = st.none() | st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m)))
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(10**60), 10**60),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
+    st.datetimes(timezones=ZONES),
+    st.dates(),
+    st.times(timezones=ZONES),
+    st.uuids(),
+    st.decimals(allow_nan=False),
+)
+KEYS = st.text() | st.integers() | st.none() | st.booleans() | st.binary() | st.uuids()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+TEXTS = st.none() | st.text()
+ENVELOPES = st.builds(
+    Envelope,
+    body=st.binary() | st.text(),
+    content_type=TEXTS,
+    content_encoding=TEXTS,
+    headers=st.dictionaries(st.text(), VALUES, max_size=5),
+    properties=st.dictionaries(st.text(), VALUES, max_size=5),
+    exchange=st.text(),
+    routing_key=st.text(),
+)
+
+
+def envelope(**changes):
+    """Return an envelope with nothing in it but *changes*."""
+    return Envelope(b"", None, None, {}, {}, "", "")._replace(**changes)
+
+
+def there_and_back(value):
+    """Return what a header comes back as."""
+    return decode(encode(envelope(headers={"h": value}))).headers["h"]
+
+
+@given(ENVELOPES)
+def test_an_envelope_comes_back(sent):
+    """Body, headers and properties of any nesting are what they were, types included."""
+    received = decode(encode(sent))
+    assert sent == received
+    assert [type(field) for field in sent] == [type(field) for field in received]
+
+
+@given(SCALARS)
+def test_a_value_keeps_its_type(value):
+    """A datetime is no text, a big integer no float, bytes no text."""
+    assert (type(value), value) == (type(there_and_back(value)), there_and_back(value))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [2**63, 2**64, -(2**63) - 1, 10**4000, -(10**4000)],
+    ids=["2**63", "2**64", "-2**63-1", "10**4000", "-10**4000"],
+)
+def test_big_integers_come_back(number):
+    """Also those that msgpack has no room for."""
+    assert number == there_and_back(number)
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "sNaN", "1E+999", "0.10"])
+def test_decimals_come_back_as_they_were(text):
+    """Digit by digit, the special ones too."""
+    assert text == str(there_and_back(Decimal(text)))
+
+
+def test_not_a_number_comes_back():
+    """NaN is a float like others."""
+    assert math.isnan(there_and_back(math.nan))
+
+
+def test_the_offset_of_a_time_is_kept():
+    """An aware datetime comes back aware, with its offset, to the microsecond."""
+    zone = timezone(-timedelta(hours=3, minutes=30))
+    sent = datetime(2024, 2, 29, 23, 59, 59, 999_999, zone)
+    assert sent.isoformat() == there_and_back(sent).isoformat()
+    assert (date, time) == tuple(map(type, there_and_back([date(1, 1, 1), time(0)])))
+
+
+def test_containers_become_lists_and_dicts():
+    """As in JSON: a tuple and a set are lists on the other side."""
+    assert [1, [2, 3]] == there_and_back((1, (2, 3)))
+    assert [1] == there_and_back({1}) == there_and_back(frozenset({1}))
+    assert {"a": [1]} == there_and_back(OrderedDict(a=(1,)))
+
+
+class Colour(IntEnum):
+    """An integer with a name."""
+
+    RED = 1
+
+
+def test_subclasses_become_their_base():
+    """Our own tags, lazy translations and enumerations are stored as what they derive from."""
+    tag = Publisher().tag(5)
+    assert (str, str(tag)) == (type(there_and_back(tag)), there_and_back(tag))
+    assert 1 == there_and_back(Colour.RED)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), "\ud800", 1j, len, range(3), timedelta(1), 10**5000],
+    ids=["object", "surrogate", "complex", "function", "range", "timedelta", "10**5000"],
+)
+def test_what_cannot_be_stored_is_refused(value):
+    """Before anything is stored, with an error that says what can."""
+    with pytest.raises(MessageRefused, match=r"cannot be stored.*datetime"):
+        encode(envelope(headers={"h": [value]}))
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    """When it is sent, not when it is read."""
+    value = []
+    for _ in range(2000):
+        value = [value]
+    with pytest.raises(MessageRefused):
+        encode(envelope(headers={"h": value}))
+
+
+def test_what_contains_itself_is_refused():
+    """An endless value has no end to store."""
+    value = []
+    value.append(value)
+    with pytest.raises(MessageRefused):
+        encode(envelope(headers={"h": value}))
+
+
+@pytest.mark.parametrize("depth", [100, 500])
+def test_what_is_accepted_can_be_read(depth):
+    """A value as deep as may be sent can be received."""
+    value = []
+    for _ in range(depth):
+        value = [value]
+    assert value == there_and_back(value)
+
+
+@pytest.mark.parametrize("key", [(1, 2), frozenset({1}), ()])
+def test_a_key_that_cannot_be_read_is_refused(key):
+    """A mapping comes back or is refused; it is not found unreadable by the consumer."""
+    try:
+        data = encode(envelope(headers={"h": {key: 1}}))
+    except MessageRefused:
+        return
+    decode(data)
+
+
+# -- what is not an envelope
+
+
+def read_or_refuse(data):
+    """Fail when *data* is neither read nor refused with a reason."""
+    try:
+        decode(data)
+    except EnvelopeError as exc:
+        reason = str(exc)
+    else:
+        reason = "none: it was read"
+    assert reason
+
+
+@given(st.binary())
+@settings(max_examples=300)
+def test_any_bytes_are_read_or_refused(data):
+    """Garbage is an EnvelopeError, nothing else."""
+    read_or_refuse(data)
+
+
+@given(ENVELOPES)
+@settings(max_examples=30)
+def test_a_truncated_envelope_is_refused(sent):
+    """Wherever it is cut."""
+    data = encode(sent)
+    for length in range(len(data)):
+        with pytest.raises(EnvelopeError):
+            decode(data[:length])
+
+
+@given(ENVELOPES, st.data())
+@settings(max_examples=300)
+def test_a_damaged_envelope_is_read_or_refused(sent, data):
+    """A byte that was changed, put in or taken out is an EnvelopeError at worst."""
+    stored = bytearray(encode(sent))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(stored) - 1))
+        stored[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+        if not stored:
+            break
+    read_or_refuse(bytes(stored))
+
+
+@given(st.integers(-128, 127), st.binary(max_size=20))
+def test_any_extension_is_read_or_refused(code, payload):
+    """A value of a type that is not ours, or is not what its type says, is an EnvelopeError."""
+    fields = [VERSION, *envelope(headers={"h": msgpack.ExtType(code & 127, payload)})]
+    data = msgpack.packb(fields)
+    # The code of msgpack's own extension for times is negative: put it in by hand.
+    data = data.replace(bytes([code & 127]) + payload, bytes([code & 255]) + payload)
+    read_or_refuse(data)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        None,
+        5,
+        "text",
+        {},
+        [],
+        [VERSION],
+        [VERSION, *envelope()][:-1],
+        [VERSION, *envelope(), 1],
+        [VERSION, *envelope(body=5)],
+        [VERSION, *envelope(body=None)],
+        [VERSION, *envelope(headers=[])],
+        [VERSION, *envelope(headers=None)],
+        [VERSION, *envelope(properties="text")],
+        ["1", *envelope()],
+        [None, *envelope()],
+    ],
+)
+def test_another_shape_is_refused(fields):
+    """Readable msgpack that is no envelope is told apart from one."""
+    with pytest.raises(EnvelopeError, match="not an envelope"):
+        decode(msgpack.packb(fields))
+
+
+@pytest.mark.parametrize("version", [0, 2, 77, -1])
+def test_another_version_is_named(version):
+    """An envelope of a newer reliq says so."""
+    with pytest.raises(EnvelopeError, match=f"version {version} "):
+        decode(msgpack.packb([version, *envelope()]))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 9],
+)
+def test_a_claim_of_more_than_there_is_costs_nothing(claim):
+    """A length that the input does not hold allocates nothing for it."""
+    with pytest.raises(EnvelopeError):
+        decode(b"\x98\x01" + claim)
+
+
+@given(VALUES)
+def test_the_codec_serves_any_value(value):
+    """The same bytes carry a task's arguments: the `reliq` serializer."""
+    assert value == unpack(pack(value))
+
+
+def test_a_uuid_is_sixteen_bytes():
+    """The stored form of a common value is short."""
+    value = uuid4()
+    assert len(pack(value)) <= 18
+    assert UUID is type(unpack(pack(value)))

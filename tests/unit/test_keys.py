@@ -1,0 +1,64 @@
+import re
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliq.engines.redis import keys
+from reliq.engines.redis.keys import QueueKeys, escape, queue_key, queue_keys
+
+NAMES = st.text(st.sampled_from("{}%257BDab:") | st.characters(codec="utf-8"), max_size=12)
+
+
+def test_the_keys_are_as_documented():
+    """An operator finds a queue's keys by its name."""
+    found = queue_keys("app:", "celery")
+    assert "app:reliq:{celery}:messages" == found.messages
+    assert "app:reliq:{celery}:unacked_mutex" == found.unacked_mutex
+    assert "app:reliq:{celery}:publisher:ab12" == keys.publisher("app:", "celery", "ab12")
+    assert "app:reliq:queues" == keys.queues("app:")
+    assert "app:reliq:exchanges" == keys.exchanges("app:")
+    assert "app:reliq:bindings:{celeryev}" == keys.bindings("app:", "celeryev")
+    assert "app:reliq:consumers" == keys.consumers("app:")
+    assert "app:reliq:consumer:host:1" == keys.consumer("app:", "host:1")
+
+
+@given(NAMES)
+def test_a_name_can_be_read_back(name):
+    """Escaping takes the braces out of a name and loses nothing."""
+    assert not set("{}") & set(escape(name))
+    assert name == unquote(escape(name), errors="surrogatepass")
+
+
+def test_a_plain_name_is_not_escaped():
+    """The names that people use look in Redis as they look in their code."""
+    assert "my-queue.9@host:x/y" == escape("my-queue.9@host:x/y")
+
+
+@given(NAMES.filter(bool), st.sampled_from(["", "app:", "a.b/"]))
+def test_all_keys_of_a_queue_share_a_slot(name, prefix):
+    """The first pair of braces holds the queue's name, alone: a cluster hashes what is in it."""
+    everything = [*queue_keys(prefix, name), keys.publisher(prefix, name, "id")]
+    tags = {re.match(r"[^{]*\{(.*?)\}", key, re.DOTALL)[1] for key in everything}
+    assert {escape(name)} == tags
+
+
+@given(NAMES, NAMES, st.sampled_from(QueueKeys._fields), st.sampled_from(QueueKeys._fields))
+def test_two_queues_have_no_key_in_common(one, other, part, its_part):
+    """Whatever their names, keys are the same only for the same part of the same queue."""
+    same = (one, part) == (other, its_part)
+    assert same == (queue_key("", one, part) == queue_key("", other, its_part))
+
+
+@given(NAMES)
+def test_no_queue_takes_a_global_key(name):
+    """The keys of the broker as a whole are no queue's."""
+    shared = {keys.queues(""), keys.exchanges(""), keys.consumers(""), keys.bindings("", name)}
+    assert not shared & set(queue_keys("", name))
+
+
+@pytest.mark.parametrize("part", QueueKeys._fields)
+def test_each_part_has_its_own_key(part):
+    """The field's name is the key's last word."""
+    assert getattr(queue_keys("", "q"), part).endswith(f":{part}")

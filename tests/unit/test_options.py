@@ -1,0 +1,158 @@
+import dataclasses
+
+import pytest
+
+from reliq.errors import ConfigurationError, ReliqError
+from reliq.options import PASSED_THROUGH, RULES, Options, parse
+
+SECONDS = [name for name, (words, _) in RULES.items() if words.startswith("a number of seconds")]
+COUNTS = [name for name, (words, _) in RULES.items() if words.startswith("a whole number")]
+TEXTS = [name for name, (words, _) in RULES.items() if words.startswith("a string")]
+CHOICES = [name for name, (words, _) in RULES.items() if words.startswith("one of")]
+NAN = float("nan")
+
+WRONG = [
+    *((name, value) for name in SECONDS for value in ("soon", "5", True, NAN, -1, [], 10**12)),
+    *((name, value) for name in COUNTS for value in ("many", 1.0, True, 0, -5, {})),
+    *((name, value) for name in TEXTS for value in (5, b"bytes", True, [])),
+    *((name, value) for name in CHOICES for value in ("other", 1, [], "")),
+    *(("socket_keepalive", value) for value in (1, "yes")),
+    *((name, None) for name, (words, _) in RULES.items() if not words.endswith("or None")),
+]
+
+
+def test_every_option_has_a_rule_and_a_word():
+    """What can be set is checked, has a default that passes, and is documented."""
+    fields = {field.name: field for field in dataclasses.fields(Options)}
+    assert set(fields) == set(RULES)
+    for name, field in fields.items():
+        assert field.default == getattr(parse({name: field.default}), name)
+        assert name in (Options.__doc__ or "")
+
+
+def test_no_options_are_the_defaults():
+    """None, an empty mapping and the defaults are the same."""
+    assert Options() == parse(None) == parse({})
+
+
+def test_defaults():
+    """The numbers that users know from the documentation."""
+    options = parse(None)
+    expected = (60, 5, 5, None, 5, 20, 10_000, 180 * 86_400, 10, 5)
+    assert expected == (
+        options.visibility_timeout,
+        options.restore_interval,
+        options.orphan_grace,
+        options.consumer_timeout,
+        options.poll_interval,
+        options.delivery_limit,
+        options.dead_letter_max,
+        options.dead_letter_ttl,
+        options.socket_timeout,
+        options.socket_connect_timeout,
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_wrong_value_is_refused(name, value):
+    """The error names the option and what was expected, and shows what it got."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse({name: value})
+    text = str(caught.value)
+    assert text.startswith(f"expected {name} to be {RULES[name][0]}, got: ")
+    assert (repr(value) in text) == (name != "password")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in SECONDS for value in (60, 60.5)),
+        *((name, 5000) for name in COUNTS),
+        *((name, "text") for name in TEXTS),
+        ("confirm", "none"),
+        ("unroutable", "error"),
+        ("queue_order_strategy", "sorted"),
+        ("queue_order_strategy", "priority"),
+        ("priority_order", "descending"),
+        ("delivery_limit", None),
+        ("consumer_timeout", None),
+        ("socket_keepalive", False),
+    ],
+)
+def test_a_right_value_is_kept(name, value):
+    """What was set is what holds."""
+    assert value == getattr(parse({name: value}), name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("visibility_timout", "visibility_timeout"),
+        ("visibilty_timeout", "visibility_timeout"),
+        ("delivery_limits", "delivery_limit"),
+        ("global_key_prefix", "global_keyprefix"),
+        ("socket_time_out", "socket_timeout"),
+    ],
+)
+def test_a_misspelt_name_is_refused(wrong, near):
+    """With the nearest known one."""
+    with pytest.raises(ConfigurationError, match=f"'{wrong}': did you mean {near}\\?"):
+        parse({wrong: 5})
+
+
+@pytest.mark.parametrize("name", ["zzz", "", 5, None, ("a",)])
+def test_an_unknown_name_is_refused(name):
+    """Far from all known ones, all of them are named."""
+    with pytest.raises(ConfigurationError, match=r"known options: .*visibility_timeout"):
+        parse({name: 5})
+
+
+@pytest.mark.parametrize("name", sorted(PASSED_THROUGH))
+def test_what_kombu_writes_is_passed_over(name):
+    """Kombu puts its own names beside ours; they change nothing, whatever they hold."""
+    assert Options() == parse({name: object()})
+
+
+def test_a_hold_shorter_than_the_lease_is_a_contradiction():
+    """consumer_timeout below visibility_timeout would end leases that are renewed in time."""
+    with pytest.raises(ConfigurationError, match=r"consumer_timeout.*60 s.*got: 30"):
+        parse({"consumer_timeout": 30})
+    with pytest.raises(ConfigurationError, match="consumer_timeout"):
+        parse({"consumer_timeout": 99, "visibility_timeout": 100})
+    assert 60 == parse({"consumer_timeout": 60}).consumer_timeout
+
+
+@pytest.mark.parametrize("prefix", ["{app}", "a{", "}"])
+def test_braces_in_the_prefix_are_a_contradiction(prefix):
+    """They would take the place of the queue in a cluster's choice of slot."""
+    with pytest.raises(ConfigurationError, match=r"global_keyprefix.*braces"):
+        parse({"global_keyprefix": prefix})
+
+
+def test_a_password_is_shown_nowhere():
+    """Neither by the options nor by an error about it."""
+    options = parse({"password": "hush", "username": "me", "visibility_timeout": 5})
+    assert "Options(visibility_timeout=5.0, username='me', password=**)" == repr(options)
+    assert "hush" not in str(options)
+    with pytest.raises(ConfigurationError) as caught:
+        parse({"password": b"hush"})
+    assert "hush" not in str(caught.value)
+
+
+def test_options_are_frozen():
+    """Nobody changes them after they were checked."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        parse(None).visibility_timeout = 5
+
+
+def test_the_users_mapping_is_left_alone():
+    """It is read, not changed: Kombu shares it among connections."""
+    given = {"visibility_timeout": 5, "max_retries": 3}
+    parse(given)
+    assert {"visibility_timeout": 5, "max_retries": 3} == given
+
+
+def test_the_error_can_be_caught_by_what_it_is():
+    """A wrong option is a ValueError too."""
+    assert issubclass(ConfigurationError, ReliqError)
+    assert issubclass(ConfigurationError, ValueError)

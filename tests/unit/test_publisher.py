@@ -1,0 +1,174 @@
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from reliq.publisher import Publisher, PublishTag
+from reliq.tags import TAG_LENGTH, rank_of
+
+
+@pytest.fixture
+def publisher():
+    """Return the numbers of a process that has published nothing."""
+    return Publisher()
+
+
+def lows(publisher, queue="q", tries=500):
+    """Return the different lows that later messages are sent with, but for 0: not this time."""
+    seen = set()
+    for _ in range(tries):
+        tag = publisher.tag(5)
+        seen.add(publisher.number(tag, queue, 5).low)
+        publisher.settle(tag)
+    return seen - {0}
+
+
+def test_a_retry_has_the_same_number(publisher):
+    """The same tag in the same queue is the same message, as often as it is tried."""
+    tag = publisher.tag(5)
+    first = publisher.number(tag, "q", 5)
+    publisher.number(publisher.tag(5), "q", 5)
+    assert first == publisher.number(tag, "q", 5)
+
+
+def test_messages_have_different_numbers(publisher):
+    """No number comes twice in a queue; 0, which means none, never."""
+    tags = [publisher.tag(5) for _ in range(100)]
+    numbers = [publisher.number(tag, "q", 5).number for tag in tags]
+    assert sorted(set(numbers)) == numbers
+    assert min(numbers) > 0
+
+
+def test_each_copy_has_its_own_tag(publisher):
+    """A message in two queues has two delivery tags; the first is the message's own."""
+    tag = publisher.tag(7)
+    first, second = publisher.number(tag, "q", 7), publisher.number(tag, "r", 7)
+    assert str(tag) == first.tag
+    assert first.tag != second.tag
+    assert [TAG_LENGTH, 7] == [len(second.tag), rank_of(second.tag)]
+    assert second == publisher.number(tag, "r", 7)
+
+
+def test_a_stored_tag_is_plain_text(publisher):
+    """What goes to the broker keeps no number alive."""
+    tag = publisher.tag(5)
+    assert str is type(publisher.number(tag, "q", 5).tag)
+
+
+def test_a_tag_is_settled_when_its_publish_returned(publisher):
+    """From then on the same properties are another message."""
+    tag = publisher.tag(5)
+    assert tag.settled
+    publisher.number(tag, "q", 5)
+    assert not tag.settled
+    publisher.settle(tag)
+    assert tag.settled
+    publisher.settle(tag)
+
+
+def test_nothing_unsettled_is_forgotten(publisher):
+    """While a message may be retried, no low goes above its number."""
+    tag = publisher.tag(5)
+    number = publisher.number(tag, "q", 5).number
+    assert {number} == lows(publisher)
+    publisher.settle(tag)
+    assert min(lows(publisher)) > number
+
+
+def test_the_oldest_unsettled_one_counts(publisher):
+    """Settling in any order moves the low only past what is settled."""
+    tags = [publisher.tag(5) for _ in range(3)]
+    numbers = [publisher.number(tag, "q", 5).number for tag in tags]
+    publisher.settle(tags[1])
+    assert {numbers[0]} == lows(publisher)
+    publisher.settle(tags[0])
+    assert {numbers[2]} == lows(publisher)
+
+
+def test_queues_are_apart(publisher):
+    """A message that may be retried in one queue keeps nothing in another."""
+    tag = publisher.tag(5)
+    number = publisher.number(tag, "q", 5).number
+    assert number not in lows(publisher, "r")
+    assert {number} == lows(publisher, "q")
+
+
+def test_a_tag_that_is_dropped_is_settled(publisher):
+    """A message that nobody can retry any more keeps nothing."""
+    tag = publisher.tag(5)
+    number = publisher.number(tag, "q", 5).number
+    del tag
+    gc.collect()
+    assert min(lows(publisher)) > number
+
+
+def test_a_tag_may_be_dropped_at_any_moment(publisher):
+    """Even by a garbage collection that comes while the publisher's lock is held."""
+    tag = publisher.tag(5)
+    publisher.number(tag, "q", 5)
+    with publisher._lock:
+        thread = threading.Thread(target=tag.__del__)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_settled_numbers_take_no_memory(publisher):
+    """Neither thousands of messages nor thousands of queues leave anything behind."""
+    for number in range(2000):
+        tag = publisher.tag(5)
+        publisher.number(tag, f"q{number}", 5)
+        publisher.settle(tag)
+    assert {} == publisher._open
+
+
+def test_a_settled_number_is_forgotten_soon(publisher):
+    """Often enough a message carries a low that lets the broker forget."""
+    assert len(lows(publisher)) > 5
+
+
+def test_a_copy_of_properties_is_no_retry(publisher):
+    """A tag that went over the wire, or was turned into text, is plain text."""
+    tag = publisher.tag(5)
+    assert PublishTag is not type(str(tag))
+    assert str(tag) == tag
+    assert hash(str(tag)) == hash(tag)
+
+
+def test_threads_share_the_numbers(publisher):
+    """Many threads at once: no number comes twice."""
+    numbers = []
+
+    def publish():
+        for _ in range(300):
+            tag = publisher.tag(5)
+            numbers.append(publisher.number(tag, "q", 5).number)
+            publisher.settle(tag)
+
+    threads = [threading.Thread(target=publish) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert 1200 == len(numbers) == len(set(numbers))
+
+
+def test_a_forked_child_is_another_publisher():
+    """Its first number is as good as the parent's: it has an id of its own."""
+    code = """
+import os
+from reliq.publisher import PUBLISHER
+reader, writer = os.pipe()
+PUBLISHER._lock.acquire()  # another thread publishes at the moment of the fork
+if os.fork() == 0:
+    tag = PUBLISHER.tag(5)
+    number = PUBLISHER.number(tag, "q", 5)
+    os.write(writer, PUBLISHER.id.encode())
+    os._exit(0)
+_, status = os.wait()
+child = os.read(reader, 99).decode()
+assert status == 0 and child and child != PUBLISHER.id, (status, child)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,58 @@
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliq.tags import TAG_LENGTH, new_tag, published_ms, rank_of
+
+
+@given(st.integers(0, 255))
+def test_a_tag_says_its_rank_and_its_age(rank):
+    """What scripts and operators read from a tag is what it was made of."""
+    before = int(time.time() * 1000)
+    tag = new_tag(rank)
+    assert rank == rank_of(tag)
+    assert before <= published_ms(tag) <= int(time.time() * 1000)
+    assert f"{rank:02x}" == tag[:2]
+
+
+@pytest.mark.parametrize("rank", [0, 9, 255])
+def test_a_tag_has_one_form(rank):
+    """Lower-case hexadecimal of one length."""
+    tag = new_tag(rank)
+    assert TAG_LENGTH == len(tag)
+    assert set(tag) <= set("0123456789abcdef")
+
+
+def test_no_tag_comes_twice():
+    """However fast they are made."""
+    tags = [new_tag(5) for _ in range(20_000)]
+    assert len(tags) == len(set(tags))
+
+
+def test_tags_sort_by_rank_then_by_time():
+    """A tag of a lower rank sorts first, then the older one."""
+    early = [new_tag(rank) for rank in (255, 9, 0)]
+    time.sleep(0.002)
+    late = [new_tag(rank) for rank in (0, 255, 9)]
+    expected = [early[2], late[0], early[1], late[2], early[0], late[1]]
+    assert expected == sorted(early + late)
+
+
+def test_a_forked_child_makes_other_tags():
+    """Parent and child share no part that must be their own."""
+    code = """
+import os
+from reliq.tags import new_tag
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, new_tag(5).encode())
+    os._exit(0)
+os.wait()
+child, parent = os.read(reader, 99).decode(), new_tag(5)
+assert child[14:24] != parent[14:24], (child, parent)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

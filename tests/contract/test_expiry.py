@@ -108,9 +108,6 @@ def test_expiry_goes_before_promotion(store):
     assert [] == store.reserve().deliveries
 
 
-@pytest.mark.xfail(
-    reason="reserve drops 200 expired messages a call and may lease those beyond them"
-)
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_hundreds_expire_and_none_is_given_out(store, no_ack):
     """However many have expired, a reserve gives out only what has not."""

@@ -213,7 +213,14 @@ def test_consume_on_both_sides_of_a_fork(client):
     publish(client.connect(), "q", *range(11))
     quiet = "ignore:This process:DeprecationWarning"
     done = subprocess.run(
-        [sys.executable, "-W", quiet, "-c", CONSUME_AFTER_FORK.replace("{options!r}", repr(FAST)), client.url],
+        [
+            sys.executable,
+            "-W",
+            quiet,
+            "-c",
+            CONSUME_AFTER_FORK.replace("{options!r}", repr(FAST)),
+            client.url,
+        ],
         capture_output=True,
         text=True,
         timeout=30,

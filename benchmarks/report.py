@@ -91,7 +91,7 @@ def write_markdown(run: Run, path: Path) -> None:
     rounds = f"Rounds: {run.rounds}."
     if run.scale != 1:
         rounds += (
-            f" Sizes are {run.scale:g} of the full ones: these numbers only show that it runs."
+            f" Sizes are {run.scale:g} of the full ones, so each sample is shorter and varies more."
         )
     parts = [INTRODUCTION.format(command=run.command, rounds=rounds)]
     parts.append("\n".join([_line(header(*run.names)), _line(["---"] * 6)]))

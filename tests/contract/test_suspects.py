@@ -162,7 +162,6 @@ def test_without_a_second_chance_there_are_no_suspects(connect, limit):
     assert [item.tag for item in sent] == reserved(store)
 
 
-@pytest.mark.xfail(reason="the mark of a suspect that was acked stays when it was the last to fail")
 def test_a_suspect_that_is_done_clears_nobody(store):
     """Once it is acked, what its consumer takes next is counted like anything else."""
     (suspect,) = suspects(store, 1)
@@ -173,7 +172,6 @@ def test_a_suspect_that_is_done_clears_nobody(store):
     assert [1] == failures_of(store, later)
 
 
-@pytest.mark.xfail(reason="left is true for who may not take it: the consumer asks again at once")
 def test_who_may_take_nothing_is_not_sent_to_try_again(store):
     """A consumer that holds a suspect, where only suspects are left, has nothing to ask for."""
     suspects(store, 2)

@@ -69,17 +69,17 @@ if head[2] then
 end
 
 local tags, envelopes, counts, token = {}, {}, {}, 0
+local suspect, blocked = flags[4], false
+if suspect then
+  local record = redis.call('HGET', unacked, suspect)
+  if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= consumer then
+    redis.call('HDEL', meta, mark)
+    suspect = nil
+  end
+end
 if n > 0 and not flags[1] then
   local popped = redis.call('ZPOPMIN', ready, n)
   if suspected > 0 and #popped > 0 and redis.call('EXISTS', deliveries) == 1 then
-    local suspect = flags[4]
-    if suspect then
-      local record = redis.call('HGET', unacked, suspect)
-      if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= consumer then
-        redis.call('HDEL', meta, mark)
-        suspect = nil
-      end
-    end
     local taken, back, rounds = {}, {}, 0
     while #popped > 0 do
       local asked = {}
@@ -110,6 +110,7 @@ if n > 0 and not flags[1] then
     end
     popped = taken
     if #back > 0 then
+      blocked = #taken < 2 * n
       redis.call('ZADD', ready, unpack(back))
     end
   end
@@ -169,7 +170,12 @@ end
 if flags[3] then
   redis.call('HSET', meta, 'used_at', now)
 end
-local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
+if blocked then
+  -- What is left is not for this consumer now, and ringing would wake it first: it
+  -- asks again in a second, others with their next look.
+  next_due = next_due < 0 and 1000 or math.min(next_due, 1000)
+end
+local left = (not blocked and not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
 if left == 1 and redis.call('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end

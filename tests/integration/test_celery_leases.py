@@ -134,7 +134,8 @@ def test_cancelled_task_is_redelivered(site):
 def test_frozen_worker_loses_its_lease_and_nothing_else(site):
     """A frozen worker's task runs elsewhere; thawed, it may finish, and does no harm."""
     frozen = site.worker(config=LATE, pool="threads")
-    task = site.send("record", 2.5)
+    # Long enough to be still running when the worker is thawed: it then finds its lease lost.
+    task = site.send("record", 6)
     site.journal.wait_started(task.id)
     frozen.freeze()
     other = site.worker(config=LATE, pool="threads")

@@ -68,9 +68,9 @@ def test_message_is_acked_early_or_late(pooled, late):
     turns again, which is after the task.
     """
     held = late or pooled.running.pool == "solo"
-    task = pooled.send("record_late" if late else "record", 0.7)
+    task = pooled.send("record_late" if late else "record", 2.0)
     pooled.journal.wait_started(task.id)
-    pooled.wait_counts(unacked=1 if held else 0, ready=0, timeout_s=0.4)
+    pooled.wait_counts(unacked=1 if held else 0, ready=0, timeout_s=1.5)
     assert pooled.journal.finished()[task.id] == 0
     pooled.journal.wait_finished(task.id)
 

@@ -14,8 +14,8 @@ ONE_AHEAD = {"worker_prefetch_multiplier": 1}
 def test_unlimited_prefetch_takes_all(site):
     """With a prefetch multiplier of 0 one worker takes every waiting message."""
     site.worker(config={**LATE, "worker_prefetch_multiplier": 0})
-    ids = [site.send("record", seconds).id for seconds in (1.0, *[0.0] * 39)]
-    site.wait_counts(ready=0, unacked=40, timeout_s=0.9)
+    ids = [site.send("record", seconds).id for seconds in (3.0, *[0.0] * 39)]
+    site.wait_counts(ready=0, unacked=40, timeout_s=2.5)
     assert site.journal.finished()[ids[-1]] == 0
     site.journal.wait_finished(ids[-1])
     site.settled()
@@ -24,9 +24,9 @@ def test_unlimited_prefetch_takes_all(site):
 def test_prefetch_of_one_takes_one_per_process(site):
     """With a prefetch multiplier of 1 and two processes two late-acked messages are held."""
     site.worker(concurrency=2, config={**LATE, **ONE_AHEAD})
-    ids = [site.send("record", 0.5).id for _ in range(6)]
+    ids = [site.send("record", 1.5).id for _ in range(6)]
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
-    site.wait_counts(unacked=2, ready=4, timeout_s=0.4)
+    site.wait_counts(unacked=2, ready=4, timeout_s=1.2)
     for task_id in ids:
         site.journal.wait_finished(task_id)
     assert max(site.journal.started().values()) == 1
@@ -38,7 +38,7 @@ def test_disabled_prefetch_takes_only_what_can_run(site, pool):
     """With worker_disable_prefetch nothing is reserved beyond the free processes."""
     config = {"task_acks_late": True, "worker_prefetch_multiplier": 4}
     worker = site.worker(pool=pool, concurrency=2, config=config, arguments=["--disable-prefetch"])
-    ids = [site.send("record", 0.6).id for _ in range(6)]
+    ids = [site.send("record", 1.2).id for _ in range(6)]
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
     stays_true(
         lambda: site.counts()["unacked"] <= 2 and site.counts()["ready"] == 4,

@@ -15,20 +15,20 @@ LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_mul
 @pytest.mark.parametrize("pool", POOLS)
 def test_warm_shutdown_finishes_and_gives_back(site, pool):
     """Running tasks finish and are acked, prefetched ones go back, nothing runs twice."""
-    ids = [site.send("record", 1.0).id for _ in range(10)]
+    ids = [site.send("record", 2.5).id for _ in range(10)]
     worker = site.worker(pool=pool, concurrency=2, config=LATE)
     running = 1 if pool == "solo" else 2
     wait_until(lambda: len(site.journal.started()) == running, what="running tasks")
-    site.wait_counts(unacked=8, timeout_s=1)
+    site.wait_counts(unacked=8, timeout_s=2)
     worker.terminate()
     if pool == "prefork":
         # At once: the running tasks have most of their time before them.
-        site.wait_counts(ready=8, unacked=2, timeout_s=1)
+        site.wait_counts(ready=8, unacked=2, timeout_s=2)
         assert site.journal.finished().total() == 0
     assert worker.wait() == 0
     ran = len(site.journal.started())
     assert site.journal.started() == site.journal.finished()
-    site.settled(ready=len(ids) - ran, timeout_s=1)
+    site.settled(ready=len(ids) - ran, timeout_s=3)
     # A threads pool runs all it was given before it ends. In gevent Celery waits with
     # one message for a place in its pool, and takes one more as it ends.
     assert running <= ran <= {"threads": 8, "gevent": 4}.get(pool, running)
@@ -70,7 +70,7 @@ def test_eta_tasks_go_back(site):
     worker.wait_log("received")
     assert worker.shut_down() == 0
     assert site.journal.runs(task.id) == 0
-    site.wait_counts(unacked=0, timeout_s=1)
+    site.wait_counts(unacked=0, timeout_s=3)
     site.worker(config=LATE, pool="threads")
     site.journal.wait_finished(task.id)
     assert site.journal.runs(task.id) == 1

@@ -60,9 +60,9 @@ def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
 
 
 def test_few_kills_lose_nothing(fresh_redis, site_factory):
-    """A saturated worker is SIGKILLed three times over 1 500 tasks: every task runs."""
+    """A saturated worker is SIGKILLed three times over 5 000 tasks: every task runs."""
     site = site_factory(fresh_redis)
-    kill_again_and_again(site, pool="prefork", concurrency=2, tasks=1500, kills=3)
+    kill_again_and_again(site, pool="prefork", concurrency=2, tasks=5000, kills=3)
 
 
 @pytest.mark.slow

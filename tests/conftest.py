@@ -8,6 +8,7 @@ which of the properties it lacks.
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +22,11 @@ from tests.support.workers import CeleryBeat, CeleryWorker
 
 QUICK_TIMEOUT_S = 120
 SLOW_TIMEOUT_S = 600
+
+
+def pytest_configure(config):
+    """End what was started on SIGTERM too, as on Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import weakref
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+# Where there is setpriv (Linux), the kernel ends our processes with us, however we end.
+_SETPRIV = shutil.which("setpriv")
+_WITH_US = [] if _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL"]
+
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
@@ -21,7 +26,8 @@ class Process:
     """One subprocess in a process group of its own, its output in a log file.
 
     What belongs to it (pool children, say) is in the same group, so that
-    `kill_group` ends all of it and nothing else.
+    `kill_group` ends all of it and nothing else. Start it from a thread that
+    lives as long as it should.
     """
 
     def __init__(
@@ -36,7 +42,7 @@ class Process:
         self.log_path = log_path
         with log_path.open("ab") as log:
             self._popen = subprocess.Popen(
-                self.command,
+                [*_WITH_US, *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

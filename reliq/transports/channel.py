@@ -13,10 +13,10 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 
 from .. import reports
+from ..arguments import queue_arguments
 from ..envelope import EnvelopeError
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
 from ..store import Delivery, How, Lease, Store
-from .arguments import queue_arguments
 from .message import Message, raw_message
 from .publishing import Publishing
 from .qos import QoS

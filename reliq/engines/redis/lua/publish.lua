@@ -117,7 +117,7 @@ if numbered then
   if low ~= '0' then
     redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
     if moved == '1' then
-      redis.call('ZADD', publisher, low, 'low')
+      redis.call('ZADD', publisher, 'GT', low, 'low')
     end
   end
   if queue[4] then

@@ -19,7 +19,7 @@ LAYERS = (
     {"reliq._version", "reliq.errors"},
     {"reliq.options", "reliq.tags", "reliq.envelope", "reliq.arguments"},
     {"reliq.store", "reliq.failover", "reliq.publisher"},
-    {"reliq.routing", "reliq.moving", "reliq.engines"},
+    {"reliq.routing", "reliq.moving", "reliq.carrying", "reliq.engines"},
     {
         "reliq.reports",
         "reliq.rerouting",

@@ -65,7 +65,7 @@ if #going < batch then
     local number = string.format('%d', redis.call('HINCRBY', stats, 'move', 1))
     redis.call('HSET', moves, tag, number .. '|' .. target)
     redis.call('ZADD', unacked_index, 'inf', tag)
-    redis.call('HSET', unacked, tag, '0|' .. due .. '|' .. expires .. '|move:' .. target)
+    redis.call('HSET', unacked, tag, '0|' .. due .. '|' .. expires .. '|move/' .. target)
     bytes = bytes + redis.call('HSTRLEN', messages, tag)
     going[#going + 1] = tag
   end

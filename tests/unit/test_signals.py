@@ -68,14 +68,14 @@ def test_a_receiver_may_listen_to_one_broker():
     def receiver(broker, **arguments):
         brokers.append(broker)
 
-    with message_dead.connected_to(receiver, sender="".join(["reliq://", "b"])):
+    with message_dead.connected_to(receiver, sender=str(b"reliq://b", "ascii")):
         emit(message_dead, "reliq://a")
         emit(message_dead, "reliq://b")
     assert ["reliq://b"] == brokers
 
 
 def test_a_muted_signal_is_silent():
-    """blinker's `muted` is heeded."""
+    """The `muted` of blinker is heeded."""
     calls = []
     with message_dead.connected_to(calls.append), message_dead.muted():
         emit(message_dead, "reliq://a")

@@ -33,9 +33,9 @@ from blinker import NamedSignal
 from .envelope import EnvelopeError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from .store import Publication
+    from .store import Publication, Returned
 
 logger = logging.getLogger("reliq")
 
@@ -88,13 +88,12 @@ message_restored = NamedSignal(
     count: int, failed deliveries of the message by now, this one included where it
     was counted: it is not, where another message is to blame for the death.
     consumer: str, who had it: ``host:pid:random/number``.
-    reason: str, why the lease ended.
     """,
 )
 
 message_dead = NamedSignal(
     "message_dead",
-    """A message was given up on: it is among the dead letters, or was routed on from there.
+    """A message was given up on: it is among the dead letters, or on its way on from there.
 
     Sent when it reached its delivery limit, was rejected without requeue, or could
     not be decoded. Not sent for messages that expired or were dropped by a length
@@ -103,9 +102,10 @@ message_dead = NamedSignal(
     By: at the delivery limit, as ``message_restored``, or the thread that requeued it;
     otherwise the process and thread that rejected it.
 
-    queue, tag, task_id, headers, consumer: as for ``message_restored``.
+    queue, tag, task_id, headers, consumer: as for ``message_restored``; headers as they
+    were received, where this process had received the message.
     count: int, failed deliveries.
-    reason: str, such as ``"delivery_limit"``, ``"rejected"``, ``"undecodable"``.
+    reason: str, ``"delivery_limit"``, ``"rejected"`` or ``"undecodable"``.
     error: str, in words; may be empty.
     """,
 )
@@ -118,8 +118,8 @@ lease_lost = NamedSignal(
 
     By: the process that held it; there its keeper, see ``message_restored``.
 
-    queue, tag, task_id, headers: as for ``message_restored``; task_id None and headers
-    empty where the message was not handed to the application, or was dropped by it.
+    queue, tag, task_id: as for ``message_published``. headers: dict, as received.
+    None and empty where the message was not handed to the application, or was dropped.
     reason: str, ``"returned"``: it went back to its queue because this process did not
     renew in time, and may run elsewhere; ``"gone"``: so it did, and is finished, or its
     queue was deleted; ``"consumer_timeout"``: this process has held it for longer than
@@ -189,6 +189,50 @@ def emit_published(
             delay_s=item.delay_ms / 1000,
             ttl_s=None if item.ttl_ms < 0 else item.ttl_ms / 1000,
             **who,
+        )
+
+
+def emit_restored(broker: str, queue: str, items: Sequence[Returned]) -> None:
+    """Send ``message_restored`` for each of *items*; says less where envelopes are missing."""
+    if not message_restored.receivers:
+        return
+    for item in items:
+        emit(
+            message_restored,
+            broker,
+            queue=queue,
+            tag=item.tag,
+            count=item.failed,
+            consumer=item.consumer,
+            **identity_in(item.envelope),
+        )
+
+
+def emit_at_the_limit(
+    broker: str,
+    queue: str,
+    items: Sequence[Returned],
+    error: str,
+    headers: Mapping[str, dict[str, Any]] | None = None,
+) -> None:
+    """Send ``message_dead`` for each of *items*, whose deliveries failed too often.
+
+    *headers* has those that are known, by tag; else they are those in the envelopes.
+    """
+    if not message_dead.receivers:
+        return
+    for item in items:
+        known = None if headers is None else headers.get(item.tag)
+        emit(
+            message_dead,
+            broker,
+            queue=queue,
+            tag=item.tag,
+            count=item.failed,
+            consumer=item.consumer,
+            reason="delivery_limit",
+            error=error,
+            **(identity_in(item.envelope) if known is None else identity(known)),
         )
 
 

@@ -10,10 +10,10 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from ..contrib.celery import WATCH
 from ..envelope import Envelope, encode, unpack
-from ..errors import MessageRefused, ReliqError, Unroutable
+from ..errors import MessageRefused, QueueFull, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
 from ..signals import emit_published, message_published
-from ..store import CREATED, DUPLICATE, NO_QUEUE, STALE, Publication, Store
+from ..store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, Publication, Store
 from ..tags import new_tag
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Publishing:
                 )
                 outcomes = self.store.publish(items)
                 stored.update((item.queue, item) for item in _stored(items, outcomes))
+                if FULL in outcomes:
+                    self._refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
                 # One that this connection declared and the broker lost comes back.
                 again = [queue for queue in missing if self.transport.redeclare(queue)]
@@ -224,7 +226,11 @@ class Publishing:
     ) -> None:
         if isinstance(outcomes, ReliqError):
             logger.warning("a message that was not to be confirmed may be lost: %s", outcomes)
-        elif message_published.receivers:
+            return
+        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        if full:
+            logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+        if message_published.receivers:
             stored = _stored(items, outcomes)
             # Not here: while a reply is read the connection is locked.
             self.transport.deferred.append(
@@ -256,9 +262,23 @@ class Publishing:
         return items
 
     def _created(self, items: list[Publication], outcomes: list[int]) -> None:
+        if FULL in outcomes:
+            self._refuse_full(items, outcomes)
         for item, outcome in zip(items, outcomes, strict=True):
             if outcome == CREATED:
                 self.store.list_queue(item.queue)
+
+    @staticmethod
+    def _refuse_full(items: list[Publication], outcomes: list[int]) -> None:
+        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        stored = [item.queue for item, got in zip(items, outcomes, strict=True) if got >= DUPLICATE]
+        also = f"; it was stored in {', '.join(map(repr, stored))}" if stored else ""
+        raise QueueFull(
+            f"queue {', '.join(map(repr, full))} has reached its x-max-length or "
+            "x-max-length-bytes and was declared with x-overflow 'reject-publish': the "
+            f"message was not stored in it{also}. Add consumers, raise the limit, or publish "
+            "later"
+        )
 
     def _envelope(self, message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
         properties = {

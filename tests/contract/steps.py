@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reliq.store import How, Lost, Reservation, Restored, Store
+    from reliq.store import Duties, How, Lost, Released, Reservation, Restored, Returned, Store
 
 LONG_MS = 60_000
 """A lease that no test outlives."""
@@ -50,6 +50,11 @@ def lease_of(delivery: Delivery | Lease) -> Lease:
 def envelopes(reservation: Reservation) -> list[bytes | None]:
     """Return what was reserved, in its order."""
     return [delivery.envelope for delivery in reservation.deliveries]
+
+
+def tags(items: Iterable[Returned | Delivery]) -> list[str]:
+    """Return the delivery tags of *items*."""
+    return [item.tag for item in items]
 
 
 class Steps:
@@ -101,9 +106,13 @@ class Steps:
 
     def release(self, how: How, *held: Delivery | Lease, queue: str = "q") -> list[str]:
         """Give back; return the refused tags."""
-        refused = self.store.release(queue, how, [lease_of(item) for item in held])
+        return self.give_back(how, *held, queue=queue).refused
+
+    def give_back(self, how: How, *held: Delivery | Lease, queue: str = "q") -> Released:
+        """Give back; return what became of it."""
+        released = self.store.release(queue, how, [lease_of(item) for item in held])
         self._audit(queue)
-        return refused
+        return released
 
     def dead_letter(
         self, *held: Delivery | Lease, reason: str = "rejected", error: str = "", queue: str = "q"
@@ -176,10 +185,10 @@ class Steps:
     def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **record: str) -> list[str]:
         """Send a heartbeat, and wait; return the queues that may have expired."""
         record = {"client_id": "1", "run_id": "r", "queues": ""} | record
-        result: list[list[str]] = self._wait(
+        result: list[Duties] = self._wait(
             lambda on_result: self.store.post_heartbeat(consumer, ttl_ms, record, on_result)
         )
-        return result[0]
+        return result[0].expiring
 
     # -- looking
 

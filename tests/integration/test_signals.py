@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from kombu import Exchange, Queue
+from kombu.exceptions import DecodeError
 
 from reliq import signals
+from reliq.engines.redis.store import RedisStore
 from tests.support.waiting import stays_true, wait_until
 
 from .kombu_client import Taker, declare, get, publish
@@ -226,3 +228,184 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
     assert {"returned": {"WARNING"}, "gone": {"INFO"}}[ending] == levels
     held.ack()
     wait_until(lambda: client.settled("q"))
+
+
+def test_a_restored_message_is_told(client, heard):
+    """By the keeper that made the pass, with the count, the loser and what was published."""
+    heard.listen("message_restored", "message_dead")
+    holder, other = client.connect(**LAPSING), client.connect(client_name="other")
+    headers = {"id": "7", "task": "ship"}
+    declare(holder, "q")
+    publish(holder, "q", "x", headers=headers)
+    held = get(holder, "q")
+    (again,) = Taker(other, "q", prefetch_count=1).take()
+    wait_until(lambda: heard.calls)
+    ((name, broker, thread, arguments),) = heard.calls
+    assert ("message_restored", client.url, "reliq-keeper") == (name, broker, thread.name)
+    assert {
+        "queue": "q",
+        "tag": held.delivery_tag,
+        "task_id": "7",
+        "headers": headers,
+        "count": 1,
+        "consumer": held.channel.store.consumer,
+    } == arguments
+    again.ack()
+    wait_until(lambda: client.settled("q"))
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_envelopes_are_fetched_only_for_a_receiver(client, heard, monkeypatch, listening):
+    """The pass asks the broker for the messages it returns where somebody listens, not else."""
+    answers = []
+    post = RedisStore.post_restore
+
+    def noting(store, queue, lease_ms, on_result, *flags):
+        def note(result):
+            answers.extend(getattr(result, "restored", ()))
+            on_result(result)
+
+        post(store, queue, lease_ms, note, *flags)
+
+    monkeypatch.setattr(RedisStore, "post_restore", noting)
+    if listening:
+        heard.listen("message_restored")
+    holder, other = client.connect(**LAPSING), client.connect(client_name="other")
+    lose(client, holder)
+    (again,) = Taker(other, "q", prefetch_count=1).take()
+    (returned,) = wait_until(lambda: answers)
+    assert listening == (returned.envelope is not None)
+    again.ack()
+
+
+def test_a_message_at_its_limit_is_told(client, heard):
+    """The lease ended once too often: dead, not restored."""
+    heard.listen("message_restored", "message_dead")
+    holder = client.connect(**LAPSING)
+    held = lose(client, holder)
+    other = client.connect(client_name="other", delivery_limit=1)
+    assert Taker(other, "q").gets_nothing(for_s=0.1)
+    wait_until(lambda: client.status("q").dead and heard.calls)
+    (dead,) = heard.of("message_dead")
+    assert [dead] == [arguments for *_, arguments in heard.calls]
+    assert {
+        "queue": "q",
+        "tag": held.delivery_tag,
+        "task_id": "7",
+        "headers": {"id": "7"},
+        "count": 1,
+        "consumer": held.channel.store.consumer,
+        "reason": "delivery_limit",
+        "error": "lease ended",
+    } == dead
+
+
+def test_a_requeue_that_reaches_the_limit_is_told(client, heard):
+    """By the thread that requeued it; an earlier requeue is no news."""
+    heard.listen("message_restored", "message_dead")
+    connection = client.connect(delivery_limit=2)
+    held = lose(client, connection)
+    held.requeue()
+    assert [] == heard.calls
+    again = get(connection, "q")
+    again.requeue()
+    ((_, broker, thread, dead),) = heard.calls
+    assert (client.url, threading.current_thread()) == (broker, thread)
+    wanted = ("delivery_limit", "requeued", 2, "7", again.headers)
+    assert wanted == tuple(
+        dead[name] for name in ("reason", "error", "count", "task_id", "headers")
+    )
+    assert 1 == client.status("q").dead
+
+
+def test_a_requeue_that_was_owed_is_told_too(client, heard):
+    """It could not be sent when the connection was gone, and reaches the limit later."""
+    heard.listen("message_dead")
+    connection = client.connect(delivery_limit=1)
+    held = lose(client, connection)
+    client.raw.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(connection.connection_errors):
+        held.requeue()
+    connection.collect()
+    connection.connect()
+    wait_until(lambda: client.status("q").dead)
+    (dead,) = wait_until(lambda: heard.of("message_dead"))
+    assert (held.delivery_tag, "requeued") == (dead["tag"], dead["error"])
+
+
+def test_a_rejected_message_is_told(client, heard):
+    """With the count it had, and what was received."""
+    heard.listen("message_dead")
+    connection = client.connect()
+    lose(client, connection).requeue()
+    held = get(connection, "q")
+    held.reject()
+    (dead,) = heard.of("message_dead")
+    assert {
+        "queue": "q",
+        "tag": held.delivery_tag,
+        "task_id": "7",
+        "headers": held.headers,
+        "count": 1,
+        "consumer": held.channel.store.consumer,
+        "reason": "rejected",
+        "error": "",
+    } == dead
+
+
+def test_an_undecodable_message_is_told(client, heard):
+    """A body that cannot be read has its headers; an envelope that cannot be read has none."""
+    heard.listen("message_dead")
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "{", headers={"id": "7"}, content_type="application/json")
+    held = get(connection, "q")
+    with pytest.raises(DecodeError):
+        held.decode()
+    held.ack()
+    publish(connection, "q", "x", headers={"id": "8"})
+    (tag,) = client.raw.zrange("reliq:{q}:ready", 0, 0)
+    client.raw.hset("reliq:{q}:messages", tag, b"\xc1")
+    assert get(connection, "q") is None
+    body, envelope = heard.of("message_dead")
+    assert ("undecodable", "7") == (body["reason"], body["task_id"])
+    assert "Decode" in body["error"] or "JSON" in body["error"]
+    assert ("undecodable", None, {}, tag.decode()) == tuple(
+        envelope[name] for name in ("reason", "task_id", "headers", "tag")
+    )
+    assert 2 == client.status("q").dead
+
+
+def test_a_refused_reject_is_not_told(client, heard):
+    """Who lost the lease gives up on nothing: the message is another's, and lives."""
+    heard.listen("message_dead")
+    holder, other = client.connect(**LAPSING), client.connect(client_name="other")
+    held = lose(client, holder)
+    (again,) = Taker(other, "q", prefetch_count=1).take()
+    held.reject()
+    assert [] == heard.calls
+    again.ack()
+    wait_until(lambda: client.settled("q"))
+
+
+def test_a_receiver_that_raises_stops_neither_keeper_nor_delivery(client, heard, caplog):
+    """It raises each time; leases are restored and renewed, messages published and acked."""
+
+    def bad(_broker, **_arguments):
+        raise ValueError("as told")
+
+    with ExitStack() as stack:
+        for name in signals.__all__:
+            stack.enter_context(getattr(signals, name).connected_to(bad))
+        holder = client.connect(**LAPSING)
+        other = client.connect(client_name="other", visibility_timeout=0.6)
+        lose(client, holder)
+        (again,) = Taker(other, "q", prefetch_count=1).take()
+        watching = Taker(client.connect(client_name="third"), "q")
+        assert watching.gets_nothing(for_s=1.5)
+        again.ack()
+        wait_until(lambda: client.settled("q"))
+    failed = {r.getMessage().split(" failed")[0] for r in caplog.records if r.exc_info}
+    sent = ("message_published", "message_restored", "lease_lost")
+    assert {f"a receiver of the signal {name}" for name in sent} <= failed
+    caplog.clear()

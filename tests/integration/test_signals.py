@@ -129,14 +129,15 @@ def test_a_publish_is_announced_once_for_each_queue(client, heard):
         queue.purge()
 
 
-def test_a_publish_that_is_retried_is_announced_once(client, heard, monkeypatch):
+@pytest.mark.parametrize("exchange", ["", "direct"])
+def test_a_publish_that_is_retried_is_announced_once(client, heard, monkeypatch, exchange):
     """The reply to the first try is lost: the signal comes with the second, and only then."""
     from reliq import BrokerUnavailable
 
     heard.listen("message_published")
     connection = client.connect()
-    declare(connection, "q")
     channel = connection.default_channel
+    Queue("q", Exchange(exchange), "q")(channel).declare()
     store, tries = channel.store, []
     stored = store.publish
 
@@ -151,9 +152,9 @@ def test_a_publish_that_is_retried_is_announced_once(client, heard, monkeypatch)
     monkeypatch.setattr(store, "publish", lose_the_first_reply)
     message = channel.prepare_message("x", headers={"id": "7"})
     with pytest.raises(BrokerUnavailable):
-        channel.basic_publish(message, "", "q")
+        channel.basic_publish(message, exchange, "q")
     assert [] == heard.calls
-    channel.basic_publish(message, "", "q")
+    channel.basic_publish(message, exchange, "q")
     (told,) = heard.of("message_published")
     (held,) = Taker(connection, "q").take()
     assert held.delivery_tag == told["tag"]

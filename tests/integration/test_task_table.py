@@ -34,7 +34,8 @@ class Table:
         self.url, self._journal, self.directory = url, journal, directory
         self._database = directory / "tasks.db"
         self.extra = {"RELIQ_URL": url, "TASK_TABLE": str(self._database)}
-        self._config = {"broker_transport_options": dict(FAST)}
+        # A worker takes no more than it runs.
+        self._config = {"broker_transport_options": dict(FAST), "worker_prefetch_multiplier": 1}
         self.started = []
 
     def worker(self, *, ready=True, **options):
@@ -129,6 +130,33 @@ def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
     release.touch()
     table.wait_rows(table.send("hold", str(release)), "done", 0)
     wait_settled(table.url, "celery", dead=1)
+
+
+def test_the_row_of_an_innocent_neighbour_goes_back_uncounted(table, tmp_path):
+    """It ran beside a suspect that killed their worker: pending again, without a retry."""
+    kill, busy, release = tmp_path / "kill", tmp_path / "busy", tmp_path / "release"
+    (bad,) = table.send("poison", str(kill))
+    kill.touch()
+    for _ in range(2):  # after two deaths it is a suspect
+        assert -9 == table.worker(ready=False).wait()
+    kill.unlink()
+    killed = table.worker(concurrency=2)
+    table.wait_rows([bad], "running", 2)
+    innocent = table.send("hold", str(release))
+    table.wait_rows(innocent, "running", 0)
+    table.worker(concurrency=1)
+    blocker = table.send("hold", str(busy))
+    table.wait_rows(blocker, "running", 0)
+    kill.touch()
+    assert -9 == killed.wait()
+    table.wait_rows([bad], "pending", 3)
+    table.wait_rows(innocent, "pending", 0)
+    table.wait_rows(blocker, "running", 0)
+    release.touch()
+    kill.unlink()
+    busy.touch()
+    table.wait_rows([*innocent, *blocker], "done", 0)
+    assert_balanced(table.url)
 
 
 def test_rows_of_what_raises_are_failed(table):

@@ -27,6 +27,7 @@ def explode():
 
 
 @app.task(name="poison")
-def poison():
-    """Kill the whole worker that runs it."""
+def poison(path="/"):
+    """Kill the whole worker that runs it, once the file is there."""
+    hold.run(path)
     os.killpg(os.getpgrp(), signal.SIGKILL)

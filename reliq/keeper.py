@@ -179,6 +179,10 @@ class Keeper:
                 store.post_reserve(queue, 0, self.session.lease_ms, False, _nothing)
                 self._restore(store, queue)
 
+    def look_after(self, queue: str) -> None:
+        """Look after the dead letters of a queue that was declared now, before the register says."""
+        self._rerouted |= {queue}
+
     def route_soon(self, queue: str) -> None:
         """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
         self._later.append(partial(self._rerouter.route, queue))

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from .envelope import Envelope, EnvelopeError, decode
 from .errors import ReliqError
+from .tags import published_ms
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -199,6 +201,36 @@ class DeadLetter:
     consumer: str
     error: str
     envelope: bytes | None = field(default=None, repr=False)
+    """Only where it was asked for."""
+
+    @property
+    def published_ms(self) -> int:
+        """When it was published, by its publisher's clock."""
+        return published_ms(self.tag)
+
+    @property
+    def message(self) -> Envelope | None:
+        """What is in it; None where that was not asked for or cannot be read."""
+        try:
+            return None if self.envelope is None else decode(self.envelope)
+        except EnvelopeError:
+            return None
+
+    @property
+    def task(self) -> str | None:
+        """The name of the Celery task."""
+        message = self.message
+        name = None if message is None else message.headers.get("task")
+        return name if isinstance(name, str) else None
+
+    @property
+    def id(self) -> str | None:
+        """The id of the Celery task, or the message id."""
+        message = self.message
+        if message is None:
+            return None
+        found = message.headers.get("id") or message.properties.get("message_id")
+        return found if isinstance(found, str) else None
 
 
 class Move(NamedTuple):
@@ -436,6 +468,9 @@ class Store(Protocol):
         """Return declaration, bindings and version of *exchange*."""
 
     # -- operators
+
+    def now_ms(self) -> int:
+        """Return the broker's time, in ms since the epoch."""
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""

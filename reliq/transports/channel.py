@@ -132,6 +132,8 @@ class Channel(Publishing, virtual.Channel):
             )
         if not passive:
             self.transport.declared_queues[name] = (encoded, meta)
+            if "dead_letter_exchange" in meta:
+                self.session.keeper.look_after(name)
         return queue_declare_ok_t(name, declared.messages, declared.consumers)
 
     def queue_bind(

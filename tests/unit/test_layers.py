@@ -29,7 +29,7 @@ LAYERS = (
         "reliq.contrib",
     },
     {"reliq.transports"},
-    {"reliq.brokers", "reliq.admin", "reliq.metrics"},
+    {"reliq.brokers", "reliq.deadletters", "reliq.admin", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 

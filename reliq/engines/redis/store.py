@@ -642,6 +642,11 @@ class RedisStore:
 
     # -- operators
 
+    def now_ms(self) -> int:
+        """Return the server's time, in ms since the epoch."""
+        seconds, micros = self._wire.call(("TIME",))
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def status(self, queue: str) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
         k = self._keys(queue)

@@ -10,7 +10,8 @@ The third command publishes tasks and prints their rows until all are done. Kill
 worker and its children meanwhile (`pkill -9 -f one@`): some seconds later its rows
 are "pending" again, with one retry more, and the other worker runs them.
 
-The table is a SQLite file, by default task_table.db; TASK_TABLE names another.
+Celery's own retries (`self.retry`) are left out: such a row stays "running" until the
+task runs again. The table is a SQLite file, by default task_table.db; TASK_TABLE names another.
 RELIQ_URL names another broker.
 """
 

@@ -55,9 +55,10 @@ message_published = NamedSignal(
     publish that succeeds at its second try is a publish: it is announced once, also
     where the first try had stored it and only the reply was lost. Not sent for a
     message that was routed nowhere, nor where publishing raised an error in the end,
-    though the message may be stored, or be stored in other queues than a full one. With ``confirm="none"`` it is sent when the
-    reply is read: with the next publish, or when the connection is closed. The
-    message may have been delivered, and be done, before it is sent.
+    though the message may be stored, or be stored in other queues than a full one.
+    With ``confirm="none"`` it is sent when the reply is read: with the next publish,
+    or when the connection is closed. The message may have been delivered, and be
+    done, before it is sent.
 
     By: the process and thread that publishes.
 

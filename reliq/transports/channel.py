@@ -329,7 +329,6 @@ class Channel(Publishing, virtual.Channel):
                     known = {message.delivery_tag: message.headers for message in messages}
                     broker = self.store.broker
                     emit_at_the_limit(broker, queue, released.dead, "requeued", known)
-                if released.dead:
                     self._route_soon(queue)
         if lost is not None:
             raise lost

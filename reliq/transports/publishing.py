@@ -70,8 +70,8 @@ class Publishing:
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
         envelope = self._envelope(message, exchange, routing_key)
-        timing = (_delay_ms(message.get("headers") or {}), _ttl_ms(properties))
         headers = message.get("headers") or {}
+        timing = (_delay_ms(headers), _ttl_ms(properties))
         stored: list[Publication] = []
         if not exchange:
             items = self._items((routing_key,), tag, envelope, rank, timing, "", b"")
@@ -113,7 +113,7 @@ class Publishing:
                     queues, tag, envelope, rank, timing, exchange, route.version or b""
                 )
                 outcomes = self.store.publish(items)
-                stored.update((item.queue, item) for item in _stored(items, outcomes))
+                stored.update({item.queue: item for item in _stored(items, outcomes)})
                 if FULL in outcomes:
                     self._refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]

@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 LAYERS = (
     {"reliq._version", "reliq.errors"},
     {"reliq.options", "reliq.tags", "reliq.envelope", "reliq.arguments"},
-    {"reliq.store", "reliq.failover", "reliq.publisher"},
-    {"reliq.routing", "reliq.moving", "reliq.carrying", "reliq.engines"},
+    {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
+    {"reliq.routing", "reliq.moving", "reliq.carrying", "reliq.failback", "reliq.engines"},
     {
         "reliq.reports",
         "reliq.rerouting",
@@ -43,6 +43,7 @@ BORDERS = {
     "billiard": ("reliq.contrib", "reliq.cli"),
     "click": ("reliq.cli",),
     "rich": ("reliq.cli",),
+    "blinker": ("reliq.signals",),
 }
 
 # The only transports that name an engine: one per scheme, and what registers them.

@@ -43,6 +43,9 @@ class Options:
         does; the default) or ``descending`` (AMQP's order).
     confirm: ``accepted`` (the default): a publish returns when the broker has
         stored the message. ``none``: when it is written to the socket.
+    probe_interval: seconds between two questions to the first broker of several, while
+        another one is used. Defaults to 5.
+    failback: whether to go back to it when it answers. Defaults to True.
     unroutable: ``drop`` (the default, logged once) or ``error``.
     global_keyprefix: goes before every key. Defaults to "".
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
@@ -67,6 +70,8 @@ class Options:
     queue_order_strategy: Literal["round_robin", "sorted", "priority"] = "round_robin"
     priority_order: Literal["ascending", "descending"] = "ascending"
     confirm: Literal["none", "accepted"] = "accepted"
+    probe_interval: float = 5.0
+    failback: bool = True
     unroutable: Literal["drop", "error"] = "drop"
     global_keyprefix: str = ""
     socket_timeout: float = 10.0
@@ -179,6 +184,8 @@ RULES: dict[str, tuple[str, Check]] = {
     "queue_order_strategy": _choice("round_robin", "sorted", "priority"),
     "priority_order": _choice("ascending", "descending"),
     "confirm": _choice("none", "accepted"),
+    "probe_interval": _seconds(0.1),
+    "failback": _typed(bool, "True or False"),
     "unroutable": _choice("drop", "error"),
     "global_keyprefix": _typed(str, "a string"),
     "socket_timeout": _seconds(0.05),

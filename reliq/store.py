@@ -344,6 +344,9 @@ class Store(Protocol):
     def waiting(self) -> bool:
         """Whether something posted has no answer yet."""
 
+    def probe(self) -> None:
+        """Raise ReliqError unless the broker answers and accepts a write now."""
+
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id)."""
 

@@ -195,6 +195,19 @@ class Channel(Publishing, virtual.Channel):
         status = self.store.status(queue)
         return 0 if status is None else status.ready + status.delayed
 
+    # -- publishing
+
+    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Make Kombu's raw message; before that, go home where that is due (see homing.py).
+
+        It is the first thing that Kombu does to publish: what is declared next is
+        declared where the message goes.
+        """
+        if self.transport.urls:
+            self.transport.move_home()
+        prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
+        return prepared
+
     # -- consuming
 
     def basic_consume(

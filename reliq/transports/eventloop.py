@@ -21,6 +21,7 @@ class EventLoop(Consuming):
     """One registration per transport: two readers, one tick callback, one timer."""
 
     do_deferred: Callable[[], None]
+    leave_when_dry: Callable[[], None]
 
     def __init__(self) -> None:
         Consuming.__init__(self)
@@ -91,6 +92,7 @@ class EventLoop(Consuming):
         if self._loop is not None:
             self.post_requests()
             self.wait_for_bell()
+            self.leave_when_dry()
 
     def _deliver_some(self) -> None:
         # A task may run inside the delivery (solo): then signals and timers have their

@@ -63,6 +63,10 @@ LATE_IMPORTS = {
         "reliq.transports",
         "kombu.transport.TRANSPORT_ALIASES",
     ): "the entry point runs in the middle of Kombu's own import",
+    (
+        "reliq.transports",
+        "kombu.connection.failover_strategies",
+    ): "the entry point runs in the middle of Kombu's own import",
 }
 
 

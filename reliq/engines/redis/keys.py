@@ -73,6 +73,11 @@ def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expi
     return f"{prefix}reliq:queues"
 
 
+def probe(prefix: str) -> str:  # STRING that expires
+    """Return the key that is written to see whether a server accepts writes."""
+    return f"{prefix}reliq:probe"
+
+
 def broker_id(prefix: str) -> str:  # STRING
     """Return the key of the name by which other brokers know this one."""
     return f"{prefix}reliq:broker_id"

@@ -194,6 +194,10 @@ class RedisStore:
         """Whether something posted has no answer yet."""
         return self._wire.waiting
 
+    def probe(self) -> None:
+        """Raise ReliqError unless the server answers and accepts a write now."""
+        self._wire.call(("SET", keys.probe(self._prefix), "1", "PX", 1000))
+
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id or "")."""
         try:

@@ -132,6 +132,7 @@ class QueueStatus:
     consumers: int
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +364,12 @@ class Store(Protocol):
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
 
     def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
         """Return up to *limit* dead letters, oldest first."""

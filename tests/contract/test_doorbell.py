@@ -136,11 +136,11 @@ def test_a_duplicate_is_silent(store):
     assert silent(store)
 
 
-def test_a_paused_queue_does_not_announce_what_it_keeps(store, engine):
+def test_a_paused_queue_does_not_announce_what_it_keeps(store):
     """A reserve that may not take does not wake the next one to try in vain."""
     store.publish(message())
     assert "q" == ring(store)
-    engine.pause("q", True)
+    store.pause(True)
     store.reserve()
     assert silent(store)
 

@@ -570,14 +570,21 @@ class RedisStore:
             k.meta,
             k.consumers,
         )
-        exists, *counts, stats, arguments = self._wire.execute(scripts.STATUS, names, ())
+        exists, *counts, stats, arguments, paused = self._wire.execute(scripts.STATUS, names, ())
         if not exists:
             return None
         ready, delayed, unacked, dead, stored, consumers = counts
         ledger = dict(zip(_texts(stats[::2]), map(int, stats[1::2]), strict=True))
+        arguments = {"": arguments}
         return QueueStatus(
-            queue, ready, delayed, unacked, dead, stored, consumers, ledger, {"": arguments}
+            queue, ready, delayed, unacked, dead, stored, consumers, ledger, arguments, paused == 1
         )
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
+        k = self._keys(queue)
+        names = (k.meta, k.ready, k.delayed, k.bell)
+        return bool(self._wire.execute(scripts.PAUSE, names, (1 if paused else 0,)))
 
     def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
         """Return up to *limit* dead letters, oldest first."""

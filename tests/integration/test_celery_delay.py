@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from contextlib import ExitStack
+from itertools import pairwise
 
 import pytest
 from celery import chain, chord, group
@@ -49,7 +50,7 @@ def quiet_site(fresh_redis, site_factory):
 
 
 def commands_while_watched(site, for_s):
-    """Return how many commands the worker sends in so many seconds, in which it must hold nothing."""
+    """Return how much the worker sends in so many seconds, in which it must hold nothing."""
     client = site.server.client(decode_responses=True)
 
     def sent():
@@ -106,7 +107,7 @@ def test_a_retry_waits_its_countdown(pooled):
     result = pooled.send("fail_first", 2, countdown=0.5, kwargs={"countdown": 0.4})
     assert 2 == result.get(timeout=RESULT_S)
     starts = [entry.at for entry in pooled.journal.entries("started", result.id)]
-    assert all(later - sooner >= 0.398 for sooner, later in zip(starts, starts[1:], strict=False))
+    assert all(later - sooner >= 0.398 for sooner, later in pairwise(starts))
 
 
 def test_a_canvas_with_countdowns(pooled):

@@ -80,6 +80,10 @@ class Publication(NamedTuple):
 STORED, CREATED, DUPLICATE, NO_QUEUE, STALE = 1, 2, 0, -1, -2
 
 
+# Whose a claim is that was asked for: one's own, or another's who has finished.
+CLAIMED, FINISHED = -1, 0
+
+
 class Restored(NamedTuple):
     """What one step of restore_visible did."""
 
@@ -359,6 +363,15 @@ class Store(Protocol):
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
+
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own.
+
+        Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
+        has finished it; else the ms that the claim of another still counts.
+        """
 
     # -- operators
 

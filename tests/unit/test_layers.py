@@ -22,7 +22,7 @@ LAYERS = (
     {"reliq.routing", "reliq.engines"},
     {"reliq.orphans", "reliq.keeper", "reliq.session", "reliq.contrib"},
     {"reliq.transports"},
-    {"reliq.brokers", "reliq.admin", "reliq.metrics"},
+    {"reliq.brokers", "reliq.admin", "reliq.claims", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -55,6 +55,10 @@ LATE_IMPORTS = {
         "reliq.transports",
         "kombu.transport.TRANSPORT_ALIASES",
     ): "the entry point runs in the middle of Kombu's own import",
+    (
+        "reliq",
+        "reliq.claims.once",
+    ): "every Celery process loads the package, and few need an engine for it",
 }
 
 

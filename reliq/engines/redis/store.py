@@ -555,6 +555,14 @@ class RedisStore:
         version = table.pop(b"version", None)
         return ExchangeTable(declaration, version, frozenset(table))
 
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""
+        names = (keys.once(self._prefix, name),)
+        args = (token, keep_ms, 1 if finished else 0)
+        return int(self._wire.execute(scripts.ONCE, names, args))
+
     # -- operators
 
     def status(self, queue: str) -> QueueStatus | None:

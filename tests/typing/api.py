@@ -58,7 +58,10 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
                 (item.tag, item.died_ms, item.reason, item.count, item.consumer, item.error)
                 for item in letters
             ]
-            del counts, published, arguments, reasons
+            paused: bool = status.paused
+            inspector.pause(queue)
+            inspector.resume(queue)
+            del counts, published, arguments, reasons, paused
         results: list[AuditResult] = inspector.audit()
         unbalanced: list[tuple[str, int]] = [
             (result.queue, result.difference) for result in results if not result.balanced
@@ -78,7 +81,16 @@ def options() -> Options:
     limit: int | None = parsed.delivery_limit
     prefix: str = parsed.global_keyprefix
     del seconds, limit, prefix
+    native: bool = parsed.native_delay
+    del native
     return Options(visibility_timeout=30.0, priority_order="descending", unroutable="error")
+
+
+def once(url: str) -> bool:
+    """Return what the block learns; an exception in it is not swallowed."""
+    with reliq.once("id", ttl=60, lease=5.0, url=url, transport_options={"confirm": "none"}) as own:
+        first: bool = own
+    return first
 
 
 def version() -> str:

@@ -17,6 +17,7 @@ from .errors import (
     MessageRefused,
     NotFound,
     PreconditionFailed,
+    QueueFull,
     ReliqError,
     Unroutable,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "MessageRefused",
     "NotFound",
     "PreconditionFailed",
+    "QueueFull",
     "ReliqError",
     "Unroutable",
     "__version__",

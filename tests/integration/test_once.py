@@ -35,6 +35,8 @@ import sys, reliq
 from tests.support.journal import Journal
 url, path = sys.argv[1:]
 journal = Journal(path)
+journal.write("ready", "racer")
+journal.wait("ready", times=3)
 for number in range(100):
     with reliq.once(f"race-{number}", ttl=60, url=url) as first:
         if first:

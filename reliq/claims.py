@@ -33,6 +33,7 @@ _LONGEST_S = 10 * 366 * 86_400.0
 # A claim is extended so many times in a lease, and looked at so many times by who waits.
 _EXTENDED = 3
 _LOOKED_AT = 20
+_FIRST_PAUSE_S = 0.005
 
 
 def once(
@@ -192,7 +193,7 @@ class _Once(AbstractContextManager[bool]):
             self._store.close()
 
     def _take(self) -> bool:
-        known = inf
+        known, pause = inf, _FIRST_PAUSE_S
         while True:
             left = self._store.claim(self._name, self._token, self._lease_ms)
             if left == CLAIMED:
@@ -201,7 +202,8 @@ class _Once(AbstractContextManager[bool]):
             if left == FINISHED or left > known:
                 return False
             known = left
-            sleep(max(min(left / 1000, self._lease / _LOOKED_AT), 0.001))
+            sleep(min(left / 1000, pause))
+            pause = min(2 * pause, max(self._lease / _LOOKED_AT, _FIRST_PAUSE_S))
 
     def _extend(self, stop: threading.Event) -> None:
         down = False

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from ._version import __version__
 from .errors import (
+    BatchUncertain,
     BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
     ConfigurationError,
     MessageRefused,
+    NotConfirmed,
     NotFound,
     PreconditionFailed,
     ReliqError,
@@ -21,11 +23,13 @@ from .errors import (
 from .transports import register
 
 __all__ = [
+    "BatchUncertain",
     "BrokerRefused",
     "BrokerTimeout",
     "BrokerUnavailable",
     "ConfigurationError",
     "MessageRefused",
+    "NotConfirmed",
     "NotFound",
     "PreconditionFailed",
     "ReliqError",

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .errors import ReliqError
+
+if TYPE_CHECKING:
+    from .options import Confirm
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -248,6 +251,29 @@ class Store(Protocol):
         """Store *publications*, each atomically; return what became of each.
 
         All go out in one round trip.
+        """
+
+    def require(self, confirm: Confirm) -> None:
+        """Raise BrokerRefused where the broker can never give this confirmation.
+
+        Asked before anything is stored; what was learned is kept while the
+        connection lives.
+        """
+
+    def confirm(
+        self,
+        confirm: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Return when what :meth:`publish` has stored is as safe as *confirm* says.
+
+        "replicated": on so many replicas; "fsynced": on the broker's disk; an
+        engine that has no such step between storing and being as safe as it can
+        be returns at once, and its :meth:`require` refuses what it can never do.
+        Raises NotConfirmed after *timeout_ms*. It holds for DUPLICATEs too: what
+        an earlier try has stored, over whatever connection, is waited for.
         """
 
     def post_publish(

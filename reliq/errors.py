@@ -19,9 +19,6 @@ class Flushable(Protocol):
     def flush(self) -> None:
         """Try again; each message is stored once."""
 
-    def discard(self) -> None:
-        """Give up."""
-
 
 class ReliqError(Exception):
     """The root: catches everything that reliq raises on its own account."""
@@ -73,8 +70,8 @@ class BatchUncertain(ReliqError):
     Not a connection error: what helps is not to publish again but to call
     ``flush()`` again, which stores each message once, however often it is called.
 
-    batch: the batch, with ``flush()`` and ``discard()``; also after the ``with``
-        block of Kombu's ``Producer.batch()`` has ended.
+    batch: the batch; its ``flush()`` works also after the ``with`` block of Kombu's
+        ``Producer.batch()`` has ended. Whoever drops it gives the messages up.
     messages: how many messages are uncertain.
     queues: where they go, as far as it is known: names of queues.
     """

@@ -253,7 +253,7 @@ class Store(Protocol):
         All go out in one round trip.
         """
 
-    def require(self, confirm: Confirm) -> None:
+    def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused where the broker can never give this confirmation.
 
         Asked before anything is stored; what was learned is kept while the
@@ -262,16 +262,16 @@ class Store(Protocol):
 
     def confirm(
         self,
-        confirm: Confirm,
+        level: Confirm,
         replicas: int,
         timeout_ms: int,
         publications: Sequence[Publication],
     ) -> None:
-        """Return when what :meth:`publish` has stored is as safe as *confirm* says.
+        """Return when what :meth:`publish` has stored is as safe as *level* says.
 
         "replicated": on so many replicas; "fsynced": on the broker's disk; an
         engine that has no such step between storing and being as safe as it can
-        be returns at once, and its :meth:`require` refuses what it can never do.
+        be returns at once, and its :meth:`require_confirm` refuses what it can never do.
         Raises NotConfirmed after *timeout_ms*. It holds for DUPLICATEs too: what
         an earlier try has stored, over whatever connection, is waited for.
         """

@@ -12,17 +12,20 @@ from ..contrib.celery import WATCH
 from ..envelope import Envelope, encode, unpack
 from ..errors import MessageRefused, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
-from ..store import CREATED, DUPLICATE, NO_QUEUE, STALE, Publication, Store
-from ..tags import new_tag
+from ..store import DUPLICATE, NO_QUEUE, STALE, Publication, Store
+from .batch import PublishBatch
+from .confirming import Wanted, wanted
+from .outgoing import Outgoing, list_created, publications
 
 if TYPE_CHECKING:
     from ..options import Options
     from ..routing import Routes
+    from ..session import Session
     from .base import Transport
 
 logger = logging.getLogger("reliq")
 
-_NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding"})
+_NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding", "confirm"})
 _MOST_PRIORITY = 255
 _TRANSIENT = 1
 _LONGEST_MS = 10 * 366 * 86_400_000
@@ -37,6 +40,10 @@ class Publishing:
     store: Store
     routes: Routes
     options: Options
+    session: Session
+    confirmation: Wanted
+    closed: bool
+    supports_batch_publish = True
 
     def prepare_queue_arguments(
         self, arguments: dict[str, Any] | None, **kwargs: Any
@@ -50,61 +57,88 @@ class Publishing:
         return repr(unpack(declaration)) if declaration else "no arguments"
 
     def basic_publish(
-        self, message: dict[str, Any], exchange: str = "", routing_key: str = "", **_: Any
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+        **_: Any,
     ) -> None:
         """Store *message* in every queue it is routed to, once, however often it is retried.
 
         One round trip. When it returns, the message is stored (unless ``confirm``
         is "none", or it is transient and for a fanout exchange: then it is written
-        and an error shows later). Raises MessageRefused before anything is stored;
-        BrokerUnavailable when it is not known whether it was: trying again with
-        the same properties is safe. Atomic for each queue, not across queues.
+        and an error shows later); with ``confirm`` "replicated" or "fsynced" a second
+        one, after which it is that safe. The property ``confirm`` and *confirm_timeout*
+        (seconds) are for this message, instead of the options.
+
+        Raises MessageRefused, and BrokerRefused where this broker cannot confirm so,
+        before anything is stored; BrokerUnavailable (NotConfirmed) when it is not
+        known whether it was (is that safe): trying again with the same properties is
+        safe. Atomic for each queue, not across queues.
         """
         properties = message["properties"]
-        rank = self._rank(properties)
+        item = self.prepare(message, exchange, routing_key, confirm_timeout)
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
-            tag = properties["delivery_tag"] = PUBLISHER.tag(rank)
+            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank)
+        confirm = item.confirm
+        if not item.exchange:
+            items = publications(item, (item.routing_key,), tag)
+            if confirm.level == "none":
+                self._before_posting()
+                self.store.post_publish(items, self._posted)
+            else:
+                confirm.require(self.store)
+                list_created(self.store, items, self.store.publish(items))
+                confirm.wait(self.store, items)
+        elif self._is_posted(item.exchange, properties, confirm):
+            self._post(item)
+        else:
+            confirm.require(self.store)
+            confirm.wait(self.store, self._publish_routed(item, tag))
+        PUBLISHER.settle(tag)
+
+    def prepare(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+    ) -> Outgoing:
+        """Check and encode *message*; raises MessageRefused. Nothing is sent."""
+        properties = message["properties"]
+        confirm = wanted(self.confirmation, properties, confirm_timeout)
+        rank = self._rank(properties)
         exchange, routing_key = exchange or "", routing_key or ""
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
         envelope = self._envelope(message, exchange, routing_key)
-        timing = (_delay_ms(message.get("headers") or {}), _ttl_ms(properties))
-        if not exchange:
-            items = self._items((routing_key,), tag, envelope, rank, timing, "", b"")
-            if self.options.confirm == "none":
-                self._before_posting()
-                self.store.post_publish(items, self._posted)
-            else:
-                self._created(items, self.store.publish(items))
-        elif self._is_posted(exchange, properties):
-            self._post(exchange, routing_key, envelope, rank, timing)
-        else:
-            self._publish_routed(exchange, routing_key, tag, envelope, rank, timing)
-        PUBLISHER.settle(tag)
+        delay_ms, ttl_ms = _delay_ms(message.get("headers") or {}), _ttl_ms(properties)
+        return Outgoing(exchange, routing_key, envelope, rank, delay_ms, ttl_ms, confirm)
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
+        return PublishBatch(self, max_size)
 
     # -- routed
 
-    def _publish_routed(
-        self,
-        exchange: str,
-        routing_key: str,
-        tag: PublishTag,
-        envelope: bytes,
-        rank: int,
-        timing: tuple[int, int],
-    ) -> None:
-        """Publish by the cached route; the broker refuses it if the bindings have changed."""
+    def _publish_routed(self, item: Outgoing, tag: PublishTag) -> list[Publication]:
+        """Publish by the cached route; the broker refuses it if the bindings have changed.
+
+        Returns what is stored now, by this try or an earlier one.
+        """
+        exchange, routing_key = item.exchange, item.routing_key
         route = self.routes.cached(exchange)
-        reached = False
+        reached: list[Publication] = []
         for _ in range(_TRIES):
             queues = route.lookup(routing_key)
             if queues:
-                items = self._items(
-                    queues, tag, envelope, rank, timing, exchange, route.version or b""
-                )
+                items = publications(item, queues, tag, route.version or b"")
                 outcomes = self.store.publish(items)
-                reached = reached or max(outcomes) >= DUPLICATE
+                reached += [
+                    one for one, got in zip(items, outcomes, strict=True) if got >= DUPLICATE
+                ]
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
                 # One that this connection declared and the broker lost comes back.
                 again = [queue for queue in missing if self.transport.redeclare(queue)]
@@ -116,9 +150,11 @@ class Publishing:
             if route.version is None:
                 break
         if not reached:
-            self._unroutable(exchange, routing_key)
+            self.report_unroutable(exchange, routing_key)
+        return reached
 
-    def _unroutable(self, exchange: str, routing_key: str) -> None:
+    def report_unroutable(self, exchange: str, routing_key: str) -> None:
+        """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
         if self.options.unroutable == "error":
             raise Unroutable(
                 f"no queue is bound to exchange {exchange!r} for routing key "
@@ -139,47 +175,40 @@ class Publishing:
 
     # -- posted: what must not make a worker's event loop wait
 
-    def _is_posted(self, exchange: str, properties: dict[str, Any]) -> bool:
+    def _is_posted(self, exchange: str, properties: dict[str, Any], confirm: Wanted) -> bool:
         """Whether nobody waits for the reply: asked for, or a worker's own event.
 
         A worker sends events and heartbeats from the loop that must keep running
         when the broker does not answer. They are transient and go to a fanout
-        exchange; anything else, and any other process, waits for its reply.
+        exchange; anything else, and any other process, waits for its reply, and so
+        does what itself asks for more.
         """
-        if self.options.confirm == "none":
+        if confirm.level == "none":
             return True
         return (
             WATCH.worker
+            and properties.get("confirm") is None
             and properties.get("delivery_mode") == _TRANSIENT
             and self.routes.cached(exchange).type == "fanout"
         )
 
-    def _post(
-        self, exchange: str, routing_key: str, envelope: bytes, rank: int, timing: tuple[int, int]
-    ) -> None:
+    def _post(self, item: Outgoing) -> None:
         self._before_posting()
-        self._post_except((), exchange, routing_key, envelope, rank, timing)
+        self._post_except((), item)
 
     def _before_posting(self) -> None:
         self.store.receive()
         self.store.check()
         self.transport.do_deferred()
 
-    def _post_except(
-        self,
-        done: tuple[str, ...],
-        exchange: str,
-        routing_key: str,
-        envelope: bytes,
-        rank: int,
-        timing: tuple[int, int],
-    ) -> None:
+    def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
+        exchange, routing_key = item.exchange, item.routing_key
         route = self.routes.cached(exchange)
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
 
         def send_the_rest(reached: tuple[str, ...]) -> None:
             self.routes.refresh(exchange)
-            self._post_except(reached, exchange, routing_key, envelope, rank, timing)
+            self._post_except(reached, item)
 
         def on_version(version: bytes | ReliqError | None) -> None:
             if version != route.version and not isinstance(version, ReliqError):
@@ -188,7 +217,7 @@ class Publishing:
         if not queues:  # nobody listens, as far as we know
             self.store.post_bindings_version(exchange, on_version)
             return
-        items = self._items(queues, None, envelope, rank, timing, exchange, route.version or b"")
+        items = publications(item, queues, None, route.version or b"")
 
         def on_result(outcomes: list[int] | ReliqError) -> None:
             if isinstance(outcomes, ReliqError):
@@ -204,33 +233,6 @@ class Publishing:
             logger.warning("a message that was not to be confirmed may be lost: %s", reply)
 
     # -- pieces
-
-    def _items(
-        self,
-        queues: tuple[str, ...] | list[str],
-        tag: PublishTag | None,
-        envelope: bytes,
-        rank: int,
-        timing: tuple[int, int],
-        exchange: str,
-        version: bytes,
-    ) -> list[Publication]:
-        items = []
-        for queue in queues:
-            if tag is None:  # posted: it will not be retried, so it needs no number
-                own, number, low = new_tag(rank), 0, 0
-            else:
-                own, number, low = PUBLISHER.number(tag, queue, rank)
-            identity = (PUBLISHER.id, number, low)
-            items.append(
-                Publication(queue, own, envelope, rank, *identity, *timing, exchange, version)
-            )
-        return items
-
-    def _created(self, items: list[Publication], outcomes: list[int]) -> None:
-        for item, outcome in zip(items, outcomes, strict=True):
-            if outcome == CREATED:
-                self.store.list_queue(item.queue)
 
     def _envelope(self, message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
         properties = {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...options import Confirm
     from ...store import Publication
-    from .wire import Command, Wire
+    from .wire import Command, Reply, Wire
 
 _NO_COMMAND = (
     'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer or Valkey, '
@@ -43,9 +43,9 @@ class Confirmer:
         self._kept_ms = kept_ms
         self._able_epoch = -1
 
-    def require(self, confirm: Confirm) -> None:
+    def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused where the server cannot say that a write is on disk."""
-        if confirm != "fsynced":
+        if level != "fsynced":
             return
         self._wire.connect()
         if self._able_epoch == self._wire.dials:
@@ -55,7 +55,7 @@ class Confirmer:
 
     def confirm(
         self,
-        confirm: Confirm,
+        level: Confirm,
         replicas: int,
         timeout_ms: int,
         publications: Sequence[Publication],
@@ -65,9 +65,9 @@ class Confirmer:
         A second round trip, never in one with the publish: where the server did not
         know the script, that is sent again, behind what was pipelined after it.
         """
-        if confirm not in {"replicated", "fsynced"}:
+        if level not in {"replicated", "fsynced"}:
             return
-        fsynced = confirm == "fsynced"
+        fsynced = level == "fsynced"
         wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
         # The write of our own. PEXPIRE goes to replicas and into the file whenever
         # the key exists, needs no memory, and changes nothing that anybody reads.
@@ -89,7 +89,7 @@ class Confirmer:
         )
         queues = ", ".join(repr(name) for name in dict.fromkeys(i.queue for i in publications))
         raise NotConfirmed(
-            f"{self._wire.address}: not confirmed as {confirm!r} for {queues}: {got} within "
+            f"{self._wire.address}: not confirmed as {level!r} for {queues}: {got} within "
             f"{monotonic() - began:.3g} s (confirm_timeout {timeout_ms / 1000:g} s). The message "
             "may be stored, and lost with this server; publishing it again with the same "
             "properties, as Kombu's retry does, is safe and stores it once"
@@ -97,7 +97,7 @@ class Confirmer:
 
     def _call(
         self, wait: Command, patience_s: float, stored: str, touches: Sequence[Command] = ()
-    ) -> int | list[int]:
+    ) -> Reply:
         commands = [(command, None) for command in (*touches, wait)]
         try:
             *_, reply = self._wire.exchange(commands, patience_s=patience_s)

@@ -207,19 +207,19 @@ class RedisStore:
         self._note_kept(publications, outcomes)
         return outcomes
 
-    def require(self, confirm: Confirm) -> None:
+    def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused where the server can never give this confirmation."""
-        self._confirmer.require(confirm)
+        self._confirmer.require_confirm(level)
 
     def confirm(
         self,
-        confirm: Confirm,
+        level: Confirm,
         replicas: int,
         timeout_ms: int,
         publications: Sequence[Publication],
     ) -> None:
-        """Wait until what was published is as safe as *confirm* says; raises NotConfirmed."""
-        self._confirmer.confirm(confirm, replicas, timeout_ms, publications)
+        """Wait until what was published is as safe as *level* says; raises NotConfirmed."""
+        self._confirmer.confirm(level, replicas, timeout_ms, publications)
 
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]

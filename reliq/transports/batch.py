@@ -1,0 +1,303 @@
+"""Batches: many messages in one round trip, each with every promise of a single publish.
+
+What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
+encoded when it is added, so that one that is refused spoils none of the others; it
+is numbered and sent when the batch is flushed. A flush that failed keeps its
+messages with their numbers: flushing again stores each once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kombu import exceptions
+
+from ..errors import (
+    BatchUncertain,
+    BrokerTimeout,
+    BrokerUnavailable,
+    NotConfirmed,
+    ReliqError,
+    Unroutable,
+)
+from ..publisher import PUBLISHER
+from ..store import DUPLICATE, NO_QUEUE, STALE
+from .confirming import together
+from .outgoing import list_created, publications
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..publisher import PublishTag
+    from ..store import Publication, Store
+    from .outgoing import Outgoing
+    from .publishing import Publishing
+
+_MOST_BYTES = 8 * 1024 * 1024
+_TRIES = 5
+_MOST_NAMED = 5
+
+
+# Kombu 5.7 has an error for this; it is caught by that name too.
+class _BatchUncertain(
+    BatchUncertain,
+    getattr(exceptions, "BatchPublishError", exceptions.KombuError),  # type: ignore[misc]
+):
+    __doc__ = BatchUncertain.__doc__
+
+
+class _Entry:
+    """A message in the batch. The numbers that make it the same on every try are the tag's."""
+
+    __slots__ = ("item", "reached", "tag")
+
+    def __init__(self, item: Outgoing, tag: PublishTag) -> None:
+        self.item = item
+        self.tag = tag
+        self.reached = False
+        """Whether some queue has it, as far as it was worth noting."""
+
+
+class PublishBatch:
+    """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
+
+    Thread-safe. A forked child starts with an empty one: what its parent has
+    buffered the parent sends.
+    """
+
+    def __init__(self, channel: Publishing, max_size: int) -> None:
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
+            raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
+        self.channel = channel
+        self.max_size = max_size
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._new: list[_Entry] = []
+        self._uncertain: list[_Entry] = []
+        self._copies = self._bytes = 0
+
+    # -- what Kombu calls
+
+    def publish(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+        **_: Any,
+    ) -> None:
+        """Add *message*; when the batch is full, flush it.
+
+        Raises MessageRefused, or Unroutable where ``unroutable="error"`` asks for
+        it, without touching what is in the batch. A batch that an earlier flush
+        left uncertain is flushed first. Raises BatchUncertain when a flush failed,
+        and says whether *message* is in the batch.
+        """
+        self._leave_parent()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the batch is closed")
+            channel = self.channel
+            item = channel.prepare(message, exchange, routing_key, confirm_timeout)
+            if self._uncertain:
+                self._flush("the message that was to be added now is not in it")
+            copies = self._copies_of(item) if item.exchange else 1
+            if not copies:
+                channel.report_unroutable(item.exchange, item.routing_key)
+                return
+            size = copies * len(item.envelope)
+            if self._new and (
+                self._copies + copies > self.max_size or self._bytes + size > _MOST_BYTES
+            ):
+                self._flush("the message that was to be added now is not in it")
+            tag = message["properties"]["delivery_tag"] = PUBLISHER.tag(item.rank)
+            self._new.append(_Entry(item, tag))
+            self._copies += copies
+            self._bytes += size
+            if self._copies >= self.max_size or self._bytes >= _MOST_BYTES:
+                self._flush("the message that was added last is in it")
+
+    def flush(self) -> None:
+        """Store what is in the batch, and wait for its confirmation, once for all.
+
+        One round trip as a rule. Where the connection was lost it tries once more
+        over another one. Raises BatchUncertain, and keeps the messages: flushing
+        again, also after the channel or the batch was closed, stores each once.
+        Messages that were certainly not stored (Unroutable) are taken out, all
+        others are flushed, and then it is raised. Not atomic as a whole.
+        """
+        self._leave_parent()
+        with self._lock:
+            self._flush("")
+
+    def discard(self) -> None:
+        """Drop what was never sent; what a failed flush left uncertain can still be flushed."""
+        self._leave_parent()
+        with self._lock:
+            self._new = []
+            self._copies = self._bytes = 0
+
+    def close(self) -> None:
+        """Take no more messages; drop what was never sent."""
+        self.discard()
+        self._closed = True
+
+    # -- inside, under the lock
+
+    def _leave_parent(self) -> None:
+        if self._pid != os.getpid():
+            self._reset()
+
+    def _copies_of(self, item: Outgoing) -> int:
+        """Return how many queues *item* goes to; 1 while the broker cannot be asked."""
+        channel = self.channel
+        if channel.closed:
+            return 1
+        try:
+            found = channel.routes.cached(item.exchange).lookup(item.routing_key)
+            if not found:  # what is known may be old
+                found = channel.routes.refresh(item.exchange).lookup(item.routing_key)
+        except BrokerUnavailable:
+            return 1
+        return len(found)
+
+    def _flush(self, remark: str) -> None:
+        if not (self._new or self._uncertain):
+            return
+        self._uncertain += self._new
+        self.discard()
+        try:
+            unroutable = self._send_surely()
+        except ReliqError as exc:
+            raise self._failure(exc, remark) from exc
+        for entry in self._uncertain:
+            PUBLISHER.settle(entry.tag)
+        self._uncertain = []
+        self._report(unroutable)
+
+    def _send_surely(self) -> list[Outgoing]:
+        """Send over the channel's connection or, where that is lost, over the session's own."""
+        channel = self.channel
+        if not channel.closed:
+            try:
+                return self._send(channel.store)
+            except (BrokerTimeout, NotConfirmed):
+                raise  # a second try would only wait as long again
+            except BrokerUnavailable:
+                pass
+        store = channel.session.spare_store()
+        # What this channel declared it can repair over the other connection too.
+        channel.routes.reconnect(store)
+        try:
+            return self._send(store)
+        finally:
+            channel.routes.reconnect(channel.store)
+
+    def _send(self, store: Store) -> list[Outgoing]:
+        """Store every message and wait for its confirmation; return those with no queue."""
+        wishes = together({entry.item.confirm for entry in self._uncertain})
+        for wish in wishes:
+            wish.require(store)
+        stored: list[Publication] = []
+        entries: Iterable[_Entry] = self._uncertain
+        for _ in range(_TRIES):
+            entries = self._send_once(store, entries, stored)
+            if not entries:
+                break
+        for wish in wishes:
+            wish.wait(store, stored)
+        return [entry.item for entry in self._uncertain if not entry.reached]
+
+    def _send_once(
+        self, store: Store, entries: Iterable[_Entry], stored: list[Publication]
+    ) -> Iterable[_Entry]:
+        """Send by the routes as they are known; return what has to be routed once more."""
+        routes = self.channel.routes
+        items: list[Publication] = []
+        owners: list[_Entry] = []
+        nowhere: list[_Entry] = []
+        for entry in entries:
+            item = entry.item
+            if item.exchange:
+                route = routes.cached(item.exchange)
+                queues = route.lookup(item.routing_key)
+                if not queues:
+                    nowhere.append(entry)
+                    continue
+                made = publications(item, queues, entry.tag, route.version or b"")
+                items += made
+                owners += [entry] * len(made)
+            else:
+                items += publications(item, (item.routing_key,), entry.tag)
+                owners.append(entry)
+        outcomes = store.publish(items) if items else []
+        list_created(store, items, outcomes)
+        # Once each, in their order, however many of their copies went astray.
+        again = dict.fromkeys(self._newly_bound(store, nowhere))
+        lost: dict[str, bool] = {}
+        for sent, entry, outcome in zip(items, owners, outcomes, strict=True):
+            if outcome >= DUPLICATE:
+                entry.reached = True
+                stored.append(sent)
+                continue
+            if outcome == NO_QUEUE and sent.queue not in lost:
+                # One that this connection declared and the broker lost comes back.
+                lost[sent.queue] = self.channel.transport.redeclare(sent.queue, store)
+            if outcome == STALE or lost.get(sent.queue):
+                again[entry] = None
+        for exchange in dict.fromkeys(entry.item.exchange for entry in again):
+            routes.refresh(exchange)
+        return again
+
+    def _newly_bound(self, store: Store, nowhere: list[_Entry]) -> list[_Entry]:
+        """Return those whose exchange has other bindings by now than those they failed by."""
+        routes = self.channel.routes
+        changed = set()
+        for exchange in {entry.item.exchange for entry in nowhere}:
+            if routes.cached(exchange).version == store.bindings_version(exchange) is not None:
+                continue
+            if routes.refresh(exchange).version is not None:
+                changed.add(exchange)
+        return [entry for entry in nowhere if entry.item.exchange in changed]
+
+    # -- what went wrong
+
+    def _failure(self, exc: ReliqError, remark: str) -> BatchUncertain:
+        entries = self._uncertain
+        queues = sorted(
+            {queue for entry in entries for queue in entry.tag.numbers}
+            | {entry.item.routing_key for entry in entries if not entry.item.exchange}
+        )
+        places = sorted(
+            {repr(queue) for queue in queues}
+            | {
+                f"exchange {e.item.exchange!r}"
+                for e in entries
+                if not e.tag.numbers and e.item.exchange
+            }
+        )
+        named = ", ".join(places[:_MOST_NAMED])
+        if len(places) > _MOST_NAMED:
+            named += f" and {len(places) - _MOST_NAMED} more"
+        text = (
+            f"a batch of {len(entries)} messages for {named} was not flushed: {exc}. Some, all or "
+            "none of them may be stored; the batch keeps them, and flush() stores each once"
+        )
+        if remark:
+            text += f" ({remark})"
+        return _BatchUncertain(text, self, len(entries), tuple(queues))
+
+    def _report(self, unroutable: list[Outgoing]) -> None:
+        try:
+            for item in unroutable:
+                self.channel.report_unroutable(item.exchange, item.routing_key)
+        except Unroutable as exc:
+            raise Unroutable(
+                f"{exc} (one of {len(unroutable)} such of a batch; all others are stored)"
+            ) from None

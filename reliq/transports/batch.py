@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .publishing import Publishing
 
 _MOST_BYTES = 8 * 1024 * 1024
+_SENT_AT_ONCE = 100
 _TRIES = 5
 _MOST_NAMED = 5
 
@@ -49,15 +50,45 @@ class _BatchUncertain(
 
 
 class _Entry:
-    """A message in the batch. The numbers that make it the same on every try are the tag's."""
+    """A message in the batch."""
 
     __slots__ = ("item", "reached", "tag")
 
-    def __init__(self, item: Outgoing, tag: PublishTag) -> None:
+    def __init__(self, item: Outgoing) -> None:
         self.item = item
-        self.tag = tag
+        self.tag: PublishTag | None = None
+        """Made when it is first sent; its numbers make it the same on every try."""
         self.reached = False
-        """Whether some queue has it, as far as it was worth noting."""
+        """Whether some queue has it."""
+
+
+class _Sending:
+    """Publications on their way: some are stored while the next are made."""
+
+    def __init__(self, store: Store) -> None:
+        self.items: list[Publication] = []
+        self._store = store
+        self._posted = 0
+        self._results: list[list[int] | ReliqError] = []
+
+    def add(self, publications: list[Publication]) -> None:
+        """Send them with those that follow, or now if they are enough for a call."""
+        self.items += publications
+        if len(self.items) - self._posted >= _SENT_AT_ONCE:
+            self._store.post_publish(self.items[self._posted :], self._results.append)
+            self._posted = len(self.items)
+
+    def finish(self) -> list[int]:
+        """Send the rest; return the outcome of each, or raise the first error."""
+        rest = self.items[self._posted :]
+        last = self._store.publish(rest) if rest else []
+        self._store.settle()
+        outcomes: list[int] = []
+        for result in self._results:
+            if isinstance(result, ReliqError):
+                raise result
+            outcomes += result
+        return outcomes + last
 
 
 class PublishBatch:
@@ -116,8 +147,7 @@ class PublishBatch:
                 self._copies + copies > self.max_size or self._bytes + size > _MOST_BYTES
             ):
                 self._flush("the message that was to be added now is not in it")
-            tag = message["properties"]["delivery_tag"] = PUBLISHER.tag(item.rank)
-            self._new.append(_Entry(item, tag))
+            self._new.append(_Entry(item))
             self._copies += copies
             self._bytes += size
             if self._copies >= self.max_size or self._bytes >= _MOST_BYTES:
@@ -177,7 +207,8 @@ class PublishBatch:
         except ReliqError as exc:
             raise self._failure(exc, remark) from exc
         for entry in self._uncertain:
-            PUBLISHER.settle(entry.tag)
+            if entry.tag is not None:
+                PUBLISHER.settle(entry.tag)
         self._uncertain = []
         self._report(unroutable)
 
@@ -219,24 +250,26 @@ class PublishBatch:
     ) -> Iterable[_Entry]:
         """Send by the routes as they are known; return what has to be routed once more."""
         routes = self.channel.routes
-        items: list[Publication] = []
+        sending = _Sending(store)
+        items = sending.items
         owners: list[_Entry] = []
         nowhere: list[_Entry] = []
         for entry in entries:
-            item = entry.item
+            item, tag = entry.item, entry.tag
+            if tag is None:
+                tag = entry.tag = PUBLISHER.tag(item.rank)
             if item.exchange:
                 route = routes.cached(item.exchange)
                 queues = route.lookup(item.routing_key)
                 if not queues:
                     nowhere.append(entry)
                     continue
-                made = publications(item, queues, entry.tag, route.version or b"")
-                items += made
-                owners += [entry] * len(made)
+                sending.add(publications(item, queues, tag, route.version or b""))
+                owners += [entry] * len(queues)
             else:
-                items += publications(item, (item.routing_key,), entry.tag)
+                sending.add(publications(item, (item.routing_key,), tag))
                 owners.append(entry)
-        outcomes = store.publish(items) if items else []
+        outcomes = sending.finish()
         list_created(store, items, outcomes)
         # Once each, in their order, however many of their copies went astray.
         again = dict.fromkeys(self._newly_bound(store, nowhere))
@@ -270,18 +303,16 @@ class PublishBatch:
 
     def _failure(self, exc: ReliqError, remark: str) -> BatchUncertain:
         entries = self._uncertain
-        queues = sorted(
-            {queue for entry in entries for queue in entry.tag.numbers}
-            | {entry.item.routing_key for entry in entries if not entry.item.exchange}
-        )
-        places = sorted(
-            {repr(queue) for queue in queues}
-            | {
-                f"exchange {e.item.exchange!r}"
-                for e in entries
-                if not e.tag.numbers and e.item.exchange
-            }
-        )
+        numbered = {queue for entry in entries if entry.tag for queue in entry.tag.numbers}
+        directly = {entry.item.routing_key for entry in entries if not entry.item.exchange}
+        queues = sorted(numbered | directly)
+        unrouted = {
+            entry.item.exchange
+            for entry in entries
+            if entry.item.exchange and not (entry.tag and entry.tag.numbers)
+        }
+        places = [repr(queue) for queue in queues]
+        places += [f"exchange {exchange!r}" for exchange in sorted(unrouted)]
         named = ", ".join(places[:_MOST_NAMED])
         if len(places) > _MOST_NAMED:
             named += f" and {len(places) - _MOST_NAMED} more"

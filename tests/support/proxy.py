@@ -109,14 +109,11 @@ class Proxy:
         """Return what of *data* may pass, and whether the connection ends with it."""
         with self._lock:
             left = self._left.get(way)
-            if (
-                left is None
-                or (way == "replies" and len(data) <= left)
-                or (way == "requests" and len(data) < left)
-            ):
-                cut = False
-            else:
-                data, cut = data[:left], True
+            # A reply is cut before its next byte, a request after its last one.
+            passing = 0 if left is None else left if way == "replies" else left - 1
+            cut = left is not None and len(data) > passing
+            if cut:
+                data = data[:left]
                 self._left = {}
                 self.cuts += 1
             if way in self._left:

@@ -125,8 +125,9 @@ class PublishBatch:
     ) -> None:
         """Add *message*; when the batch is full, flush it.
 
-        Raises MessageRefused, or Unroutable where ``unroutable="error"`` asks for
-        it, without touching what is in the batch. A batch that an earlier flush
+        Raises MessageRefused, Unroutable where ``unroutable="error"`` asks for it,
+        or BrokerRefused where the broker can never give the confirmation that is
+        asked for, without touching what is in the batch. A batch that an earlier flush
         left uncertain is flushed first. Raises BatchUncertain when a flush failed,
         and says whether *message* is in the batch.
         """
@@ -138,7 +139,8 @@ class PublishBatch:
             item = channel.prepare(message, exchange, routing_key, confirm_timeout)
             if self._uncertain:
                 self._flush("the message that was to be added now is not in it")
-            copies = self._copies_of(item) if item.exchange else 1
+            simple = not item.exchange and item.confirm.by_storing
+            copies = 1 if simple else self._copies_of(item)
             if not copies:
                 channel.report_unroutable(item.exchange, item.routing_key)
                 return
@@ -185,11 +187,17 @@ class PublishBatch:
             self._reset()
 
     def _copies_of(self, item: Outgoing) -> int:
-        """Return how many queues *item* goes to; 1 while the broker cannot be asked."""
+        """Return how many queues *item* goes to; 1 while the broker cannot be asked.
+
+        Raises BrokerRefused where it can never confirm what *item* asks for.
+        """
         channel = self.channel
         if channel.closed:
             return 1
         try:
+            item.confirm.require(channel.store)
+            if not item.exchange:
+                return 1
             found = channel.routes.cached(item.exchange).lookup(item.routing_key)
             if not found:  # what is known may be old
                 found = channel.routes.refresh(item.exchange).lookup(item.routing_key)

@@ -23,6 +23,11 @@ class Wanted(NamedTuple):
     replicas: int
     timeout_ms: int
 
+    @property
+    def by_storing(self) -> bool:
+        """Whether storing a message is all there is to wait for."""
+        return self.level in _BY_STORING
+
     def require(self, store: Store) -> None:
         """Raise BrokerRefused where the broker can never give it; nothing is stored yet."""
         if self.level not in _BY_STORING:

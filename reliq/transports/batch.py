@@ -111,6 +111,7 @@ class PublishBatch:
         self._lock = threading.RLock()
         self._new: list[_Entry] = []
         self._uncertain: list[_Entry] = []
+        self._blind = False
         self._copies = self._bytes = 0
 
     # -- what Kombu calls
@@ -192,7 +193,7 @@ class PublishBatch:
         Raises BrokerRefused where it can never confirm what *item* asks for.
         """
         channel = self.channel
-        if channel.closed:
+        if channel.closed or self._blind:
             return 1
         try:
             item.confirm.require(channel.store)
@@ -202,6 +203,7 @@ class PublishBatch:
             if not found:  # what is known may be old
                 found = channel.routes.refresh(item.exchange).lookup(item.routing_key)
         except BrokerUnavailable:
+            self._blind = True  # do not wait for it with each message: the flush will ask
             return 1
         return len(found)
 
@@ -210,6 +212,7 @@ class PublishBatch:
             return
         self._uncertain += self._new
         self.discard()
+        self._blind = False
         try:
             unroutable = self._send_surely()
         except ReliqError as exc:

@@ -91,12 +91,13 @@ class Publisher:
         known = tag.numbers[queue] = Number(own, number, low)
         return known
 
-    def settle(self, tag: PublishTag) -> None:
-        """Note that the publish of *tag* has returned."""
-        numbers, tag.numbers = tag.numbers, {}
+    def settle(self, *tags: PublishTag) -> None:
+        """Note that the publishes of *tags* have returned."""
         with self._lock:
-            for queue, known in numbers.items():
-                self._discard(queue, known.number)
+            for tag in tags:
+                numbers, tag.numbers = tag.numbers, {}
+                for queue, known in numbers.items():
+                    self._discard(queue, known.number)
 
     def drop(self, numbers: dict[str, Number]) -> None:
         """Note that *numbers* will not be retried; safe in a destructor."""

@@ -41,6 +41,17 @@ _TRIES = 5
 _MOST_NAMED = 5
 
 
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - a fork is an event of the whole process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 # Kombu 5.7 has an error for this; it is caught by that name too.
 class _BatchUncertain(
     BatchUncertain,
@@ -107,7 +118,7 @@ class PublishBatch:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._forks = _forks
         self._lock = threading.RLock()
         self._new: list[_Entry] = []
         self._uncertain: list[_Entry] = []
@@ -184,7 +195,7 @@ class PublishBatch:
     # -- inside, under the lock
 
     def _leave_parent(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             self._reset()
 
     def _copies_of(self, item: Outgoing) -> int:
@@ -217,9 +228,7 @@ class PublishBatch:
             unroutable = self._send_surely()
         except ReliqError as exc:
             raise self._failure(exc, remark) from exc
-        for entry in self._uncertain:
-            if entry.tag is not None:
-                PUBLISHER.settle(entry.tag)
+        PUBLISHER.settle(*[entry.tag for entry in self._uncertain if entry.tag is not None])
         self._uncertain = []
         self._report(unroutable)
 

@@ -17,6 +17,7 @@ from .errors import (
     NotConfirmed,
     NotFound,
     PreconditionFailed,
+    QueueFull,
     ReliqError,
     Unroutable,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "NotConfirmed",
     "NotFound",
     "PreconditionFailed",
+    "QueueFull",
     "ReliqError",
     "Unroutable",
     "__version__",

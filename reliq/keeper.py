@@ -17,15 +17,28 @@ import threading
 from collections import deque
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from . import reports
 from ._version import __version__
 from .errors import BrokerRefused, BrokerUnavailable, ReliqError
 from .orphans import Orphans
-from .store import Lease, Restored, Store
+from .rerouting import Rerouter
+from .signals import (
+    emit,
+    emit_at_the_limit,
+    emit_restored,
+    identity,
+    lease_lost,
+    message_dead,
+    message_restored,
+)
+from .store import Duties, Lease, Lost, Restored, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from blinker import NamedSignal
 
     from .session import Held, Session
 
@@ -51,6 +64,8 @@ class Keeper:
         self._registered_as: tuple[str, int, dict[str, str]] | None = None
         self._later: deque[Callable[[Store], None]] = deque()
         self._orphans = Orphans(session)
+        self._rerouter = Rerouter()
+        self._rerouted: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._thread_lock = threading.Lock()
@@ -121,6 +136,11 @@ class Keeper:
             except BrokerRefused as exc:
                 logger.error("keeper: %s", exc)  # noqa: TRY400 - the message says it all
 
+    def tell(self, signal: NamedSignal, **arguments: Any) -> None:
+        """Send *signal* soon: not while a reply is read, when the connection is locked."""
+        if signal.receivers:
+            self._later.append(partial(_tell, signal, arguments))
+
     # -- the tick
 
     def tick(self, store: Store) -> None:
@@ -152,6 +172,20 @@ class Keeper:
                 continue
             self._next_restore[queue] = now + self._jittered()
             self._restore(store, queue)
+        for queue in self._rerouted.difference(self.session.subscriptions):
+            # Nobody may consume from it: what has expired there still dies, and is routed.
+            if now >= self._next_restore.get(queue, 0.0) and queue not in self._passing:
+                self._next_restore[queue] = now + self._jittered()
+                store.post_reserve(queue, 0, self.session.lease_ms, False, _nothing)
+                self._restore(store, queue)
+
+    def look_after(self, queue: str) -> None:
+        """Look after the dead letters of a queue from now on, before the register names it."""
+        self._rerouted |= {queue}
+
+    def route_soon(self, queue: str) -> None:
+        """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
+        self._later.append(partial(self._rerouter.route, queue))
 
     def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
         return self.session.options.restore_interval * random.uniform(low, high)  # noqa: S311
@@ -185,8 +219,9 @@ class Keeper:
             held.queue,
             self.session.options.consumer_timeout,
         )
+        self._tell_lost(tag, held, "consumer_timeout")
 
-    def _renewed(self, queue: str, leases: list[Lease], result: list[str] | ReliqError) -> None:
+    def _renewed(self, queue: str, leases: list[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("leases on %r could not be renewed: %s", queue, result)
@@ -196,12 +231,21 @@ class Keeper:
                     held.granted = 0.0
             return
         tokens = dict(leases)
-        for tag in result:
+        for tag in result.tags:
             with self.session.lock:
                 held = self.session.held.get(tag)
                 if held is None or held.token != tokens[tag]:
                     continue  # acked or returned meanwhile
                 del self.session.held[tag]
+            if tag in result.gone:
+                logger.info(
+                    "message %s of %r was finished elsewhere while this process held it too, "
+                    "or its queue was deleted",
+                    tag,
+                    queue,
+                )
+                self._tell_lost(tag, held, "gone")
+                continue
             logger.warning(
                 "lease lost: message %s of %r went back to its queue and may run twice; "
                 "this process did not renew it within visibility_timeout (%g s)",
@@ -209,6 +253,15 @@ class Keeper:
                 queue,
                 self.session.options.visibility_timeout,
             )
+            self._tell_lost(tag, held, "returned")
+
+    def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
+        if lease_lost.receivers:
+            message: Any = None if held.message is None else held.message()
+            headers = getattr(message, "headers", None) or {}
+            held_s = monotonic() - held.since
+            own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
+            self.tell(lease_lost, **own, **identity(headers))
 
     # -- the register
 
@@ -234,12 +287,13 @@ class Keeper:
         ttl_ms = int(self._heartbeat_s * 3000) + 1000
         store.post_heartbeat(self.session.id, ttl_ms, record, self._heard)
 
-    def _heard(self, result: list[str] | ReliqError) -> None:
+    def _heard(self, result: Duties | ReliqError) -> None:
         if not isinstance(result, ReliqError):
-            for queue in result:
+            for queue in result.expiring:
                 if queue in self.session.subscriptions:
                     continue  # in use, by us
                 self._later.append(partial(self._orphans.expire_queue, queue))
+            self._rerouted = frozenset(result.rerouted)
 
     # -- restore_visible
 
@@ -247,7 +301,7 @@ class Keeper:
         self._passing.add(queue)
         on_result = partial(self._restored, store, queue)
         try:
-            store.post_restore(queue, self.session.lease_ms, on_result, hurry)
+            store.post_restore(queue, self.session.lease_ms, on_result, hurry, _returns_are_told())
         except BrokerUnavailable:
             self._passing.discard(queue)
             raise
@@ -259,19 +313,16 @@ class Keeper:
                 logger.error("restore_visible on %r failed: %s", queue, result)
             return
         tally = self._tally.setdefault(queue, {})
-        for consumer, number in result.by_consumer.items():
-            tally[consumer] = tally.get(consumer, 0) + number
-        for tag in result.dead:
-            logger.error(
-                "message %s of %r was dead-lettered: it reached delivery_limit (%s failed "
-                "deliveries); see its reason with reliq.admin.Inspector.dead_letters",
-                tag,
-                queue,
-                self.session.options.delivery_limit,
-            )
+        for item in (*result.restored, *result.dead):
+            tally[item.consumer] = tally.get(item.consumer, 0) + 1
+        reports.at_the_limit(queue, result.dead)
+        if (result.restored or result.dead) and _returns_are_told():
+            self._later.append(partial(_tell_returns, queue, result))
         if result.more:
             self._go_on(store, queue)
             return
+        if result.to_route:
+            self.route_soon(queue)
         for consumer, number in self._tally.pop(queue, {}).items():
             logger.warning(
                 "restored %d messages to %r: the lease of consumer %s ended",
@@ -297,3 +348,20 @@ class Keeper:
     def hurry(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""
         self._restore(store, queue, hurry=True)
+
+
+def _tell(signal: NamedSignal, arguments: dict[str, Any], store: Store) -> None:
+    emit(signal, store.broker, **arguments)
+
+
+def _returns_are_told() -> bool:
+    return bool(message_restored.receivers or message_dead.receivers)
+
+
+def _tell_returns(queue: str, result: Restored, store: Store) -> None:
+    emit_restored(store.broker, queue, result.restored)
+    emit_at_the_limit(store.broker, queue, result.dead, "lease ended")
+
+
+def _nothing(_result: object) -> None:
+    """Take the answer to a look that was only to expire and promote."""

@@ -135,6 +135,8 @@ class Transport(EventLoop, virtual.Transport):
             self.do_deferred()
             if self.store.alive:
                 self.store.settle()
+                self.do_deferred()  # what the last replies asked for, and what they tell
+                self.store.settle()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         self._let_go(lost=False)
@@ -268,6 +270,8 @@ class Transport(EventLoop, virtual.Transport):
         """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
         if self._loop is None or not self.batch_ack(queue, tags):
             self.session.ack(self.store, queue, tags)
+        if queue in self.held_back:
+            self.ask_again(queue)
         if self._starved:
             self.credit_regained()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kombu import exceptions
 
@@ -19,11 +19,13 @@ from ..errors import (
     BrokerTimeout,
     BrokerUnavailable,
     NotConfirmed,
+    QueueFull,
     ReliqError,
     Unroutable,
 )
 from ..publisher import PUBLISHER
-from ..store import DUPLICATE, NO_QUEUE, STALE
+from ..signals import emit_published, message_published
+from ..store import DUPLICATE, FULL, STALE
 from .confirming import together
 from .outgoing import list_created, publications
 
@@ -63,14 +65,26 @@ class _BatchUncertain(
 class _Entry:
     """A message in the batch."""
 
-    __slots__ = ("item", "reached", "tag")
+    __slots__ = ("item", "reached", "stored", "tag")
 
     def __init__(self, item: Outgoing) -> None:
         self.item = item
         self.tag: PublishTag | None = None
         """Made when it is first sent; its numbers make it the same on every try."""
         self.reached = False
-        """Whether some queue has it."""
+        """Whether some queue has it, or was too full to have it."""
+        self.stored: dict[str, Publication] = {}
+        """By queue, where somebody wants to be told."""
+
+    def note(self, sent: Publication) -> None:
+        """Note that a queue has it."""
+        self.reached = True
+        if message_published.receivers:
+            self.stored[sent.queue] = sent
+
+
+_NotStored: TypeAlias = "tuple[list[Outgoing], list[Publication]]"
+"""Messages with no queue, and copies whose queue is full."""
 
 
 class _Sending:
@@ -173,8 +187,8 @@ class PublishBatch:
         One round trip as a rule. Where the connection was lost it tries once more
         over another one. Raises BatchUncertain, and keeps the messages: flushing
         again, also after the channel or the batch was closed, stores each once.
-        Messages that were certainly not stored (Unroutable) are taken out, all
-        others are flushed, and then it is raised. Not atomic as a whole.
+        Messages that were certainly not stored (QueueFull, Unroutable) are taken out,
+        all others are flushed, and then it is raised. Not atomic as a whole.
         """
         self._leave_parent()
         with self._lock:
@@ -225,14 +239,20 @@ class PublishBatch:
         self.discard()
         self._blind = False
         try:
-            unroutable = self._send_surely()
+            nowhere, full = self._send_surely()
         except ReliqError as exc:
             raise self._failure(exc, remark) from exc
         PUBLISHER.settle(*[entry.tag for entry in self._uncertain if entry.tag is not None])
-        self._uncertain = []
-        self._report(unroutable)
+        flushed, self._uncertain = self._uncertain, []
+        if message_published.receivers:
+            broker = self.channel.store.broker
+            for entry in flushed:
+                if entry.stored:
+                    stored, item = list(entry.stored.values()), entry.item
+                    emit_published(broker, stored, item.headers, item.routing_key)
+        self._report(nowhere, full)
 
-    def _send_surely(self) -> list[Outgoing]:
+    def _send_surely(self) -> _NotStored:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         channel = self.channel
         if not channel.closed:
@@ -250,23 +270,28 @@ class PublishBatch:
         finally:
             channel.routes.reconnect(channel.store)
 
-    def _send(self, store: Store) -> list[Outgoing]:
-        """Store every message and wait for its confirmation; return those with no queue."""
+    def _send(self, store: Store) -> _NotStored:
+        """Store every message and wait for its confirmation; return what found no place."""
         wishes = together({entry.item.confirm for entry in self._uncertain})
         for wish in wishes:
             wish.require(store)
         stored: list[Publication] = []
+        full: list[Publication] = []
         entries: Iterable[_Entry] = self._uncertain
         for _ in range(_TRIES):
-            entries = self._send_once(store, entries, stored)
+            entries = self._send_once(store, entries, stored, full)
             if not entries:
                 break
         for wish in wishes:
             wish.wait(store, stored)
-        return [entry.item for entry in self._uncertain if not entry.reached]
+        return [entry.item for entry in self._uncertain if not entry.reached], full
 
     def _send_once(
-        self, store: Store, entries: Iterable[_Entry], stored: list[Publication]
+        self,
+        store: Store,
+        entries: Iterable[_Entry],
+        stored: list[Publication],
+        full: list[Publication],
     ) -> Iterable[_Entry]:
         """Send by the routes as they are known; return what has to be routed once more."""
         routes = self.channel.routes
@@ -296,17 +321,22 @@ class PublishBatch:
         lost: dict[str, bool] = {}
         for sent, entry, outcome in zip(items, owners, outcomes, strict=True):
             if outcome >= DUPLICATE:
-                entry.reached = True
+                entry.note(sent)
                 stored.append(sent)
-                continue
-            if outcome == NO_QUEUE and sent.queue not in lost:
-                # One that this connection declared and the broker lost comes back.
-                lost[sent.queue] = self.channel.transport.redeclare(sent.queue, store)
-            if outcome == STALE or lost.get(sent.queue):
+            elif outcome == FULL:
+                entry.reached = True
+                full.append(sent)
+            elif outcome == STALE or self._comes_back(sent.queue, store, lost):
                 again[entry] = None
         for exchange in dict.fromkeys(entry.item.exchange for entry in again):
             routes.refresh(exchange)
         return again
+
+    def _comes_back(self, queue: str, store: Store, lost: dict[str, bool]) -> bool:
+        """Declare again a queue that this connection declared and the broker lost; ask once."""
+        if queue not in lost:
+            lost[queue] = self.channel.transport.redeclare(queue, store)
+        return lost[queue]
 
     def _newly_bound(self, store: Store, nowhere: list[_Entry]) -> list[_Entry]:
         """Return those whose exchange has other bindings by now than those they failed by."""
@@ -344,11 +374,20 @@ class PublishBatch:
             text += f" ({remark})"
         return _BatchUncertain(text, self, len(entries), tuple(queues))
 
-    def _report(self, unroutable: list[Outgoing]) -> None:
+    def _report(self, nowhere: list[Outgoing], full: list[Publication]) -> None:
+        """Say what was certainly not stored, and raise it where it is an error."""
+        if full:
+            queues = ", ".join(repr(queue) for queue in dict.fromkeys(one.queue for one in full))
+            raise QueueFull(
+                f"queue {queues} has reached its x-max-length or x-max-length-bytes and was "
+                f"declared with x-overflow 'reject-publish': {len(full)} messages of a batch were "
+                f"not stored in it, and {len(nowhere)} had no queue; all others are stored. Add "
+                "consumers, raise the limit, or publish later"
+            )
         try:
-            for item in unroutable:
+            for item in nowhere:
                 self.channel.report_unroutable(item.exchange, item.routing_key)
         except Unroutable as exc:
             raise Unroutable(
-                f"{exc} (one of {len(unroutable)} such of a batch; all others are stored)"
+                f"{exc} (one of {len(nowhere)} such of a batch; all others are stored)"
             ) from None

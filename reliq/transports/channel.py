@@ -12,8 +12,10 @@ from weakref import WeakValueDictionary
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 
+from .. import reports
 from ..envelope import EnvelopeError
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
+from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store import Delivery, How, Lease, Store
 from .arguments import queue_arguments
 from .confirming import by_default
@@ -132,6 +134,8 @@ class Channel(Publishing, virtual.Channel):
             )
         if not passive:
             self.transport.declared_queues[name] = (encoded, meta)
+            if "dead_letter_exchange" in meta:
+                self.session.keeper.look_after(name)
         return queue_declare_ok_t(name, declared.messages, declared.consumers)
 
     def queue_bind(
@@ -243,7 +247,10 @@ class Channel(Publishing, virtual.Channel):
         logger.error("message %s of %r is undecodable: %s", delivery.tag, delivery.queue, error)
         if not no_ack:
             lease = Lease(delivery.tag, delivery.token)
-            self.session.dead_letter(self.store, delivery.queue, "undecodable", str(error), [lease])
+            reason, text = "undecodable", str(error)
+            if not self.session.dead_letter(self.store, delivery.queue, reason, text, [lease]):
+                count = max(delivery.failed, 0)
+                self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
 
     # -- finishing
 
@@ -313,11 +320,18 @@ class Channel(Publishing, virtual.Channel):
                 self.session.release_later(queue, how, leases)
                 continue
             try:
-                refused = self.session.release(self._open_store(), queue, how, leases)
+                released = self.session.release(self._open_store(), queue, how, leases)
             except BrokerUnavailable as exc:
                 lost = exc
             else:
-                _report(refused, queue, how)
+                self.transport.ask_again(queue)
+                _report(released.refused, queue, how)
+                reports.at_the_limit(queue, released.dead)
+                if released.dead:
+                    known = {message.delivery_tag: message.headers for message in messages}
+                    broker = self.store.broker
+                    emit_at_the_limit(broker, queue, released.dead, "requeued", known)
+                    self._route_soon(queue)
         if lost is not None:
             raise lost
 
@@ -337,6 +351,33 @@ class Channel(Publishing, virtual.Channel):
                 )
                 raise
             _report(refused, message.queue, reason)
+            if not refused:
+                count = message.headers.get("x-delivery-count", 0)
+                self._tell_dead(
+                    message.queue, message.delivery_tag, message.headers, count, reason, text
+                )
+            self._route_soon(message.queue)
+
+    def _tell_dead(
+        self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
+    ) -> None:
+        emit(
+            message_dead,
+            self.store.broker,
+            queue=queue,
+            tag=tag,
+            count=count,
+            consumer=self.store.consumer,
+            reason=reason,
+            error=error,
+            **identity(headers),
+        )
+
+    def _route_soon(self, queue: str) -> None:
+        """Have the dead letters of *queue* routed on, where we know that it asks for it."""
+        declared = self.transport.declared_queues.get(queue)
+        if declared is not None and "dead_letter_exchange" in declared[1]:
+            self.session.keeper.route_soon(queue)
 
     # -- credit
 

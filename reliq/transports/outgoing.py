@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import QueueFull
 from ..publisher import PUBLISHER
-from ..store import CREATED, Publication
+from ..store import CREATED, DUPLICATE, FULL, Publication
 from ..tags import new_tag
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Outgoing(NamedTuple):
     delay_ms: int
     ttl_ms: int
     confirm: Wanted
+    headers: dict[str, Any]
 
 
 def publications(
@@ -35,7 +37,7 @@ def publications(
 
     By *tag* they are the same on every try; None: there will be no other.
     """
-    exchange, _, envelope, rank, delay_ms, ttl_ms, _ = item
+    exchange, _, envelope, rank, delay_ms, ttl_ms, _, _ = item
     made = []
     for queue in queues:
         if tag is None:
@@ -66,3 +68,23 @@ def list_created(store: Store, items: Sequence[Publication], outcomes: Sequence[
         for item, outcome in zip(items, outcomes, strict=True):
             if outcome == CREATED:
                 store.list_queue(item.queue)
+
+
+def stored_of(items: Sequence[Publication], outcomes: Sequence[int]) -> list[Publication]:
+    """Return what is stored now, be it by an earlier try whose reply was lost."""
+    return [item for item, got in zip(items, outcomes, strict=True) if got >= DUPLICATE]
+
+
+def refuse_full(items: Sequence[Publication], outcomes: Sequence[int]) -> None:
+    """Raise QueueFull where a queue has refused the message."""
+    if FULL not in outcomes:
+        return
+    full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+    stored = [item.queue for item, got in zip(items, outcomes, strict=True) if got >= DUPLICATE]
+    also = f"; it was stored in {', '.join(map(repr, stored))}" if stored else ""
+    raise QueueFull(
+        f"queue {', '.join(map(repr, full))} has reached its x-max-length or "
+        "x-max-length-bytes and was declared with x-overflow 'reject-publish': the "
+        f"message was not stored in it{also}. Add consumers, raise the limit, or publish "
+        "later"
+    )

@@ -12,10 +12,11 @@ from ..contrib.celery import WATCH
 from ..envelope import Envelope, encode, unpack
 from ..errors import MessageRefused, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
-from ..store import DUPLICATE, NO_QUEUE, STALE, Publication, Store
+from ..signals import emit_published, message_published
+from ..store import FULL, NO_QUEUE, STALE, Publication, Store
 from .batch import PublishBatch
 from .confirming import Wanted, wanted
-from .outgoing import Outgoing, list_created, publications
+from .outgoing import Outgoing, list_created, publications, refuse_full, stored_of
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -83,21 +84,28 @@ class Publishing:
         if type(tag) is not PublishTag or tag.settled:
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank)
         confirm = item.confirm
+        stored: list[Publication] = []
         if not item.exchange:
             items = publications(item, (item.routing_key,), tag)
             if confirm.level == "none":
                 self._before_posting()
-                self.store.post_publish(items, self._posted)
+                self.store.post_publish(items, partial(self._posted, items, item))
             else:
                 confirm.require(self.store)
-                list_created(self.store, items, self.store.publish(items))
+                outcomes = self.store.publish(items)
+                list_created(self.store, items, outcomes)
+                refuse_full(items, outcomes)
                 confirm.wait(self.store, items)
+                stored = items
         elif self._is_posted(item.exchange, properties, confirm):
             self._post(item)
         else:
             confirm.require(self.store)
-            confirm.wait(self.store, self._publish_routed(item, tag))
+            stored = self._publish_routed(item, tag)
+            confirm.wait(self.store, stored)
         PUBLISHER.settle(tag)
+        if message_published.receivers:
+            emit_published(self.store.broker, stored, item.headers, item.routing_key)
 
     def prepare(
         self,
@@ -114,8 +122,9 @@ class Publishing:
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
         envelope = self._envelope(message, exchange, routing_key)
-        delay_ms, ttl_ms = _delay_ms(message.get("headers") or {}), _ttl_ms(properties)
-        return Outgoing(exchange, routing_key, envelope, rank, delay_ms, ttl_ms, confirm)
+        headers = message.get("headers") or {}
+        delay_ms, ttl_ms = _delay_ms(headers), _ttl_ms(properties)
+        return Outgoing(exchange, routing_key, envelope, rank, delay_ms, ttl_ms, confirm, headers)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
@@ -126,19 +135,18 @@ class Publishing:
     def _publish_routed(self, item: Outgoing, tag: PublishTag) -> list[Publication]:
         """Publish by the cached route; the broker refuses it if the bindings have changed.
 
-        Returns what is stored now, by this try or an earlier one.
+        Returns what is stored, now or by an earlier try: once for each queue.
         """
         exchange, routing_key = item.exchange, item.routing_key
         route = self.routes.cached(exchange)
-        reached: list[Publication] = []
+        stored: dict[str, Publication] = {}
         for _ in range(_TRIES):
             queues = route.lookup(routing_key)
             if queues:
                 items = publications(item, queues, tag, route.version or b"")
                 outcomes = self.store.publish(items)
-                reached += [
-                    one for one, got in zip(items, outcomes, strict=True) if got >= DUPLICATE
-                ]
+                stored.update({one.queue: one for one in stored_of(items, outcomes)})
+                refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
                 # One that this connection declared and the broker lost comes back.
                 again = [queue for queue in missing if self.transport.redeclare(queue)]
@@ -149,9 +157,9 @@ class Publishing:
             route = self.routes.refresh(exchange)
             if route.version is None:
                 break
-        if not reached:
+        if not stored:
             self.report_unroutable(exchange, routing_key)
-        return reached
+        return list(stored.values())
 
     def report_unroutable(self, exchange: str, routing_key: str) -> None:
         """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
@@ -220,17 +228,28 @@ class Publishing:
         items = publications(item, queues, None, route.version or b"")
 
         def on_result(outcomes: list[int] | ReliqError) -> None:
-            if isinstance(outcomes, ReliqError):
-                self._posted(outcomes)
-            elif STALE in outcomes:
+            self._posted(items, item, outcomes)
+            if not isinstance(outcomes, ReliqError) and STALE in outcomes:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
                 self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
 
         self.store.post_publish(items, on_result)
 
-    def _posted(self, reply: list[int] | ReliqError) -> None:
-        if isinstance(reply, ReliqError):
-            logger.warning("a message that was not to be confirmed may be lost: %s", reply)
+    def _posted(
+        self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError
+    ) -> None:
+        if isinstance(outcomes, ReliqError):
+            logger.warning("a message that was not to be confirmed may be lost: %s", outcomes)
+            return
+        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        if full:
+            logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+        if message_published.receivers:
+            stored = stored_of(items, outcomes)
+            # Not here: while a reply is read the connection is locked.
+            self.transport.deferred.append(
+                partial(emit_published, self.store.broker, stored, item.headers, item.routing_key)
+            )
 
     # -- pieces
 

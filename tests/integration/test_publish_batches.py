@@ -254,6 +254,48 @@ def test_a_queue_that_the_broker_lost(client):
     assert [1] == Taker(connection, "q").take_bodies(1)
 
 
+def test_a_full_queue(client):
+    """What a full queue rejects is named and taken out; all others of the batch are stored."""
+    from reliq import QueueFull
+
+    connection = client.connect()
+    limits = {"x-max-length": 2, "x-overflow": "reject-publish"}
+    declare(connection, "q", queue_arguments=limits)
+    channel = connection.default_channel
+    batch = channel.create_publish_batch(100)
+    for number in range(5):
+        for queue in ("q", "free"):
+            message = channel.prepare_message(b"%d" % number, properties={})
+            batch.publish(message, routing_key=queue)
+    with pytest.raises(QueueFull, match=r"queue 'q' has reached.*3 messages of a batch"):
+        batch.flush()
+    batch.flush()
+    assert [2, 5] == [client.status(name).ready for name in ("q", "free")]
+
+
+def test_a_batch_tells_what_it_stored(client):
+    """message_published comes for each copy, once the flush has returned, and not before."""
+    from reliq.signals import message_published
+
+    told = []
+
+    def on_published(broker, *, queue, exchange, routing_key, **_):
+        told.append((queue, exchange, routing_key))
+
+    connection = client.connect()
+    bind(connection, "q", "r")
+    message_published.connect(on_published)
+    try:
+        producer = connection.Producer()
+        with producer.batch():
+            producer.publish(1, routing_key="s")
+            producer.publish(2, exchange="e", routing_key="key")
+            assert [] == told
+    finally:
+        message_published.disconnect(on_published)
+    assert [("q", "e", "key"), ("r", "e", "key"), ("s", "", "s")] == sorted(told)
+
+
 # -- failures
 
 

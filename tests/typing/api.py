@@ -15,11 +15,19 @@ from reliq import (
     NotConfirmed,
     NotFound,
     PreconditionFailed,
+    QueueFull,
     ReliqError,
     Unroutable,
 )
 from reliq.admin import AuditResult, DeadLetter, Inspector, QueueStatus
 from reliq.options import Options, parse
+from reliq.signals import (
+    broker_switched,
+    lease_lost,
+    message_dead,
+    message_published,
+    message_restored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +41,7 @@ def errors() -> tuple[type[ReliqError], ...]:
     configuration: type[ValueError] = ConfigurationError
     refused: type[ValueError] = MessageRefused
     del unavailable, timeout, unconfirmed, configuration, refused
-    return (BatchUncertain, BrokerRefused, NotFound, PreconditionFailed, Unroutable)
+    return (BatchUncertain, BrokerRefused, NotFound, PreconditionFailed, QueueFull, Unroutable)
 
 
 def flush_again(error: BatchUncertain) -> tuple[int, tuple[str, ...]]:
@@ -69,7 +77,14 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
                 (item.tag, item.died_ms, item.reason, item.count, item.consumer, item.error)
                 for item in letters
             ]
-            del counts, published, arguments, reasons
+            known: list[tuple[str | None, str | None, int]] = [
+                (item.task, item.id, item.published_ms) for item in letters
+            ]
+            replayed: int = inspector.replay(queue, task="shop.pay", older_than_s=60, to="other")
+            replayed += inspector.replay(queue, [item.tag for item in letters])
+            removed: int = inspector.purge_dead_letters(queue, reason="expired", limit=5)
+            one: DeadLetter = inspector.dead_letter(queue, "tag")
+            del counts, published, arguments, reasons, known, replayed, removed, one
         results: list[AuditResult] = inspector.audit()
         unbalanced: list[tuple[str, int]] = [
             (result.queue, result.difference) for result in results if not result.balanced
@@ -97,6 +112,21 @@ def options() -> Options:
         priority_order="descending",
         unroutable="error",
     )
+
+
+@message_dead.connect
+def on_dead(broker: str, *, task_id: str | None, reason: str, **more: object) -> None:
+    """Take part of a signal's arguments; the decorator leaves the function typed."""
+    del broker, task_id, reason, more
+
+
+def signals() -> list[str]:
+    """Signals are blinker's; what is connected is what is returned."""
+    names = [
+        signal.name for signal in (message_published, message_restored, lease_lost, broker_switched)
+    ]
+    on_dead("reliq://localhost:6379/0", task_id=None, reason="rejected")
+    return [*names, message_dead.name]
 
 
 def version() -> str:

@@ -18,11 +18,18 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 LAYERS = (
     {"reliq._version", "reliq.errors"},
     {"reliq.options", "reliq.tags", "reliq.envelope"},
-    {"reliq.store", "reliq.failover", "reliq.publisher"},
-    {"reliq.routing", "reliq.engines"},
-    {"reliq.orphans", "reliq.keeper", "reliq.session", "reliq.contrib"},
+    {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
+    {"reliq.routing", "reliq.moving", "reliq.engines"},
+    {
+        "reliq.reports",
+        "reliq.rerouting",
+        "reliq.orphans",
+        "reliq.keeper",
+        "reliq.session",
+        "reliq.contrib",
+    },
     {"reliq.transports"},
-    {"reliq.brokers", "reliq.admin", "reliq.metrics"},
+    {"reliq.brokers", "reliq.deadletters", "reliq.admin", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -36,6 +43,7 @@ BORDERS = {
     "billiard": ("reliq.contrib", "reliq.cli"),
     "click": ("reliq.cli",),
     "rich": ("reliq.cli",),
+    "blinker": ("reliq.signals",),
 }
 
 # The only transports that name an engine: one per scheme, and what registers them.

@@ -11,14 +11,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from reliq.store import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
+from reliq.store import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reliq.store import How, Lease, Publication
+    from reliq.store import How, Publication
 
-READY, DELAYED, UNACKED, DEAD = "ready", "delayed", "unacked", "dead"
+PLACES = READY, DELAYED, UNACKED, DEAD = "ready", "delayed", "unacked", "dead"
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,17 @@ class Message:
     reason: str = ""
     error: str = ""
 
+    @property
+    def lease(self) -> Lease:
+        """The lease that it is held by."""
+        return Lease(self.tag, str(self.token))
+
 
 class Reserved(NamedTuple):
     """What a reserve should bring."""
 
-    messages: list[Message]
+    taken: list[tuple[str, int, bytes]]
+    """Tag, failures (-1: never delivered), envelope."""
     first_token: int
     next_due_ms: int
     lease_ms: int
@@ -179,6 +185,7 @@ class QueueOracle:
         delayed = self.at(DELAYED)
         next_due = delayed[0].due - now if delayed else -1
         taken, blocked = self._choose(consumer, 0 if self.paused else n)
+        told = [(m.tag, -1 if m.failed is None else m.failed, m.envelope) for m in taken]
         first = 0 if no_ack or not taken else self.ledger["token"] + 1
         for number, message in enumerate(taken):
             if no_ack:
@@ -192,7 +199,7 @@ class QueueOracle:
         self.bell |= left
         if blocked:
             next_due = 1000 if next_due < 0 else min(next_due, 1000)
-        return Reserved(taken, first, next_due, lease_ms, left)
+        return Reserved(told, first, next_due, lease_ms, left)
 
     def _expire(self, now: int) -> None:
         for message in list(self.messages.values()):
@@ -327,12 +334,3 @@ class QueueOracle:
         for message in waiting:
             self._leave(message, "purged")
         return len(waiting)
-
-    def delete(self) -> tuple[str, int]:
-        """Forget everything but what publishers may still retry."""
-        if not self.exists:
-            return "missing", 0
-        waiting = len(self.at(READY) + self.at(DELAYED))
-        numbers, settings = self.numbers, self.settings
-        self.__init__(settings, numbers=numbers)  # type: ignore[misc]
-        return "deleted", waiting

@@ -1,0 +1,131 @@
+"""One step of the model: taken on the broker, said by the oracle, compared in full.
+
+What the rules of the machine share: consumers by number, all that was ever given out,
+and the time at which a step is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hypothesis import note
+from hypothesis.stateful import RuleBasedStateMachine
+
+from reliq.errors import ReliqError
+from reliq.store import Lease
+from tests.model.oracle import PLACES, QueueOracle, Settings
+from tests.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reliq.store import Publication, Store
+    from tests.model.brokers import Broker
+
+QUEUE = "q"
+CONSUMERS = (1, 2, 3)
+
+
+class Stepping(RuleBasedStateMachine):
+    """A state machine without rules; `broker` is what a subclass drives."""
+
+    broker: ClassVar[Broker]
+    settings: Settings
+    oracle: QueueOracle
+    version: bytes
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker.clear()
+        self.clock = self.broker.clock
+        self.names: dict[int, str] = {}
+        self.leases: list[Lease] = []
+        """Every lease that was ever given out, oldest first."""
+        self.tags: list[str] = []
+        """Of every message that was ever published, oldest first."""
+        self.retriable: dict[str, list[Publication]] = {}
+        """By publisher: what it may still publish again."""
+        self.made = 0
+        self._generation = 0
+        for number in CONSUMERS:
+            self.rename(number)
+
+    # -- consumers
+
+    def rename(self, number: int) -> None:
+        """Let a consumer that was never there before take the place of this one."""
+        self._generation += 1
+        self.names[number] = f"c{self._generation}/{number}"
+
+    def store(self, number: int = 1) -> Store:
+        """Return the connection of a consumer."""
+        return self.broker.store(self.settings, number, self.names[number])
+
+    # -- one step
+
+    def step(self, what: str, act: Callable[[], Any], expect: Callable[[int], Any]) -> Any:
+        """Do *act* on the broker; fail unless it answers, and leaves, what *expect* says.
+
+        *expect* is told the time of the step and returns the answer; see `posted` for
+        steps that are not waited for.
+        """
+        self._steady()
+        before = self.clock.now()
+        answer = act()
+        slack = self.clock.now() - before
+        note(f"{what} -> {answer}")
+        assert slack <= self.clock.margin_ms, "the machine was too slow for its margin"
+        expected = expect(before)
+        assert expected == answer, f"{what}: expected {expected}, got {answer}"
+        self._compare(before, slack, what)
+        return answer
+
+    def posted(self, store: Store, post: Callable[[Callable[[Any], None]], None]) -> Any:
+        """Return the one result of a posted step."""
+        results: list[Any] = []
+        post(results.append)
+        store.settle()
+        (result,) = results
+        if isinstance(result, ReliqError):
+            raise result
+        return result
+
+    def _compare(self, now: int, slack: int, what: str) -> None:
+        found = self.broker.snapshot(QUEUE)
+        found.check()
+        differences = found.differences(Snapshot.expected(self.oracle, now), slack)
+        assert not differences, f"after {what}: " + "; ".join(differences)
+        if slack:
+            found.adopt(self.oracle)
+
+    def teardown(self) -> None:
+        """Compare what operators are told."""
+        if not hasattr(self, "oracle"):
+            return
+        status = self.store().status(QUEUE)
+        assert (status is not None) == self.oracle.exists
+        if status is not None:
+            told = [getattr(status, place) for place in PLACES]
+            assert [len(self.oracle.at(place)) for place in PLACES] == told
+            assert len(self.oracle.messages) == status.stored
+
+    # -- time
+
+    def pass_time(self, ms: int) -> None:
+        """Let so much time pass."""
+        self.clock.advance(ms)
+        note(f"+ {ms} ms")
+
+    def _steady(self) -> None:
+        """See that nothing changes by itself while a step is on its way."""
+        margin = self.clock.margin_ms
+        while True:
+            now = self.clock.now()
+            _, lapses = self.oracle.mutex or ("", 0)
+            # A key's own expiry is not to the ms, a script's deadline is.
+            near = {lapses} if now - 2 <= lapses <= now + margin + 2 else set()
+            if margin:
+                near |= {m for m in self.oracle.boundaries() if now <= m <= now + margin}
+            if not near:
+                return
+            self.pass_time(max(near) + 3 - now)

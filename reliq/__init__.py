@@ -15,6 +15,7 @@ from .errors import (
     MessageRefused,
     NotFound,
     PreconditionFailed,
+    QueueFull,
     ReliqError,
     Unroutable,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "MessageRefused",
     "NotFound",
     "PreconditionFailed",
+    "QueueFull",
     "ReliqError",
     "Unroutable",
     "__version__",

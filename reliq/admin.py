@@ -1,4 +1,4 @@
-"""Inspector: what is queued, held and dead, and whether the ledger balances."""
+"""Inspector: what is queued, held and dead, whether the ledger balances; and replay."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .brokers import connect
+from .deadletters import Choice, choose, limited, replay
 from .envelope import unpack
 from .errors import NotFound
 from .store import DeadLetter, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 __all__ = ["AuditResult", "DeadLetter", "Inspector", "QueueStatus"]
@@ -35,7 +36,7 @@ class AuditResult:
 
 
 class Inspector:
-    """Looks into one broker. Reads only; a context manager.
+    """Looks into one broker, and puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises
     ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
@@ -76,9 +77,78 @@ class Inspector:
             status, arguments=unpack(stored) if isinstance(stored, bytes) and stored else {}
         )
 
-    def dead_letters(self, queue: str, limit: int = 100) -> list[DeadLetter]:
-        """Return up to *limit* dead letters of *queue*, oldest first."""
-        return self._store.dead_letters(queue, limit)
+    def dead_letters(
+        self,
+        queue: str,
+        limit: int | None = 100,
+        *,
+        task: str | None = None,
+        reason: str | None = None,
+        older_than_s: float | None = None,
+        newer_than_s: float | None = None,
+    ) -> list[DeadLetter]:
+        """Return up to *limit* dead letters of *queue* that fit, oldest first.
+
+        task: the name of a Celery task. reason: ``rejected``, ``undecodable``,
+        ``delivery_limit``, ``expired`` or ``maxlen``. older_than_s, newer_than_s: seconds
+        since it died. Raises NotFound for a queue that does not exist,
+        ConfigurationError for a filter that makes no sense.
+        """
+        choice = Choice(task, reason, older_than_s, newer_than_s)
+        found = limited(choose(self._store, queue, choice), limit)
+        return [letter for page in found for letter in page]
+
+    def dead_letter(self, queue: str, tag: str) -> DeadLetter:
+        """Return one dead letter; raises NotFound."""
+        for page in choose(self._store, queue, Choice(tags=frozenset([tag]))):
+            return page[0]
+        raise NotFound(f"no dead letter {tag!r} in {queue!r}")
+
+    def replay(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        task: str | None = None,
+        reason: str | None = None,
+        older_than_s: float | None = None,
+        newer_than_s: float | None = None,
+    ) -> int:
+        """Put dead letters back to be delivered again; return how many.
+
+        Those with *tags*, or all that fit the filters (see :meth:`dead_letters`), up to
+        *limit*; into their own queue, or into the queue *to*. Their failed deliveries
+        are counted anew, and they have no TTL any more. What dies again meanwhile is
+        not replayed twice by this call.
+
+        Killed at any point it loses and doubles nothing; calling it again goes on.
+        Raises NotFound for a queue that does not exist, QueueFull where *to* is full.
+        """
+        choice = Choice(task, reason, older_than_s, newer_than_s, _tags(tags))
+        return sum(
+            replay(self._store, queue, [letter.tag for letter in page], to)
+            for page in limited(choose(self._store, queue, choice), limit)
+        )
+
+    def purge_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        task: str | None = None,
+        reason: str | None = None,
+        older_than_s: float | None = None,
+        newer_than_s: float | None = None,
+    ) -> int:
+        """Remove dead letters for good, chosen as for :meth:`replay`; return how many."""
+        choice = Choice(task, reason, older_than_s, newer_than_s, _tags(tags))
+        return sum(
+            self._store.purge_dead(queue, [letter.tag for letter in page])
+            for page in limited(choose(self._store, queue, choice), limit)
+        )
 
     def audit(self) -> list[AuditResult]:
         """Check the ledger of every queue. Each queue is read at one instant."""
@@ -88,6 +158,10 @@ class Inspector:
             if status is not None:
                 results.append(_audit(status))
         return results
+
+
+def _tags(tags: Sequence[str] | None) -> frozenset[str] | None:
+    return None if tags is None else frozenset(tags)
 
 
 def _audit(status: QueueStatus) -> AuditResult:

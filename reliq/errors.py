@@ -58,6 +58,16 @@ class PreconditionFailed(ReliqError, ChannelError):
     code = 406
 
 
+class QueueFull(ReliqError, ChannelError):
+    """A queue is at its limit and was declared with ``x-overflow: reject-publish``.
+
+    Nothing was stored in it. Publishing again helps only when there is room, so Kombu
+    does not retry it.
+    """
+
+    code = 406
+
+
 class Unroutable(ReliqError, ChannelError):
     """No queue is bound for the message, and ``unroutable="error"`` asks to be told."""
 

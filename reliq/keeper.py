@@ -19,10 +19,12 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from . import reports
 from ._version import __version__
 from .errors import BrokerRefused, BrokerUnavailable, ReliqError
 from .orphans import Orphans
-from .store import Lease, Restored, Store
+from .rerouting import Rerouter
+from .store import Duties, Lease, Restored, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,8 @@ class Keeper:
         self._registered_as: tuple[str, int, dict[str, str]] | None = None
         self._later: deque[Callable[[Store], None]] = deque()
         self._orphans = Orphans(session)
+        self._rerouter = Rerouter()
+        self._rerouted: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._thread_lock = threading.Lock()
@@ -152,6 +156,20 @@ class Keeper:
                 continue
             self._next_restore[queue] = now + self._jittered()
             self._restore(store, queue)
+        for queue in self._rerouted.difference(self.session.subscriptions):
+            # Nobody may consume from it: what has expired there still dies, and is routed.
+            if now >= self._next_restore.get(queue, 0.0) and queue not in self._passing:
+                self._next_restore[queue] = now + self._jittered()
+                store.post_reserve(queue, 0, self.session.lease_ms, False, _nothing)
+                self._restore(store, queue)
+
+    def look_after(self, queue: str) -> None:
+        """Look after the dead letters of a queue that was declared now, before the register says."""
+        self._rerouted |= {queue}
+
+    def route_soon(self, queue: str) -> None:
+        """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
+        self._later.append(partial(self._rerouter.route, queue))
 
     def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
         return self.session.options.restore_interval * random.uniform(low, high)  # noqa: S311
@@ -234,12 +252,13 @@ class Keeper:
         ttl_ms = int(self._heartbeat_s * 3000) + 1000
         store.post_heartbeat(self.session.id, ttl_ms, record, self._heard)
 
-    def _heard(self, result: list[str] | ReliqError) -> None:
+    def _heard(self, result: Duties | ReliqError) -> None:
         if not isinstance(result, ReliqError):
-            for queue in result:
+            for queue in result.expiring:
                 if queue in self.session.subscriptions:
                     continue  # in use, by us
                 self._later.append(partial(self._orphans.expire_queue, queue))
+            self._rerouted = frozenset(result.rerouted)
 
     # -- restore_visible
 
@@ -259,19 +278,14 @@ class Keeper:
                 logger.error("restore_visible on %r failed: %s", queue, result)
             return
         tally = self._tally.setdefault(queue, {})
-        for consumer, number in result.by_consumer.items():
-            tally[consumer] = tally.get(consumer, 0) + number
-        for tag in result.dead:
-            logger.error(
-                "message %s of %r was dead-lettered: it reached delivery_limit (%s failed "
-                "deliveries); see its reason with reliq.admin.Inspector.dead_letters",
-                tag,
-                queue,
-                self.session.options.delivery_limit,
-            )
+        for item in (*result.restored, *result.dead):
+            tally[item.consumer] = tally.get(item.consumer, 0) + 1
+        reports.at_the_limit(queue, result.dead)
         if result.more:
             self._go_on(store, queue)
             return
+        if result.to_route:
+            self.route_soon(queue)
         for consumer, number in self._tally.pop(queue, {}).items():
             logger.warning(
                 "restored %d messages to %r: the lease of consumer %s ended",
@@ -297,3 +311,7 @@ class Keeper:
     def hurry(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""
         self._restore(store, queue, hurry=True)
+
+
+def _nothing(_result: object) -> None:
+    """Take the answer to a look that was only to expire and promote."""

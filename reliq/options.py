@@ -32,6 +32,8 @@ class Options:
     poll_interval: seconds a waiting consumer trusts the doorbell. Defaults to 5.
     delivery_limit: failed deliveries after which a message is dead-lettered.
         Defaults to 20; None: no limit.
+    redelivery_backoff: None (the default), or (min, max) in seconds: how long a message
+        waits after its first failed delivery, doubled with each further one, at most max.
     dead_letter_max, dead_letter_ttl: how many dead letters a queue keeps, and
         for how many seconds. Default to 10 000 and 180 days.
     max_message_bytes: largest envelope that is stored. Defaults to 128 MiB.
@@ -58,6 +60,7 @@ class Options:
     consumer_timeout: float | None = None
     poll_interval: float = 5.0
     delivery_limit: int | None = 20
+    redelivery_backoff: tuple[float, float] | None = None
     dead_letter_max: int = 10_000
     dead_letter_ttl: float = 180 * 86_400.0
     max_message_bytes: int = 128 * 1024 * 1024
@@ -148,6 +151,15 @@ def _typed(kind: type, words: str) -> tuple[str, Check]:
     return words, check
 
 
+def _backoff(value: Any) -> tuple[float, float]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:  # noqa: PLR2004 - a pair
+        raise TypeError
+    least, most = (_number(seconds, 0.001, _LONGEST_S) for seconds in value)
+    if least > most:
+        raise ValueError
+    return least, most
+
+
 def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
     words, check = rule
     return f"{words}, or None", lambda value: None if value is None else check(value)
@@ -160,6 +172,7 @@ RULES: dict[str, tuple[str, Check]] = {
     "consumer_timeout": _optional(_seconds(0.1)),
     "poll_interval": _seconds(0.05),
     "delivery_limit": _optional(_count(1)),
+    "redelivery_backoff": _optional(("a pair (min, max) of seconds, min <= max", _backoff)),
     "dead_letter_max": _count(1),
     "dead_letter_ttl": _seconds(1),
     "max_message_bytes": _count(1024),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
-from .store import Delivery, How, Lease, Store
+from .store import Delivery, How, Lease, Released, Store
 
 if TYPE_CHECKING:
     from .options import Options
@@ -277,8 +277,8 @@ class Session:
             for tag in tags:
                 self._unconfirmed.pop(tag, None)
 
-    def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
-        """Give messages back; return the tags whose lease was lost before.
+    def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+        """Give messages back; return what became of them.
 
         Where the broker cannot be reached the return is kept for the next connection.
         """

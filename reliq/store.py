@@ -11,11 +11,14 @@ methods wait, and raise ReliqError.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from .envelope import Envelope, EnvelopeError, decode
 from .errors import ReliqError
+from .tags import published_ms
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -51,7 +54,9 @@ class Reservation(NamedTuple):
     """Until the next delayed message is due; -1 when none is."""
     lease_ms: int
     left: bool
-    """Whether messages were left ready."""
+    """Whether messages were left ready that this consumer may take."""
+    held_back: bool = False
+    """Whether the rest is kept from this consumer until it is done with its suspect."""
 
 
 class Publication(NamedTuple):
@@ -73,11 +78,35 @@ class Publication(NamedTuple):
     """What routed it; "" for the anonymous exchange, which creates a queue at need."""
     version: bytes
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
+    moved: bool = False
+    """Whether the number is that of a move: one below an earlier *low* is a duplicate."""
 
 
 # What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
-# stored by an earlier try; STALE: the bindings have changed, nothing was stored.
-STORED, CREATED, DUPLICATE, NO_QUEUE, STALE = 1, 2, 0, -1, -2
+# stored by an earlier try; STALE: the bindings have changed, nothing was stored; FULL:
+# the queue is at its limit and rejects, the message was not stored.
+STORED, CREATED, DUPLICATE, NO_QUEUE, STALE, FULL = 1, 2, 0, -1, -2, -3
+
+
+class Returned(NamedTuple):
+    """A message whose delivery failed: back in its queue, or given up on."""
+
+    tag: str
+    failed: int
+    """Failed deliveries, this one included where it was to blame."""
+    consumer: str
+    """Who held it."""
+    envelope: bytes | None
+    """Only where it was asked for."""
+
+
+class Released(NamedTuple):
+    """What became of messages that were given back."""
+
+    refused: list[str]
+    """Tags whose lease was lost before; nothing was done to them."""
+    dead: list[Returned]
+    """Messages that a requeue brought to their delivery limit."""
 
 
 class Restored(NamedTuple):
@@ -88,9 +117,26 @@ class Restored(NamedTuple):
     retry_ms: int
     """When refused: how long the pass of another consumer still counts."""
     unacked: int
-    dead: list[str]
-    by_consumer: dict[str, int]
+    restored: list[Returned]
+    dead: list[Returned]
     consumers: list[str]
+    """Of the queue, living or not."""
+    to_route: int
+    """Dead letters that the queue's ``x-dead-letter-exchange`` is to get."""
+
+    @property
+    def by_consumer(self) -> dict[str, int]:
+        """How many leases ended, by who held them."""
+        return dict(Counter(item.consumer for item in (*self.restored, *self.dead)))
+
+
+class Duties(NamedTuple):
+    """Queues that somebody has to look after, whether or not anybody consumes from them."""
+
+    expiring: list[str]
+    """Their ``x-expires`` may have passed."""
+    rerouted: list[str]
+    """Their dead letters are routed on (``x-dead-letter-exchange``)."""
 
 
 class QueueDeclared(NamedTuple):
@@ -142,8 +188,48 @@ class DeadLetter:
     died_ms: int
     reason: str
     count: int
+    """Failed deliveries."""
     consumer: str
     error: str
+    envelope: bytes | None = field(default=None, repr=False)
+    """Only where it was asked for."""
+
+    @property
+    def published_ms(self) -> int:
+        """When it was published, by its publisher's clock."""
+        return published_ms(self.tag)
+
+    @property
+    def message(self) -> Envelope | None:
+        """What is in it; None where that was not asked for or cannot be read."""
+        try:
+            return None if self.envelope is None else decode(self.envelope)
+        except EnvelopeError:
+            return None
+
+    @property
+    def task(self) -> str | None:
+        """The name of the Celery task."""
+        message = self.message
+        name = None if message is None else message.headers.get("task")
+        return name if isinstance(name, str) else None
+
+    @property
+    def id(self) -> str | None:
+        """The id of the Celery task, or the message id."""
+        message = self.message
+        if message is None:
+            return None
+        found = message.headers.get("id") or message.properties.get("message_id")
+        return found if isinstance(found, str) else None
+
+
+class Move(NamedTuple):
+    """A dead letter on its way to another queue, which knows it by its number."""
+
+    tag: str
+    number: int
+    envelope: bytes
 
 
 class Liveness(NamedTuple):
@@ -245,9 +331,10 @@ class Store(Protocol):
     # -- publishing
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications*, each atomically; return what became of each.
+        """Store *publications*; return what became of each.
 
-        All go out in one round trip.
+        All go out in one round trip; neighbours of one publisher for the same queue, by
+        the same route, are stored in one atomic step of up to some hundred.
         """
 
     def post_publish(
@@ -277,8 +364,12 @@ class Store(Protocol):
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease. Acking twice is harmless."""
 
-    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
-        """Give messages back to their old place; return the tags that were refused."""
+    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+        """Give messages back to their old place.
+
+        A requeued one is counted: it may have to wait (``redelivery_backoff``), and at its
+        delivery limit it is dead-lettered instead.
+        """
 
     def dead_letter(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]
@@ -291,11 +382,17 @@ class Store(Protocol):
         """Extend leases (0 ms: end them now); the result is the tags whose lease is lost."""
 
     def post_restore(
-        self, queue: str, lease_ms: int, on_result: OnResult[Restored], hurry: bool = False
+        self,
+        queue: str,
+        lease_ms: int,
+        on_result: OnResult[Restored],
+        hurry: bool = False,
+        envelopes: bool = False,
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass.
 
         With *hurry* it does not wait its turn: there are leases that were ended just now.
+        With *envelopes* the result has those of the messages.
         """
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
@@ -313,9 +410,9 @@ class Store(Protocol):
         """
 
     def post_heartbeat(
-        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[list[str]]
+        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[Duties]
     ) -> None:
-        """Say that *consumer* lives; the result is the queues that may have expired."""
+        """Say that *consumer* lives; the result is what queues need of whoever lives."""
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*."""
@@ -361,8 +458,29 @@ class Store(Protocol):
 
     # -- operators
 
+    def now_ms(self) -> int:
+        """Return the broker's time, in ms since the epoch."""
+
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
 
-    def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
-        """Return up to *limit* dead letters, oldest first."""
+    def dead_letters(
+        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
+    ) -> list[DeadLetter]:
+        """Return up to *limit* that died at *from_ms* (server clock) or later, oldest first."""
+
+    def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into *queue*, uncounted; return the tags that were."""
+
+    def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
+        """Remove dead letters for good; return how many."""
+
+    def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
+        """Give numbers to dead letters that are to be stored elsewhere, or find them again.
+
+        *target* names the destination; a letter that is on its way to another one is left
+        out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
+        """
+
+    def end_move(self, queue: str, tags: Sequence[str]) -> int:
+        """Take out what is stored elsewhere now, counted as moved; return how many."""

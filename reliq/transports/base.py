@@ -261,6 +261,8 @@ class Transport(EventLoop, virtual.Transport):
         """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
         if self._loop is None or not self.batch_ack(queue, tags):
             self.session.ack(self.store, queue, tags)
+        if queue in self.held_back:
+            self.ask_again(queue)
         if self._starved:
             self.credit_regained()
 

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 
+from .. import reports
 from ..envelope import EnvelopeError
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
 from ..store import Delivery, How, Lease, Store
@@ -130,6 +131,8 @@ class Channel(Publishing, virtual.Channel):
             )
         if not passive:
             self.transport.declared_queues[name] = (encoded, meta)
+            if "dead_letter_exchange" in meta:
+                self.session.keeper.look_after(name)
         return queue_declare_ok_t(name, declared.messages, declared.consumers)
 
     def queue_bind(
@@ -311,11 +314,15 @@ class Channel(Publishing, virtual.Channel):
                 self.session.release_later(queue, how, leases)
                 continue
             try:
-                refused = self.session.release(self._open_store(), queue, how, leases)
+                released = self.session.release(self._open_store(), queue, how, leases)
             except BrokerUnavailable as exc:
                 lost = exc
             else:
-                _report(refused, queue, how)
+                self.transport.ask_again(queue)
+                _report(released.refused, queue, how)
+                reports.at_the_limit(queue, released.dead)
+                if released.dead:
+                    self._route_soon(queue)
         if lost is not None:
             raise lost
 
@@ -335,6 +342,13 @@ class Channel(Publishing, virtual.Channel):
                 )
                 raise
             _report(refused, message.queue, reason)
+            self._route_soon(message.queue)
+
+    def _route_soon(self, queue: str) -> None:
+        """Have the dead letters of *queue* routed on, where we know that it asks for it."""
+        declared = self.transport.declared_queues.get(queue)
+        if declared is not None and "dead_letter_exchange" in declared[1]:
+            self.session.keeper.route_soon(queue)
 
     # -- credit
 

@@ -40,6 +40,8 @@ class Consuming:
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
         self._starved = False
+        # Queues that keep the rest from us until we are done with a suspect.
+        self.held_back: set[str] = set()
         self._reset_order()
 
     def _reset_order(self) -> None:
@@ -118,11 +120,20 @@ class Consuming:
                 self.session.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
             self.session.take(result.deliveries)
+        if result.held_back:
+            self.held_back.add(item.queue)
         if item in self.subscriptions:
             item.reserved(result)
             self.wake_loop()
         elif not item.no_ack:  # cancelled while the reserve was under way
             self.session.return_later(result.deliveries)
+
+    def ask_again(self, queue: str) -> None:
+        """Note that a message of *queue*, perhaps the suspect, is finished or given back."""
+        self.held_back.discard(queue)
+        for item in self.subscriptions:
+            if item.queue == queue:
+                item.want()
 
     failure: ReliqError | None = None
     """What a posted reserve ended with: raised where the application can see it."""

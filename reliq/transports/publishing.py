@@ -10,9 +10,9 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from ..contrib.celery import WATCH
 from ..envelope import Envelope, encode, unpack
-from ..errors import MessageRefused, ReliqError, Unroutable
+from ..errors import MessageRefused, QueueFull, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
-from ..store import CREATED, DUPLICATE, NO_QUEUE, STALE, Publication, Store
+from ..store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, Publication, Store
 from ..tags import new_tag
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class Publishing:
                 )
                 outcomes = self.store.publish(items)
                 reached = reached or max(outcomes) >= DUPLICATE
+                if FULL in outcomes:
+                    self._refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
                 # One that this connection declared and the broker lost comes back.
                 again = [queue for queue in missing if self.transport.redeclare(queue)]
@@ -196,12 +198,17 @@ class Publishing:
             elif STALE in outcomes:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
                 self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
+            elif FULL in outcomes:
+                full = [q for q, got in zip(queues, outcomes, strict=True) if got == FULL]
+                logger.warning("a message that was not to be confirmed is lost: full: %s", full)
 
         self.store.post_publish(items, on_result)
 
     def _posted(self, reply: list[int] | ReliqError) -> None:
         if isinstance(reply, ReliqError):
             logger.warning("a message that was not to be confirmed may be lost: %s", reply)
+        elif FULL in reply:
+            logger.warning("a message that was not to be confirmed is lost: its queue is full")
 
     # -- pieces
 
@@ -228,9 +235,23 @@ class Publishing:
         return items
 
     def _created(self, items: list[Publication], outcomes: list[int]) -> None:
+        if FULL in outcomes:
+            self._refuse_full(items, outcomes)
         for item, outcome in zip(items, outcomes, strict=True):
             if outcome == CREATED:
                 self.store.list_queue(item.queue)
+
+    @staticmethod
+    def _refuse_full(items: list[Publication], outcomes: list[int]) -> None:
+        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        stored = [item.queue for item, got in zip(items, outcomes, strict=True) if got >= DUPLICATE]
+        also = f"; it was stored in {', '.join(map(repr, stored))}" if stored else ""
+        raise QueueFull(
+            f"queue {', '.join(map(repr, full))} has reached its x-max-length or "
+            "x-max-length-bytes and was declared with x-overflow 'reject-publish': the "
+            f"message was not stored in it{also}. Add consumers, raise the limit, or publish "
+            "later"
+        )
 
     def _envelope(self, message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
         properties = {

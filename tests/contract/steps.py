@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reliq.store import How, Reservation, Restored, Store
+    from reliq.store import Duties, How, Move, Released, Reservation, Restored, Returned, Store
 
 LONG_MS = 60_000
 """A lease that no test outlives."""
@@ -50,6 +50,11 @@ def lease_of(delivery: Delivery | Lease) -> Lease:
 def envelopes(reservation: Reservation) -> list[bytes | None]:
     """Return what was reserved, in its order."""
     return [delivery.envelope for delivery in reservation.deliveries]
+
+
+def tags(items: Iterable[Returned | Delivery]) -> list[str]:
+    """Return the delivery tags of *items*."""
+    return [item.tag for item in items]
 
 
 class Steps:
@@ -101,9 +106,13 @@ class Steps:
 
     def release(self, how: How, *held: Delivery | Lease, queue: str = "q") -> list[str]:
         """Give back; return the refused tags."""
-        refused = self.store.release(queue, how, [lease_of(item) for item in held])
+        return self.give_back(how, *held, queue=queue).refused
+
+    def give_back(self, how: How, *held: Delivery | Lease, queue: str = "q") -> Released:
+        """Give back; return what became of it."""
+        released = self.store.release(queue, how, [lease_of(item) for item in held])
         self._audit(queue)
-        return refused
+        return released
 
     def dead_letter(
         self, *held: Delivery | Lease, reason: str = "rejected", error: str = "", queue: str = "q"
@@ -130,11 +139,16 @@ class Steps:
         return self.renew(*held, lease_ms=0, queue=queue)
 
     def restore(
-        self, *, queue: str = "q", lease_ms: int = LONG_MS, hurry: bool = False
+        self,
+        *,
+        queue: str = "q",
+        lease_ms: int = LONG_MS,
+        hurry: bool = False,
+        envelopes: bool = False,
     ) -> Restored:
         """Do one step of the pass, and wait."""
         result: list[Restored] = self._wait(
-            lambda on_result: self.store.post_restore(queue, lease_ms, on_result, hurry)
+            lambda on_result: self.store.post_restore(queue, lease_ms, on_result, hurry, envelopes)
         )
         self._audit(queue)
         return result[0]
@@ -143,6 +157,32 @@ class Steps:
         """End leases and return their messages, as when their consumer has died."""
         assert [] == self.end(*held, queue=queue)
         return self.restore(queue=queue, hurry=True)
+
+    # -- dead letters
+
+    def replay(self, *died: str, queue: str = "q") -> list[str]:
+        """Put dead letters back; return the tags that were."""
+        replayed = self.store.replay(queue, died)
+        self._audit(queue)
+        return replayed
+
+    def purge_dead(self, *died: str, queue: str = "q") -> int:
+        """Remove dead letters."""
+        count = self.store.purge_dead(queue, died)
+        self._audit(queue)
+        return count
+
+    def begin_move(self, target: str, *died: str, queue: str = "q") -> tuple[int, list[Move]]:
+        """Give numbers to dead letters."""
+        begun = self.store.begin_move(queue, target, died)
+        self._audit(queue)
+        return begun
+
+    def end_move(self, *died: str, queue: str = "q") -> int:
+        """Take out what is stored elsewhere."""
+        count = self.store.end_move(queue, died)
+        self._audit(queue)
+        return count
 
     # -- topology and register
 
@@ -169,10 +209,10 @@ class Steps:
     def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **record: str) -> list[str]:
         """Send a heartbeat, and wait; return the queues that may have expired."""
         record = {"client_id": "1", "run_id": "r", "queues": ""} | record
-        result: list[list[str]] = self._wait(
+        result: list[Duties] = self._wait(
             lambda on_result: self.store.post_heartbeat(consumer, ttl_ms, record, on_result)
         )
-        return result[0]
+        return result[0].expiring
 
     # -- looking
 
@@ -227,3 +267,7 @@ def audit(store: Store, queues: Iterable[str]) -> None:
         assert status.ledger.get("published", 0) == account, (queue, here, left)
         assert status.stored == sum(here.values()), (queue, here)
         assert status.unacked == len(store.leases_of(queue, "s/")), (queue, here)
+        waiting_bytes = status.ledger.get("waiting_bytes", 0)
+        assert waiting_bytes >= 0, (queue, waiting_bytes)
+        if not status.ready + status.delayed:
+            assert 0 == waiting_bytes, queue

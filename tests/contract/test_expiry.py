@@ -196,3 +196,29 @@ def test_nothing_is_left_to_expire_of_a_message_that_is_gone(store, end):
     store.pass_time(200)
     store.reserve()
     assert 0 == store.ledger("expired")
+
+
+# -- kept as dead letters
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1])
+def test_an_expired_message_becomes_a_dead_letter_where_the_queue_asks(store, delay_ms):
+    """Waiting or delayed, it is kept with its reason, and counted as dead, not as expired."""
+    store.declare(arguments=b"a", dead_expired="1")
+    sent = message(ttl_ms=1, delay_ms=delay_ms)
+    store.publish(sent)
+    store.pass_time(3)
+    assert [] == store.reserve().deliveries
+    assert {"dead": 1} == store.places()
+    (letter,) = store.store.dead_letters("q", 9)
+    assert (sent.tag, "expired", 0) == (letter.tag, letter.reason, letter.count)
+    assert (0, 1) == (store.ledger("expired"), store.ledger("dead_lettered"))
+
+
+def test_hundreds_that_expire_at_once_become_dead_letters(store):
+    """Those beyond what one call looks at are not delivered either."""
+    store.declare(arguments=b"a", dead_expired="1")
+    store.publish(*(message(ttl_ms=1) for _ in range(450)))
+    store.pass_time(3)
+    while store.places() != {"dead": 450}:
+        assert [] == store.reserve(100).deliveries

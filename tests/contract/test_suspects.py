@@ -135,7 +135,7 @@ def test_the_one_that_kills_meets_its_limit_and_its_neighbours_do_not(connect):
         taken = victim.reserve(9).deliveries
         if tags[2] in {delivery.tag for delivery in taken}:
             reaper.end(*taken)
-            dead += reaper.restore(hurry=True).dead
+            dead += (item.tag for item in reaper.restore(hurry=True).dead)
         else:
             victim.ack(*(delivery.tag for delivery in taken), "gone")
     assert [tags[2]] == dead

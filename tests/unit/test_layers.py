@@ -19,10 +19,17 @@ LAYERS = (
     {"reliq._version", "reliq.errors"},
     {"reliq.options", "reliq.tags", "reliq.envelope"},
     {"reliq.store", "reliq.failover", "reliq.publisher"},
-    {"reliq.routing", "reliq.engines"},
-    {"reliq.orphans", "reliq.keeper", "reliq.session", "reliq.contrib"},
+    {"reliq.routing", "reliq.moving", "reliq.engines"},
+    {
+        "reliq.reports",
+        "reliq.rerouting",
+        "reliq.orphans",
+        "reliq.keeper",
+        "reliq.session",
+        "reliq.contrib",
+    },
     {"reliq.transports"},
-    {"reliq.brokers", "reliq.admin", "reliq.metrics"},
+    {"reliq.brokers", "reliq.deadletters", "reliq.admin", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 

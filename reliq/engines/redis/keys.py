@@ -10,12 +10,13 @@ unacked_index   tag -> lease deadline, server ms
 unacked         tag -> lease record "token|score|expires|consumer"
 deliveries      tag -> failed deliveries; 0: was returned in order; absent: never delivered
 expiry          tag -> expires, server ms; only ready or delayed messages with a TTL
-dead, dead_info tag -> died, server ms; tag -> msgpack of reason, count, consumer, error
+dead, dead_info tag -> died, server ms; tag -> "reason|count|consumer|error"
 bell            at most one token: "there may be something to take"
 stats           the ledger's counters, and the sequence of lease tokens
 meta            the queue's arguments (msgpack) and what scripts need of them
 consumers       consumer id -> how many subscriptions it has on the queue
 unacked_mutex   holder of the current restore_visible pass; lapses by itself
+moves           tag -> "number|target": dead letters on their way to another queue
 publisher:<id>  numbers of publishes that this publisher may still retry; expires
 """
 
@@ -42,6 +43,7 @@ class QueueKeys(NamedTuple):
     meta: str  # HASH
     consumers: str  # HASH
     unacked_mutex: str  # STRING
+    moves: str  # HASH
 
 
 def escape(name: str) -> str:
@@ -69,6 +71,11 @@ def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
 def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expires; 0: never
     """Return the key of the set of all queues."""
     return f"{prefix}reliq:queues"
+
+
+def rerouted(prefix: str) -> str:  # ZSET queue name -> 0
+    """Return the key of the set of queues whose dead letters are routed on."""
+    return f"{prefix}reliq:rerouted"
 
 
 def exchanges(prefix: str) -> str:  # HASH name -> msgpack of its declaration

@@ -12,17 +12,21 @@ from ...errors import BrokerRefused, ReliqError
 from ...store import (
     DeadLetter,
     Delivery,
+    Duties,
     ExchangeTable,
     How,
     Lease,
     Liveness,
+    Move,
     OnResult,
     Publication,
     QueueDeclared,
     QueueDeleted,
     QueueStatus,
+    Released,
     Reservation,
     Restored,
+    Returned,
 )
 from . import keys, scripts
 from .doorbell import RedisDoorbell
@@ -42,6 +46,12 @@ _KEPT_SAID_EVERY_S = 3600.0
 _MOST_REMEMBERED = 4096
 # A script handles at most so many messages a call, so that it takes well under 5 ms.
 _BATCH = 200
+_BATCH_BYTES = 1 << 20
+_MOST_MOVED = 100
+# Longer than dead letters are kept by default, so that a move that was cut off and is
+# taken up again finds its numbers.
+_MOVES_KEPT_MS = 200 * 86_400_000
+_HELD_BACK = 2
 _DECLARED = ("missing", "existed", "created", "differs")
 _DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_idle"}
 
@@ -59,6 +69,12 @@ def _texts(items: Iterable[bytes]) -> list[str]:
     return [item.decode() for item in items]
 
 
+def _returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:
+    for i in range(0, len(flat), 4):
+        tag, count, consumer, envelope = flat[i : i + 4]
+        yield Returned(tag.decode(), int(count), consumer.decode(), envelope if envelopes else None)
+
+
 def _flat(leases: Iterable[Lease]) -> list[str]:
     return [part for lease in leases for part in lease]
 
@@ -66,6 +82,38 @@ def _flat(leases: Iterable[Lease]) -> list[str]:
 def _batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
     for start in range(0, len(items), _BATCH):
         yield items[start : start + _BATCH]
+
+
+def _kind(item: Publication) -> tuple[object, ...]:
+    return (
+        item.queue,
+        item.exchange,
+        item.version,
+        item.publisher,
+        item.moved,
+        item.number == 0,
+    )
+
+
+def _alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
+    """Group neighbours that one script call can store: not too many, and not too large."""
+    if len(publications) == 1:
+        yield publications
+        return
+    group: list[Publication] = []
+    size = 0
+    for item in publications:
+        if group and (
+            len(group) == _BATCH
+            or size + len(item.envelope) > _BATCH_BYTES
+            or _kind(item) != _kind(group[0])
+        ):
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += len(item.envelope)
+    if group:
+        yield group
 
 
 class RedisStore:
@@ -82,9 +130,9 @@ class RedisStore:
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._kept: dict[str, float] = {}
         self._kept_epoch = 0
-        limit = options.delivery_limit
-        # Twice failed, or once less than the limit if that is sooner.
-        self._suspected = 0 if limit is None else max(1, min(2, limit - 1))
+        self._delivery_limit = options.delivery_limit or 0
+        backoff = options.redelivery_backoff or (0.0, 0.0)
+        self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
 
     def _keys(self, queue: str) -> QueueKeys:
@@ -152,33 +200,40 @@ class RedisStore:
 
     # -- publishing
 
-    def _publish_command(self, item: Publication) -> Command:
-        k = self._keys(item.queue)
-        publisher = keys.publisher(self._prefix, item.queue, item.publisher)
-        return (
+    def _publish_command(self, items: Sequence[Publication]) -> Command:
+        """Return the command that stores *items*, which differ in nothing but the message."""
+        first = items[0]
+        queue = first.queue
+        k = self._keys(queue)
+        low = max(item.low for item in items) if len(items) > 1 else first.low
+        keep = _MOVES_KEPT_MS if first.moved else self._keep_ms(queue) if first.number else 0
+        command: list[Any] = [
             "EVALSHA",
             scripts.PUBLISH.sha,
-            9,
+            12,
             k.messages,
             k.ready,
             k.delayed,
             k.expiry,
+            k.dead,
+            k.dead_info,
+            k.deliveries,
             k.bell,
             k.stats,
             k.meta,
-            publisher,
-            keys.bindings(self._prefix, item.exchange),
-            item.tag,
-            item.envelope,
-            item.rank,
-            item.number,
-            item.low,
-            item.delay_ms,
-            item.ttl_ms,
-            1 if item.exchange else 0,
-            self._keep_ms(item.queue) if item.number else 0,
-            item.version,
-        )
+            keys.publisher(self._prefix, queue, first.publisher),
+            keys.bindings(self._prefix, first.exchange),
+            1 if first.exchange else 0,
+            first.version,
+            keep,
+            low,
+            1 if first.moved else 0,
+            self.options.dead_letter_max,
+        ]
+        for item in items:
+            command += item.tag, item.envelope, item.rank
+            command += item.number, item.delay_ms, item.ttl_ms
+        return tuple(command)
 
     def _keep_ms(self, queue: str) -> int:
         """Return how long to keep our numbers in *queue*; 0 where that was said of late."""
@@ -198,10 +253,11 @@ class RedisStore:
                 self._kept[item.queue] = monotonic()
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications*, each atomically, all in one round trip."""
-        outcomes = self._wire.exchange(
-            [(self._publish_command(item), scripts.PUBLISH) for item in publications]
+        """Store *publications* in one round trip; neighbours alike in one step."""
+        replies = self._wire.exchange(
+            [(self._publish_command(items), scripts.PUBLISH) for items in _alike(publications)]
         )
+        outcomes = [outcome for reply in replies for outcome in reply]
         self._note_kept(publications, outcomes)
         return outcomes
 
@@ -210,15 +266,16 @@ class RedisStore:
     ) -> None:
         """Post what :meth:`publish` sends."""
         replies: list[Any] = []
+        groups = list(_alike(publications))
 
         def on_reply(reply: Reply) -> None:
             replies.append(reply)
-            if len(replies) == len(publications):
+            if len(replies) == len(groups):
                 error = next((r for r in replies if isinstance(r, ReliqError)), None)
-                on_result(error or replies)
+                on_result(error or [outcome for reply in replies for outcome in reply])
 
-        for item in publications:
-            self._wire.post(self._publish_command(item), on_reply, scripts.PUBLISH)
+        for items in groups:
+            self._wire.post(self._publish_command(items), on_reply, scripts.PUBLISH)
 
     def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
         """Post what :meth:`bindings_version` asks."""
@@ -247,11 +304,14 @@ class RedisStore:
             k.unacked,
             k.deliveries,
             k.expiry,
+            k.dead,
+            k.dead_info,
             k.bell,
             k.stats,
             k.meta,
         )
-        return names, (min(n, _BATCH), lease_ms, self.consumer, 1 if no_ack else 0, self._suspected)
+        ack = 1 if no_ack else 0
+        return names, (min(n, _BATCH), lease_ms, self.consumer, ack, self._delivery_limit)
 
     @staticmethod
     def _reservation(queue: str, reply: Reply) -> Reservation:
@@ -260,7 +320,7 @@ class RedisStore:
             Delivery(queue, tag.decode(), str(token + i), count, envelope)
             for i, (tag, envelope, count) in enumerate(zip(tags, envelopes, counts, strict=True))
         ]
-        return Reservation(deliveries, next_due_ms, lease_ms, left == 1)
+        return Reservation(deliveries, next_due_ms, lease_ms, left == 1, left == _HELD_BACK)
 
     def reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> Reservation:
         """Take up to *n* messages."""
@@ -306,15 +366,31 @@ class RedisStore:
         )
         self._wire.post_packed(data, full, on_result, scripts.ACK)
 
-    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> list[str]:
-        """Give messages back to their old place; return the tags that were refused."""
+    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+        """Give messages back to their old place; a requeued one is counted."""
         k = self._keys(queue)
-        names = (k.ready, k.unacked_index, k.unacked, k.deliveries, k.expiry, k.bell, k.stats)
-        refused: list[str] = []
+        names = (
+            k.ready,
+            k.delayed,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.expiry,
+            k.dead,
+            k.dead_info,
+            k.bell,
+            k.stats,
+            k.meta,
+            k.messages,
+        )
+        result = Released([], [])
         for batch in _batches(leases):
-            reply = self._wire.execute(scripts.RELEASE, names, (how, *_flat(batch)))
-            refused += _texts(reply)
-        return refused
+            args = (how, self._delivery_limit, *self._backoff_ms, *_flat(batch))
+            refused, died = self._wire.execute(scripts.RELEASE, names, args)
+            result.refused.extend(_texts(refused))
+            for tag, count in zip(died[::2], died[1::2], strict=True):
+                result.dead.append(Returned(tag.decode(), int(count), self.consumer, None))
+        return result
 
     def dead_letter(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]
@@ -348,49 +424,40 @@ class RedisStore:
             self._wire.post_script(scripts.RENEW, names, args, _then(_texts, on_result))
 
     def post_restore(
-        self, queue: str, lease_ms: int, on_result: OnResult[Restored], hurry: bool = False
+        self,
+        queue: str,
+        lease_ms: int,
+        on_result: OnResult[Restored],
+        hurry: bool = False,
+        envelopes: bool = False,
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.unacked_index,
-            k.unacked,
-            k.deliveries,
-            k.expiry,
-            k.dead,
-            k.dead_info,
-            k.bell,
-            k.stats,
-            k.meta,
-            k.consumers,
-            k.unacked_mutex,
-        )
         args = (
             self.consumer,
             0 if hurry else max(int(self.options.restore_interval * 1000), 1),
             _BATCH,
-            self.options.delivery_limit or 0,
+            self._delivery_limit,
             self.options.dead_letter_max,
             self._dead_letter_ttl_ms,
             lease_ms,
+            *self._backoff_ms,
+            1 if envelopes else 0,
         )
 
         def parse(reply: Reply) -> Restored:
-            granted, more, unacked, dead, restored, consumers = reply
-            by_consumer = dict(zip(_texts(restored[::2]), map(int, restored[1::2]), strict=True))
-            retry_ms = 0 if granted else max(more, 0)
+            granted, more, unacked, restored, died, consumers, to_route = reply
             return Restored(
                 granted == 1,
                 granted == 1 and more == 1,
-                retry_ms,
+                0 if granted else max(more, 0),
                 unacked,
-                _texts(dead),
-                by_consumer,
+                list(_returned(restored, envelopes)),
+                list(_returned(died, envelopes)),
                 _texts(consumers),
+                to_route,
             )
 
+        names = self._keys(queue)[:-1]
         self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, _then(parse, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
@@ -416,21 +483,27 @@ class RedisStore:
         """Note who consumes; False when the queue was deleted with the last one."""
         kept: int = self._wire.execute(scripts.ATTACH, self._keys(queue), (consumer, subscriptions))
         if not kept:
-            self._wire.call(("ZREM", keys.queues(self._prefix), queue))
+            self._unlist(queue)
         return kept == 1
 
     def post_heartbeat(
-        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[list[str]]
+        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[Duties]
     ) -> None:
-        """Say that *consumer* lives; the result is the queues that may have expired."""
+        """Say that *consumer* lives; the result is what queues need of whoever lives."""
         names = (
             keys.consumers(self._prefix),
             keys.consumer(self._prefix, consumer),
             keys.queues(self._prefix),
+            keys.rerouted(self._prefix),
         )
         pairs = [part for pair in record.items() for part in pair]
         args = (consumer, ttl_ms, *pairs)
-        self._wire.post_script(scripts.HEARTBEAT, names, args, _then(_texts, on_result))
+
+        def parse(reply: Reply) -> Duties:
+            expiring, rerouted = reply
+            return Duties(_texts(expiring), _texts(rerouted))
+
+        self._wire.post_script(scripts.HEARTBEAT, names, args, _then(parse, on_result))
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
@@ -487,6 +560,8 @@ class RedisStore:
         )
         if not passive:
             self.list_queue(queue, int(meta.get("expires", 0)))
+            if "dead_letter_exchange" in meta:
+                self._wire.call(("ZADD", keys.rerouted(self._prefix), "NX", 0, queue))
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def delete_queue(
@@ -496,10 +571,14 @@ class RedisStore:
         flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
         outcome, count = self._wire.execute(scripts.DELETE_QUEUE, self._keys(queue), flags)
         if outcome in {1, 0}:
-            self._wire.call(("ZREM", keys.queues(self._prefix), queue))
+            self._unlist(queue)
         elif outcome == -3:  # noqa: PLR2004 - as in the script's header
             self.list_queue(queue, max(count, 0))
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
+
+    def _unlist(self, queue: str) -> None:
+        names = (keys.queues(self._prefix), keys.rerouted(self._prefix))
+        self._wire.exchange([(("ZREM", name, queue), None) for name in names])
 
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*, some hundred messages a call; return how many."""
@@ -557,6 +636,11 @@ class RedisStore:
 
     # -- operators
 
+    def now_ms(self) -> int:
+        """Return the server's time, in ms since the epoch."""
+        seconds, micros = self._wire.call(("TIME",))
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def status(self, queue: str) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
         k = self._keys(queue)
@@ -579,17 +663,69 @@ class RedisStore:
             queue, ready, delayed, unacked, dead, stored, consumers, ledger, {"": arguments}
         )
 
-    def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
-        """Return up to *limit* dead letters, oldest first."""
+    def dead_letters(
+        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
+    ) -> list[DeadLetter]:
+        """Return up to *limit* that died at *from_ms* or later, oldest first."""
         k = self._keys(queue)
-        reply = self._wire.call(("ZRANGE", k.dead, 0, limit - 1, "WITHSCORES"))
+        reply = self._wire.call(
+            ("ZRANGEBYSCORE", k.dead, from_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)
+        )
         tags = _texts(reply[::2])
         if not tags:
             return []
-        infos = self._wire.call(("HMGET", k.dead_info, *tags))
+        asked: list[tuple[Command, None]] = [(("HMGET", k.dead_info, *tags), None)]
+        if envelopes:
+            asked.append((("HMGET", k.messages, *tags), None))
+        infos, *stored = self._wire.exchange(asked)
         letters = []
-        for tag, died, info in zip(tags, reply[1::2], infos, strict=True):
-            text = (info or b"gone|0||").decode("utf-8", "replace")
-            reason, count, consumer, error = text.split("|", 3)
-            letters.append(DeadLetter(tag, int(float(died)), reason, int(count), consumer, error))
+        for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
+            if info is None:  # it left between the two looks
+                continue
+            reason, count, consumer, error = info.decode("utf-8", "replace").split("|", 3)
+            envelope = stored[0][i] if envelopes else None
+            letters.append(
+                DeadLetter(tag, int(float(died)), reason, int(count), consumer, error, envelope)
+            )
         return letters
+
+    def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into *queue*, uncounted; return the tags that were."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.bell,
+            k.stats,
+            k.meta,
+            k.moves,
+        )
+        replayed: list[str] = []
+        for batch in _batches(tags):
+            replayed += _texts(self._wire.execute(scripts.REPLAY, names, batch))
+        return replayed
+
+    def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
+        """Remove dead letters for good; return how many."""
+        k = self._keys(queue)
+        names = (k.messages, k.deliveries, k.dead, k.dead_info, k.stats, k.moves)
+        return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in _batches(tags))
+
+    def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
+        """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
+        k = self._keys(queue)
+        names = (k.messages, k.dead, k.stats, k.moves)
+        low, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
+        moves = [
+            Move(flat[i].decode(), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
+        ]
+        return int(low), moves
+
+    def end_move(self, queue: str, tags: Sequence[str]) -> int:
+        """Take out what is stored elsewhere now; return how many."""
+        k = self._keys(queue)
+        names = (k.messages, k.deliveries, k.dead, k.dead_info, k.stats, k.moves)
+        return sum(self._wire.execute(scripts.MOVED, names, batch) for batch in _batches(tags))

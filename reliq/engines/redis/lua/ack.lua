@@ -23,20 +23,24 @@ local stats, ready, delayed, expiry, dead, dead_info =
   KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))
-local found = redis.call('HDEL', messages, unpack(ARGV))
 if leased > 0 then
   redis.call('HDEL', unacked, unpack(ARGV))
 end
-if redis.call('EXISTS', deliveries) == 1 then
-  redis.call('HDEL', deliveries, unpack(ARGV))
-end
-if found > leased then
-  -- Some had been returned already: they wait, or have been given up on.
-  redis.call('ZREM', ready, unpack(ARGV))
-  redis.call('ZREM', delayed, unpack(ARGV))
+if leased < #ARGV then
+  -- Some had been returned already: they wait, or have been given up on (or were acked).
+  local counted = redis.call('HEXISTS', stats, 'waiting_bytes') == 1
+  for _, tag in ipairs(ARGV) do
+    if redis.call('ZREM', ready, tag) + redis.call('ZREM', delayed, tag) > 0 and counted then
+      redis.call('HINCRBY', stats, 'waiting_bytes', -redis.call('HSTRLEN', messages, tag))
+    end
+  end
   redis.call('ZREM', expiry, unpack(ARGV))
   redis.call('ZREM', dead, unpack(ARGV))
   redis.call('HDEL', dead_info, unpack(ARGV))
+end
+local found = redis.call('HDEL', messages, unpack(ARGV))
+if redis.call('EXISTS', deliveries) == 1 then
+  redis.call('HDEL', deliveries, unpack(ARGV))
 end
 if found > 0 then
   redis.call('HINCRBY', stats, 'acked', found)

@@ -14,6 +14,7 @@
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
+-- KEYS[15] moves (HASH)
 --
 -- ARGV[1] consumer (id)
 -- ARGV[2] subscriptions (how many it has on the queue now; 0: it left, or is gone)
@@ -23,6 +24,7 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local moves = KEYS[15]
 local consumer, subscriptions = ARGV[1], tonumber(ARGV[2])
 
 -- A first write that does not grow lets the rest run when memory is full.
@@ -35,7 +37,7 @@ local known = redis.call('HDEL', consumers, consumer) == 1
 if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) == 1 then
   if redis.call('HGET', meta, 'auto_delete') == '1' then
     redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-      dead, dead_info, bell, stats, meta, consumers, mutex)
+      dead, dead_info, bell, stats, meta, consumers, mutex, moves)
     return 0
   end
   local clock = redis.call('TIME')

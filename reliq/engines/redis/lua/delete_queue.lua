@@ -14,6 +14,7 @@
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
+-- KEYS[15] moves (HASH)
 --
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)
@@ -25,6 +26,7 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local moves = KEYS[15]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 
 if redis.call('EXISTS', meta) == 0 then
@@ -51,5 +53,5 @@ if if_idle then
   end
 end
 redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-  dead, dead_info, bell, stats, meta, consumers, mutex)
+  dead, dead_info, bell, stats, meta, consumers, mutex, moves)
 return {1, waiting}

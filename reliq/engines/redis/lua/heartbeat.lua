@@ -1,16 +1,18 @@
--- heartbeat: a consumer says that it lives, and learns which queues may have expired.
+-- heartbeat: a consumer says that it lives, and learns which queues need somebody.
 --
 -- KEYS[1] consumers (ZSET)
 -- KEYS[2] consumer (HASH)
 -- KEYS[3] queues (ZSET)
+-- KEYS[4] rerouted (ZSET)
 --
 -- ARGV[1] id (of the consumer)
 -- ARGV[2] ttl (ms that the record outlives the last heartbeat)
 -- ARGV[3..] field, value (pairs for the record: host, pid, client_id, run_id, queues ...)
 --
--- Returns the names of queues whose x-expires is to be looked at now.
+-- Returns {names of queues whose x-expires is to be looked at now,
+--   names of queues whose dead letters are routed on}
 -- Redis 6.2 or newer.
-local consumers, consumer, queues = KEYS[1], KEYS[2], KEYS[3]
+local consumers, consumer, queues, rerouted = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
@@ -28,4 +30,4 @@ for _, queue in ipairs(due) do
   -- Whoever looks says when to look again; until then others have their turn.
   redis.call('ZADD', queues, 'XX', now + ttl, queue)
 end
-return due
+return {due, redis.call('ZRANGE', rerouted, 0, 999)}

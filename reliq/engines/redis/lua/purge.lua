@@ -22,6 +22,13 @@ if #tags == 0 then
   tags = redis.call('ZRANGE', delayed, 0, batch - 1)
 end
 if #tags > 0 then
+  if redis.call('HEXISTS', stats, 'waiting_bytes') == 1 then
+    local bytes = 0
+    for _, tag in ipairs(tags) do
+      bytes = bytes + redis.call('HSTRLEN', messages, tag)
+    end
+    redis.call('HINCRBY', stats, 'waiting_bytes', -bytes)
+  end
   redis.call('ZREM', source, unpack(tags))
   redis.call('ZREM', expiry, unpack(tags))
   redis.call('HDEL', deliveries, unpack(tags))

@@ -1,49 +1,90 @@
 -- release: gives leased messages back to their old place in the queue.
 --
+-- A requeue is a failed delivery: it is counted, may have to wait (backoff), and at
+-- the limit the message is dead-lettered instead.
+--
 -- KEYS[1] ready (ZSET)
--- KEYS[2] unacked_index (ZSET)
--- KEYS[3] unacked (HASH)
--- KEYS[4] deliveries (HASH)
--- KEYS[5] expiry (ZSET)
--- KEYS[6] bell (LIST)
--- KEYS[7] stats (HASH)
+-- KEYS[2] delayed (ZSET)
+-- KEYS[3] unacked_index (ZSET)
+-- KEYS[4] unacked (HASH)
+-- KEYS[5] deliveries (HASH)
+-- KEYS[6] expiry (ZSET)
+-- KEYS[7] dead (ZSET)
+-- KEYS[8] dead_info (HASH)
+-- KEYS[9] bell (LIST)
+-- KEYS[10] stats (HASH)
+-- KEYS[11] meta (HASH)
+-- KEYS[12] messages (HASH)
 --
 -- ARGV[1] how ("buffered": was never given to the application;
 --         "returned": in order, not counted; "requeued": counted as a failed delivery)
--- ARGV[2..] tag, token (pairs: delivery tag, lease token)
+-- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
+-- ARGV[3] backoff_min (ms that a message waits after its first failure; 0: none)
+-- ARGV[4] backoff_max (ms)
+-- ARGV[5..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
+-- Returns {refused, died}: the tags whose lease another consumer holds now, or that are
+--   gone (they stay); and {tag, count, ...} of those that were dead-lettered.
 -- Redis 6.2 or newer.
-local ready, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local expiry, bell, stats = KEYS[5], KEYS[6], KEYS[7]
-local how = ARGV[1]
+local ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local bell, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
+local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local refused, returned = {}, 0
-for i = 2, #ARGV, 2 do
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
+delivery_limit = tonumber(limits[1] or delivery_limit)
+
+local refused, died, returned, bytes = {}, {}, 0, 0
+for i = 5, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', unacked, tag)
-  local held, score, expires
+  local held, score, expires, owner
   if record then
-    held, score, expires = string.match(record, '^(%d+)|([^|]*)|([^|]*)|')
+    held, score, expires, owner = string.match(record, '^(%d+)|([^|]*)|([^|]*)|(.*)$')
   end
   if held == token then
     -- Removing first keeps this possible when memory is full: Redis refuses a
     -- growing command only as the first write of a script.
     redis.call('ZREM', unacked_index, tag)
-    redis.call('ZADD', ready, score, tag)
     redis.call('HDEL', unacked, tag)
-    if expires ~= '' then
-      redis.call('ZADD', expiry, expires, tag)
-    end
+    local count, wait = 0, 0
     if how == 'requeued' then
-      redis.call('HINCRBY', deliveries, tag, 1)
+      count = redis.call('HINCRBY', deliveries, tag, 1)
+      wait = math.min(backoff_min * 2 ^ (count - 1), backoff_max)
     elseif how == 'returned' then
       redis.call('HSETNX', deliveries, tag, 0)
     end
-    returned = returned + 1
+    if delivery_limit > 0 and count >= delivery_limit then
+      redis.call('ZADD', dead, now, tag)
+      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. count .. '|' .. owner .. '|requeued')
+      died[#died + 1] = tag
+      died[#died + 1] = count
+    else
+      if wait > 0 then
+        redis.call('ZADD', delayed, now + math.floor(wait), tag)
+      else
+        redis.call('ZADD', ready, score, tag)
+      end
+      if expires ~= '' then
+        redis.call('ZADD', expiry, expires, tag)
+      end
+      if limits[2] then
+        bytes = bytes + redis.call('HSTRLEN', messages, tag)
+      end
+      returned = returned + 1
+    end
   else
     refused[#refused + 1] = tag
   end
+end
+if #died > 0 then
+  redis.call('HINCRBY', stats, 'dead_lettered', #died / 2)
+end
+if bytes > 0 then
+  redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
 end
 if returned > 0 then
   redis.call('HINCRBY', stats, how, returned)
@@ -51,4 +92,4 @@ if returned > 0 then
     redis.call('RPUSH', bell, '1')
   end
 end
-return refused
+return {refused, died}

@@ -1,4 +1,4 @@
--- reserve: promotes what is due, drops what has expired, and leases up to n messages.
+-- reserve: promotes what is due, removes what has expired, and leases up to n messages.
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
@@ -7,45 +7,72 @@
 -- KEYS[5] unacked (HASH)
 -- KEYS[6] deliveries (HASH)
 -- KEYS[7] expiry (ZSET)
--- KEYS[8] bell (LIST)
--- KEYS[9] stats (HASH)
--- KEYS[10] meta (HASH)
+-- KEYS[8] dead (ZSET)
+-- KEYS[9] dead_info (HASH)
+-- KEYS[10] bell (LIST)
+-- KEYS[11] stats (HASH)
+-- KEYS[12] meta (HASH)
 --
 -- ARGV[1] n (messages at most; 0: only promote, expire and ring)
 -- ARGV[2] lease (ms)
 -- ARGV[3] consumer (id)
 -- ARGV[4] no_ack (1: the messages are finished as they are taken)
--- ARGV[5] suspected (failed deliveries that make a message a suspect; 0: none does)
+-- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
 --
--- Suspects run alone: a consumer gets one at a time, and while it holds it the mark
--- "suspect:<consumer>" in meta names it, so that its death is blamed on it alone.
+-- A message that has failed twice, or once less than its limit if that is sooner, is a
+-- suspect. Suspects run alone: a consumer gets one at a time, and while it holds it the
+-- mark "suspect:<consumer>" in meta names it, so that its death is blamed on it alone.
 --
 -- Returns {ms until the next delayed message is due or -1, lease in ms,
---   1 when messages are left ready, first token, tags, envelopes, counts}
+--   1 when messages are left ready or 2 when they are, but not for this consumer while
+--   it holds its suspect, first token, tags, envelopes, counts}
 -- where a count is the failed deliveries, or -1 for a message never delivered.
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deliveries, expiry, bell, stats, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local bell, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
-local suspected = tonumber(ARGV[5])
+local delivery_limit = tonumber(ARGV[5])
 local mark = 'suspect:' .. consumer
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local flags = redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark)
+local flags = redis.call('HMGET', meta,
+  'paused', 'lease', 'expires', mark, 'delivery_limit', 'dead_expired', 'max_bytes')
 if flags[2] then
   lease = tonumber(flags[2])
+end
+delivery_limit = tonumber(flags[5] or delivery_limit)
+local suspected = delivery_limit > 0 and math.max(1, math.min(2, delivery_limit - 1)) or 0
+
+local function expire(tags)
+  if flags[6] then
+    local failed = redis.call('HMGET', deliveries, unpack(tags))
+    for i, tag in ipairs(tags) do
+      redis.call('ZADD', dead, now, tag)
+      redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
+    end
+    redis.call('HINCRBY', stats, 'dead_lettered', #tags)
+  else
+    redis.call('HDEL', messages, unpack(tags))
+    redis.call('HDEL', deliveries, unpack(tags))
+    redis.call('HINCRBY', stats, 'expired', #tags)
+  end
 end
 
 -- Expired messages leave first, so that none of them is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 200)
+local bytes = 0
 if #overdue > 0 then
   redis.call('ZREM', expiry, unpack(overdue))
   redis.call('ZREM', ready, unpack(overdue))
   redis.call('ZREM', delayed, unpack(overdue))
-  redis.call('HDEL', messages, unpack(overdue))
-  redis.call('HDEL', deliveries, unpack(overdue))
-  redis.call('HINCRBY', stats, 'expired', #overdue)
+  if flags[7] then
+    for _, tag in ipairs(overdue) do
+      bytes = bytes + redis.call('HSTRLEN', messages, tag)
+    end
+  end
+  expire(overdue)
 end
 
 local next_due = -1
@@ -133,9 +160,12 @@ if n > 0 and not flags[1] then
       end
     end
     if #gone > 0 then
-      redis.call('HDEL', messages, unpack(gone))
-      redis.call('HDEL', deliveries, unpack(gone))
-      redis.call('HINCRBY', stats, 'expired', #gone)
+      if flags[7] then
+        for _, tag in ipairs(gone) do
+          bytes = bytes + redis.call('HSTRLEN', messages, tag)
+        end
+      end
+      expire(gone)
     end
     tags, popped = kept, kept_scores
   end
@@ -146,6 +176,7 @@ if n > 0 and not flags[1] then
     end
     for i = 1, #tags do
       counts[i] = counts[i] and tonumber(counts[i]) or -1
+      bytes = bytes + #(envelopes[i] or '')
     end
     if no_ack then
       redis.call('HDEL', messages, unpack(tags))
@@ -170,12 +201,16 @@ end
 if flags[3] then
   redis.call('HSET', meta, 'used_at', now)
 end
-if blocked then
-  -- What is left is not for this consumer now, and ringing would wake it first: it
-  -- asks again in a second, others with their next look.
+if flags[7] and bytes > 0 then
+  redis.call('HINCRBY', stats, 'waiting_bytes', -bytes)
+end
+local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
+if blocked and left == 1 then
+  -- What is left is not for this consumer now, and ringing would wake it first: it asks
+  -- again when it is done with its suspect, or in a second; others with their next look.
+  left = 2
   next_due = next_due < 0 and 1000 or math.min(next_due, 1000)
 end
-local left = (not blocked and not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
 if left == 1 and redis.call('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end

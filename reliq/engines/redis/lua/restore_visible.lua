@@ -1,55 +1,64 @@
 -- restore_visible: returns messages whose lease has ended, oldest first.
 --
 -- One pass per interval, however many consumers ask: the mutex lapses by itself.
--- A failed delivery is counted; at the limit the message is dead-lettered instead.
+-- A failed delivery is counted, and the message may have to wait (backoff); at the
+-- limit it is dead-lettered instead.
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
--- KEYS[3] unacked_index (ZSET)
--- KEYS[4] unacked (HASH)
--- KEYS[5] deliveries (HASH)
--- KEYS[6] expiry (ZSET)
--- KEYS[7] dead (ZSET)
--- KEYS[8] dead_info (HASH)
--- KEYS[9] bell (LIST)
--- KEYS[10] stats (HASH)
--- KEYS[11] meta (HASH)
--- KEYS[12] consumers (HASH)
--- KEYS[13] unacked_mutex (STRING)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] unacked (HASH)
+-- KEYS[6] deliveries (HASH)
+-- KEYS[7] expiry (ZSET)
+-- KEYS[8] dead (ZSET)
+-- KEYS[9] dead_info (HASH)
+-- KEYS[10] bell (LIST)
+-- KEYS[11] stats (HASH)
+-- KEYS[12] meta (HASH)
+-- KEYS[13] consumers (HASH)
+-- KEYS[14] unacked_mutex (STRING)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
 --         its turn, for leases that were ended just now)
 -- ARGV[3] batch (messages at most)
--- ARGV[4] delivery_limit (failed deliveries; 0: no limit)
+-- ARGV[4] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
 -- ARGV[5] dead_letter_max (messages)
 -- ARGV[6] dead_letter_ttl (ms)
 -- ARGV[7] lease (ms)
+-- ARGV[8] backoff_min (ms that a message waits after its first failure; 0: none)
+-- ARGV[9] backoff_max (ms)
+-- ARGV[10] wanted (1: return the envelopes too)
 --
 -- Returns {1 granted or 0 refused, 1 when more are waiting (refused: ms until it is
 --   worth asking again), unacked messages left,
---   dead-lettered tags, {consumer, restored, ...} by whose lease ended,
---   ids of all consumers of the queue}
+--   {tag, count, consumer, envelope or "", ...} of the restored,
+--   the same of the dead-lettered, ids of all consumers of the queue,
+--   dead letters that are to be routed on}
 -- Redis 6.2 or newer.
-local messages, ready, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local bell, stats, meta, consumers, mutex = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
+local backoff_min, backoff_max, wanted = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
   if redis.call('GET', mutex) ~= consumer then
-    return {0, redis.call('PTTL', mutex), 0, {}, {}, {}}
+    return {0, redis.call('PTTL', mutex), 0, {}, {}, {}, 0}
   end
   redis.call('PEXPIRE', mutex, interval)
 end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-lease = tonumber(redis.call('HGET', meta, 'lease') or lease)
+local own = redis.call('HMGET', meta, 'lease', 'delivery_limit', 'max_bytes', 'dead_letter_exchange')
+lease = tonumber(own[1] or lease)
+delivery_limit = tonumber(own[2] or delivery_limit)
 -- No lease runs out sooner than one lease after the server came back: while it was
 -- away nobody could renew. Leases that were ended (0) do not wait for that. Where
 -- INFO is refused the uptime counts as long.
@@ -61,12 +70,13 @@ if uptime and tonumber(uptime) * 1000 < lease then
 end
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
-local gone, restored = {}, {}
+local died, restored = {}, {}
 if #ended > 0 then
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
-  local scored, counted, expires, died, infos, owners = {}, {}, {}, {}, {}, {}
-  local suspects = {}
+  local envelopes = wanted and redis.call('HMGET', messages, unpack(ended)) or {}
+  local scored, later, counted, expires, buried, infos = {}, {}, {}, {}, {}, {}
+  local suspects, bytes = {}, 0
   for i, tag in ipairs(ended) do
     local _, score, expire, owner = string.match(records[i], '^(%d+)|([^|]*)|([^|]*)|(.*)$')
     if suspects[owner] == nil then
@@ -77,40 +87,54 @@ if #ended > 0 then
     local count = tonumber(counts[i] or 0) + (blamed and 1 or 0)
     counted[#counted + 1] = tag
     counted[#counted + 1] = count
-    owners[owner] = (owners[owner] or 0) + 1
+    local report = restored
     if blamed and delivery_limit > 0 and count >= delivery_limit then
-      died[#died + 1] = now
-      died[#died + 1] = tag
+      buried[#buried + 1] = now
+      buried[#buried + 1] = tag
       infos[#infos + 1] = tag
       infos[#infos + 1] = 'delivery_limit|' .. count .. '|' .. owner .. '|lease ended'
-      gone[#gone + 1] = tag
+      report = died
     else
-      scored[#scored + 1] = score
-      scored[#scored + 1] = tag
+      local wait = blamed and math.floor(math.min(backoff_min * 2 ^ (count - 1), backoff_max)) or 0
+      local place = wait > 0 and later or scored
+      place[#place + 1] = wait > 0 and now + wait or score
+      place[#place + 1] = tag
       if expire ~= '' then
         expires[#expires + 1] = expire
         expires[#expires + 1] = tag
       end
+      if own[3] then
+        bytes = bytes + redis.call('HSTRLEN', messages, tag)
+      end
     end
+    report[#report + 1] = tag
+    report[#report + 1] = count
+    report[#report + 1] = owner
+    report[#report + 1] = envelopes[i] or ''
   end
   redis.call('HSET', deliveries, unpack(counted))
   if #scored > 0 then
     redis.call('ZADD', ready, unpack(scored))
   end
+  if #later > 0 then
+    redis.call('ZADD', delayed, unpack(later))
+    if redis.call('LLEN', bell) == 0 then
+      redis.call('RPUSH', bell, '1')
+    end
+  end
   if #expires > 0 then
     redis.call('ZADD', expiry, unpack(expires))
   end
-  if #died > 0 then
-    redis.call('ZADD', dead, unpack(died))
+  if #buried > 0 then
+    redis.call('ZADD', dead, unpack(buried))
     redis.call('HSET', dead_info, unpack(infos))
-    redis.call('HINCRBY', stats, 'dead_lettered', #gone)
+    redis.call('HINCRBY', stats, 'dead_lettered', #buried / 2)
   end
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
-  redis.call('HINCRBY', stats, 'restored', #ended - #gone)
-  for owner, number in pairs(owners) do
-    restored[#restored + 1] = owner
-    restored[#restored + 1] = number
+  redis.call('HINCRBY', stats, 'restored', #restored / 4)
+  if bytes > 0 then
+    redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
   end
 end
 -- Also makes up for a bell token that was lost with the consumer it had woken.
@@ -135,5 +159,5 @@ if #surplus > 0 then
 end
 
 local more = (#ended == batch or #surplus == batch) and 1 or 0
-return {1, more, redis.call('ZCARD', unacked_index), gone, restored,
-  redis.call('HKEYS', consumers)}
+return {1, more, redis.call('ZCARD', unacked_index), restored, died,
+  redis.call('HKEYS', consumers), own[4] and redis.call('ZCARD', dead) or 0}

@@ -1,0 +1,52 @@
+-- move: begins to carry dead letters to another queue, or goes on with it.
+--
+-- Each gets a number, once and for all, by which the other queue knows it; it stays
+-- here until it is stored there (moved.lua), so whoever is killed in between is
+-- continued by the next who asks, and nothing is stored twice.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] dead (ZSET)
+-- KEYS[3] stats (HASH)
+-- KEYS[4] moves (HASH)
+--
+-- ARGV[1] target (of the move: the same for all; another begun earlier is not disturbed)
+-- ARGV[2..] tag (delivery tags of dead letters)
+--
+-- Returns {low, tag, number, envelope, ...}: below low every number is settled.
+-- Redis 6.2 or newer.
+local messages, dead, stats, moves = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local target = ARGV[1]
+
+-- Moves whose message has left in another way (a late ack, the cap) are over.
+local begun = redis.call('HGETALL', moves)
+local clock = redis.call('TIME')
+-- Numbers begin with the time: a queue that is deleted and made again does not repeat them.
+redis.call('HSETNX', stats, 'move', string.format('%d', clock[1] * 1000000 + clock[2]))
+local low = redis.call('HGET', stats, 'move') + 1
+local known = {}
+for i = 1, #begun, 2 do
+  local tag = begun[i]
+  local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
+  if redis.call('ZSCORE', dead, tag) then
+    known[tag] = {number, to}
+    low = math.min(low, tonumber(number))
+  else
+    redis.call('HDEL', moves, tag)
+  end
+end
+local result = {string.format('%d', low)}
+for i = 2, #ARGV do
+  local tag = ARGV[i]
+  local move = known[tag]
+  if not move and redis.call('ZSCORE', dead, tag) then
+    move = {string.format('%d', redis.call('HINCRBY', stats, 'move', 1)), target}
+    redis.call('HSET', moves, tag, move[1] .. '|' .. target)
+  end
+  local envelope = move and move[2] == target and redis.call('HGET', messages, tag)
+  if envelope then
+    result[#result + 1] = tag
+    result[#result + 1] = move[1]
+    result[#result + 1] = envelope
+  end
+end
+return result

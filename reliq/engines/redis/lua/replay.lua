@@ -1,0 +1,52 @@
+-- replay: puts dead letters back into their own queue, with a count of none.
+--
+-- They queue behind what is ready at their rank now, and have no TTL any more.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] deliveries (HASH)
+-- KEYS[4] dead (ZSET)
+-- KEYS[5] dead_info (HASH)
+-- KEYS[6] bell (LIST)
+-- KEYS[7] stats (HASH)
+-- KEYS[8] meta (HASH)
+-- KEYS[9] moves (HASH)
+--
+-- ARGV[1..] tag (delivery tags of dead letters)
+--
+-- Returns the tags that were replayed: not those that are no dead letters any more, or
+--   are on their way to another queue.
+-- Redis 6.2 or newer.
+local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local bell, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+
+local replayed, scored, bytes = {}, {}, 0
+local died = redis.call('ZMSCORE', dead, unpack(ARGV))
+local moving = redis.call('HMGET', moves, unpack(ARGV))
+for i, tag in ipairs(ARGV) do
+  if died[i] and not moving[i] then
+    replayed[#replayed + 1] = tag
+  end
+end
+if #replayed == 0 then
+  return replayed
+end
+redis.call('ZREM', dead, unpack(replayed))
+redis.call('HDEL', dead_info, unpack(replayed))
+redis.call('HDEL', deliveries, unpack(replayed))
+local promoted = redis.call('HINCRBY', meta, 'promoted', #replayed) - #replayed
+local sequence = (redis.call('HGET', stats, 'published') or 0) + promoted
+for i, tag in ipairs(replayed) do
+  scored[2 * i - 1] = tonumber(string.sub(tag, 1, 2), 16) * 35184372088832 + sequence + i
+  scored[2 * i] = tag
+  bytes = bytes + redis.call('HSTRLEN', messages, tag)
+end
+redis.call('ZADD', ready, unpack(scored))
+if redis.call('HEXISTS', meta, 'max_bytes') == 1 then
+  redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
+end
+redis.call('HINCRBY', stats, 'replayed', #replayed)
+if redis.call('LLEN', bell) == 0 then
+  redis.call('RPUSH', bell, '1')
+end
+return replayed

@@ -1,0 +1,201 @@
+"""Rerouting: dead letters of queues that were declared with ``x-dead-letter-exchange``.
+
+They are routed on as RabbitMQ does, with the header ``x-death``, by a keeper: once a
+pass, and soon after a reject. Until then, and where no queue is bound for them, they
+are dead letters of their queue like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from .envelope import EnvelopeError, decode, encode, unpack
+from .moving import move_all, pages, publication
+from .routing import Routes
+from .store import DUPLICATE, STALE, DeadLetter, Move, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .envelope import Envelope
+
+logger = logging.getLogger("reliq")
+
+_TRIES = 5
+_STUCK_S = 60.0
+_MOST_REMEMBERED = 10_000
+
+
+class Rerouter:
+    """Routes dead letters on, for one session."""
+
+    def __init__(self) -> None:
+        self._stuck: dict[str, float] = {}
+
+    def route(self, queue: str, store: Store) -> None:
+        """Route the dead letters of *queue* on, oldest first; waits for the broker.
+
+        Each is stored once in every queue it is routed to, whoever is killed meanwhile.
+        """
+        status = store.status(queue)
+        arguments = _arguments(status.arguments if status is not None else {})
+        exchange = arguments.get("x-dead-letter-exchange")
+        if exchange is None:
+            return
+        routing_key = arguments.get("x-dead-letter-routing-key")
+        now = monotonic()
+        stuck: list[str] = []
+        for letters in pages(store, queue):
+            due = [letter for letter in letters if self._stuck.get(letter.tag, 0.0) <= now]
+            if due:
+                step = _Step(store, queue, exchange, routing_key, due)
+                step.take()
+                stuck += step.stuck
+        self._remember(queue, exchange, stuck)
+
+    def _remember(self, queue: str, exchange: str, stuck: Sequence[str]) -> None:
+        """Leave what could not be routed alone for a while, and say so."""
+        if not stuck:
+            return
+        if len(self._stuck) > _MOST_REMEMBERED:
+            self._stuck.clear()
+        self._stuck.update(dict.fromkeys(stuck, monotonic() + _STUCK_S))
+        logger.warning(
+            "%d dead letters of %r stay there: exchange %r has no queue for them, they came "
+            "round in a circle, or they cannot be read; tried again in %g s",
+            len(stuck),
+            queue,
+            exchange,
+            _STUCK_S,
+        )
+
+
+class _Step:
+    """Some dead letters of one queue on their way."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: str,
+        exchange: str,
+        routing_key: str | None,
+        letters: Sequence[DeadLetter],
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._exchange = exchange
+        self._routing_key = routing_key
+        self._letters = {letter.tag: letter for letter in letters}
+        self._routes = Routes(store)
+        self.stuck: list[str] = []
+
+    def take(self) -> None:
+        """Move the letters."""
+        target = f"exchange:{self._exchange}"
+        move_all(self._store, self._queue, target, list(self._letters), self._stored)
+
+    def _stored(self, low: int, moves: Sequence[Move]) -> Sequence[str]:
+        done: list[str] = []
+        for move in moves:
+            (done if self._store_one(low, move) else self.stuck).append(move.tag)
+        return done
+
+    def _store_one(self, low: int, move: Move) -> bool:
+        """Store *move* wherever it is routed; False where it is not."""
+        try:
+            envelope = decode(move.envelope)
+        except EnvelopeError:
+            return False
+        letter = self._letters[move.tag]
+        if letter.reason != "rejected" and _came_round(
+            envelope.headers, letter.reason, self._queue
+        ):
+            return False
+        key = envelope.routing_key if self._routing_key is None else self._routing_key
+        sent = encode(buried(envelope, letter, self._queue, self._exchange, key))
+        if not self._exchange:
+            items = [publication(key, self._queue, move, low, sent)]
+            return self._store.publish(items)[0] >= DUPLICATE
+        for _ in range(_TRIES):
+            route = self._routes.cached(self._exchange)
+            version = route.version or b""
+            items = [
+                publication(queue, self._queue, move, low, sent)._replace(
+                    exchange=self._exchange, version=version
+                )
+                for queue in route.lookup(key)
+            ]
+            outcomes = self._store.publish(items) if items else []
+            if STALE not in outcomes:
+                return any(outcome >= DUPLICATE for outcome in outcomes)
+            self._routes.refresh(self._exchange)
+        return False
+
+
+def _arguments(stored: Mapping[str, object]) -> dict[str, Any]:
+    packed = stored.get("", b"")
+    arguments: dict[str, Any] = unpack(packed) if isinstance(packed, bytes) and packed else {}
+    return arguments
+
+
+def _came_round(headers: Mapping[str, Any], reason: str, queue: str) -> bool:
+    """Whether a message died here of *reason* before and nobody rejected it since.
+
+    RabbitMQ drops such a message; here it stays a dead letter.
+    """
+    deaths = _deaths(headers)
+    return any(
+        death.get("queue") == queue and death.get("reason") == reason for death in deaths
+    ) and (all(death.get("reason") != "rejected" for death in deaths))
+
+
+def _deaths(headers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    deaths = headers.get("x-death")
+    return (
+        [dict(death) for death in deaths if isinstance(death, dict)]
+        if (isinstance(deaths, list))
+        else []
+    )
+
+
+def buried(
+    envelope: Envelope, letter: DeadLetter, queue: str, exchange: str, routing_key: str
+) -> Envelope:
+    """Return *envelope* as it is routed on, with RabbitMQ's headers about its death.
+
+    See https://www.rabbitmq.com/docs/dlx: one entry of ``x-death`` for each queue and
+    reason, the latest first; the message has no expiration any more.
+    """
+    headers, properties = dict(envelope.headers), dict(envelope.properties)
+    deaths = _deaths(headers)
+    death: dict[str, Any] = {
+        "queue": queue,
+        "reason": letter.reason,
+        "count": 0,
+        "exchange": envelope.exchange,
+        "routing-keys": [envelope.routing_key],
+        "time": datetime.fromtimestamp(letter.died_ms / 1000, timezone.utc),
+    }
+    for known in deaths:
+        if (known.get("queue"), known.get("reason")) == (queue, letter.reason):
+            deaths.remove(known)
+            death = known
+            break
+    death["count"] = int(death.get("count") or 0) + 1
+    expiration = properties.pop("expiration", None)
+    if expiration is not None:
+        death["original-expiration"] = str(expiration)
+    headers["x-death"] = [death, *deaths]
+    for name, value in (
+        ("reason", letter.reason),
+        ("queue", queue),
+        ("exchange", envelope.exchange),
+    ):
+        headers.setdefault(f"x-first-death-{name}", value)
+        headers[f"x-last-death-{name}"] = value
+    return envelope._replace(
+        headers=headers, properties=properties, exchange=exchange, routing_key=routing_key
+    )

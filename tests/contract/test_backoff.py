@@ -1,0 +1,85 @@
+from tests.contract.steps import message
+from tests.support.waiting import wait_until
+
+WAIT = (0.2, 0.5)
+
+
+def test_a_requeued_message_waits(connect):
+    """It is delayed, not ready, and comes back when its time is over, no sooner."""
+    store = connect(redelivery_backoff=WAIT)
+    store.publish(message())
+    store.release("requeued", *store.take())
+    assert {"delayed": 1} == store.places()
+    reservation = store.reserve()
+    assert [] == reservation.deliveries
+    assert 0 < reservation.next_due_ms <= 200
+    store.pass_time(200)
+    assert 1 == store.take()[0].failed
+
+
+def test_a_message_whose_lease_ended_waits(connect):
+    """The pass of restore_visible delays it as well, and wakes who sleeps for longer."""
+    store = connect(redelivery_backoff=WAIT)
+    store.publish(message())
+    held = store.take()
+    store.reserve()  # finds nothing; the bell is silent
+    store.return_ended(*held)
+    assert {"delayed": 1} == store.places()
+    store.store.doorbell.listen(["q"], 5.0)
+    assert store.store.doorbell.wait(5.0)
+
+
+def test_it_doubles_up_to_its_most(connect):
+    """min, then twice min, then max for ever."""
+    store = connect(redelivery_backoff=(0.05, 0.15), delivery_limit=None)
+    store.publish(message())
+    waits = []
+    for _ in range(4):
+        wait_until(lambda: store.reserve(0) and store.places() == {"ready": 1}, interval_s=0.005)
+        store.release("requeued", *store.take())
+        waits.append(store.reserve(0).next_due_ms)
+    assert all(
+        low < wait <= high
+        for wait, (low, high) in zip(
+            waits, [(0, 50), (50, 100), (100, 150), (100, 150)], strict=True
+        )
+    ), waits
+
+
+def test_who_is_not_to_blame_does_not_wait(connect):
+    """What lay beside a suspect goes back to its place at once."""
+    store = connect(redelivery_backoff=WAIT, delivery_limit=2)
+    suspect, innocent = message(rank=0), message(rank=1)
+    store.publish(suspect)
+    store.return_ended(*store.take())
+    store.pass_time(200)
+    store.publish(innocent)
+    store.return_ended(*store.take(2))
+    assert {"ready": 1, "dead": 1} == store.places()
+    assert [innocent.tag] == [delivery.tag for delivery in store.take()]
+
+
+def test_an_orderly_return_does_not_wait(connect):
+    """Nothing failed."""
+    store = connect(redelivery_backoff=WAIT)
+    store.publish(message())
+    store.release("returned", *store.take())
+    assert {"ready": 1} == store.places()
+
+
+def test_a_ttl_goes_on_while_it_waits(connect):
+    """A message that expires during its backoff is expired, not delivered."""
+    store = connect(redelivery_backoff=(5.0, 5.0))
+    store.publish(message(ttl_ms=100))
+    store.release("requeued", *store.take())
+    store.pass_time(100)
+    assert [] == store.reserve().deliveries
+    assert {} == store.places()
+    assert 1 == store.ledger("expired")
+
+
+def test_the_limit_goes_before_the_wait(connect):
+    """A message at its limit dies now; it does not wait first."""
+    store = connect(redelivery_backoff=WAIT, delivery_limit=1)
+    store.publish(message())
+    assert 1 == len(store.give_back("requeued", *store.take()).dead)

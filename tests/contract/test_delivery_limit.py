@@ -1,0 +1,133 @@
+import pytest
+
+from tests.contract.steps import message, tags
+
+
+def fail(store, times):
+    """Requeue one message so many times; return what the last one brought."""
+    for _ in range(times):
+        released = store.give_back("requeued", *store.take())
+    return released
+
+
+def test_a_requeue_counts_towards_the_limit(connect):
+    """The message dies with the requeue that reaches the limit, and it is said how it died."""
+    store = connect(delivery_limit=3)
+    sent = message()
+    store.publish(sent)
+    assert ([], []) == fail(store, 2)
+    assert {"ready": 1} == store.places()
+    (died,) = fail(store, 1).dead
+    assert (sent.tag, 3, "s/1") == (died.tag, died.failed, died.consumer)
+    assert {"dead": 1} == store.places()
+    (letter,) = store.store.dead_letters("q", 9)
+    assert ("delivery_limit", 3, "s/1", "requeued") == (
+        letter.reason,
+        letter.count,
+        letter.consumer,
+        letter.error,
+    )
+    assert 1 == store.ledger("dead_lettered")
+    assert 2 == store.ledger("requeued")
+
+
+def test_requeues_and_lost_leases_count_together(connect):
+    """A failed delivery is a failed delivery, however it failed."""
+    store = connect(delivery_limit=3)
+    store.publish(message())
+    fail(store, 1)
+    assert [] == store.return_ended(*store.take()).dead
+    assert 1 == len(fail(store, 1).dead)
+
+
+@pytest.mark.parametrize("how", ["buffered", "returned"])
+def test_an_orderly_return_is_not_counted(connect, how):
+    """A shutdown, a cancel or a cut prefetch never brings a message nearer to its limit."""
+    store = connect(delivery_limit=1)
+    store.publish(message())
+    for _ in range(5):
+        assert ([], []) == store.give_back(how, *store.take())
+    assert {"ready": 1} == store.places()
+
+
+def test_the_queue_s_own_limit_goes_first(connect):
+    """x-delivery-limit of the declaration, not the option of whoever requeues."""
+    store = connect(delivery_limit=9)
+    store.declare(arguments=b"a", delivery_limit="2")
+    store.publish(message())
+    assert [] == fail(store, 1).dead
+    assert 1 == len(fail(store, 1).dead)
+
+
+def test_the_queue_s_own_limit_counts_for_lost_leases(connect):
+    """The pass of restore_visible obeys it as well."""
+    store = connect(delivery_limit=9)
+    store.declare(arguments=b"a", delivery_limit="2")
+    store.publish(message())
+    assert [] == store.return_ended(*store.take()).dead
+    assert 1 == len(store.return_ended(*store.take()).dead)
+
+
+def test_the_queue_s_own_limit_says_who_is_a_suspect(connect):
+    """With a limit of 2 a message that failed once runs alone, whatever the option says."""
+    store = connect(delivery_limit=9)
+    store.declare(arguments=b"a", delivery_limit="2")
+    store.publish(message(), message())
+    store.return_ended(*store.take(2))
+    assert 1 == len(store.reserve(2).deliveries)
+
+
+@pytest.mark.parametrize(("option", "own"), [(None, None), (2, "0")])
+def test_no_limit(connect, option, own):
+    """None as the option, or -1 in the declaration, lets a message fail for ever."""
+    store = connect(delivery_limit=option)
+    store.declare(arguments=b"a", **({} if own is None else {"delivery_limit": own}))
+    store.publish(message())
+    for _ in range(5):
+        assert [] == fail(store, 1).dead
+        assert [] == store.return_ended(*store.take()).dead
+    assert 10 == store.take()[0].failed
+
+
+def test_a_late_requeue_kills_nothing(connect):
+    """Who lost the lease can neither count nor dead-letter."""
+    store, other = connect(delivery_limit=2), connect("s/2", delivery_limit=2)
+    store.publish(message())
+    (late,) = store.take()
+    store.return_ended(late)
+    other.take()
+    assert ([late.tag], []) == store.give_back("requeued", late)
+    assert {"unacked": 1} == store.places()
+
+
+def test_some_die_and_some_return_in_one_call(connect):
+    """Each message has its own count."""
+    store = connect(delivery_limit=2)
+    old, new = message(rank=0), message(rank=1)
+    store.publish(old)
+    fail(store, 1)
+    store.publish(new)
+    released = store.give_back("requeued", *store.take(2))
+    assert ([], [old.tag]) == (released.refused, tags(released.dead))
+    assert {"ready": 1, "dead": 1} == store.places()
+
+
+def test_the_envelope_comes_with_what_returned_or_died(connect):
+    """Asked for, the envelopes of a pass are in its report; else they are not sent."""
+    store = connect(delivery_limit=2)
+    store.publish(message(envelope=b"one"))
+    held = store.take()
+    store.end(*held)
+    (item,) = store.restore(hurry=True, envelopes=True).restored
+    assert (held[0].tag, 1, "s/1", b"one") == item
+    held = store.take()
+    store.end(*held)
+    (item,) = store.restore(hurry=True, envelopes=True).dead
+    assert (held[0].tag, 2, "s/1", b"one") == item
+
+
+def test_no_envelope_unless_asked_for(store):
+    """A pass with nobody listening sends tags only."""
+    store.publish(message(envelope=b"one"))
+    (item,) = store.return_ended(*store.take()).restored
+    assert item.envelope is None

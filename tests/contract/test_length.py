@@ -1,0 +1,167 @@
+import pytest
+
+from reliq.store import CREATED, DUPLICATE, FULL, STORED
+from tests.contract.steps import envelopes, message, tags
+
+
+def declare(store, overflow="drop-head", **limits):
+    """Declare a queue with limits."""
+    store.declare(arguments=b"a", overflow=overflow, **{k: str(v) for k, v in limits.items()})
+
+
+def died(store):
+    """Return reason and tag of the dead letters."""
+    return [(letter.reason, letter.tag) for letter in store.store.dead_letters("q", 99)]
+
+
+# -- drop-head
+
+
+def test_the_oldest_gives_way(store):
+    """Above x-max-length the oldest waiting message becomes a dead letter."""
+    declare(store, max_length=2)
+    sent = [message() for _ in range(4)]
+    for item in sent:
+        assert [STORED] == store.publish(item)
+    assert [("maxlen", item.tag) for item in sent[:2]] == died(store)
+    assert tags(sent[2:]) == tags(store.take(2))
+    assert 2 == store.ledger("dead_lettered")
+
+
+def test_the_lowest_priority_gives_way_first(store):
+    """An urgent message is not dropped to make room for one that is not."""
+    declare(store, max_length=2)
+    urgent, later, last = message(rank=0), message(rank=5), message(rank=5)
+    store.publish(urgent, later, last)
+    assert [("maxlen", later.tag)] == died(store)
+    assert [urgent.tag, last.tag] == tags(store.take(2))
+
+
+def test_what_is_held_is_not_counted_and_not_dropped(store):
+    """The limit is one of waiting messages, as RabbitMQ's is."""
+    declare(store, max_length=1)
+    first, second = message(), message()
+    store.publish(first)
+    held = store.take()
+    store.publish(second)
+    assert [] == died(store)
+    store.ack(held[0].tag)
+    assert [second.tag] == tags(store.take())
+
+
+def test_a_delayed_message_counts_and_goes_last(store):
+    """It waits too; ready messages give way before it."""
+    declare(store, max_length=1)
+    delayed, ready = message(delay_ms=60_000), message()
+    store.publish(delayed)
+    store.publish(ready)
+    assert [("maxlen", ready.tag)] == died(store)
+    store.publish(message(delay_ms=90_000))
+    assert ("maxlen", delayed.tag) in died(store)
+
+
+def test_above_the_bytes_as_many_go_as_it_takes(store):
+    """x-max-length-bytes counts the stored bytes of what waits."""
+    declare(store, max_bytes=100)
+    store.publish(*(message(envelope=b"x" * 30) for _ in range(3)))
+    assert [] == died(store)
+    store.publish(message(envelope=b"y" * 60))
+    assert 2 == len(died(store))
+    assert [b"x" * 30, b"y" * 60] == [item.envelope for item in store.take(2)]
+
+
+def test_one_that_is_too_large_for_the_queue_dies_itself(store):
+    """Nothing can make room for it."""
+    declare(store, max_bytes=10)
+    sent = message(envelope=b"x" * 11)
+    store.publish(sent)
+    assert [("maxlen", sent.tag)] == died(store)
+
+
+def test_the_bytes_follow_every_move(store):
+    """Taken, returned, requeued, late-acked, expired, purged, replayed: the sum stays true."""
+    declare(store, max_bytes=1000)
+
+    def bytes_waiting():
+        return store.ledger("waiting_bytes")
+
+    store.publish(*(message(envelope=b"x" * 10) for _ in range(4)))
+    assert 40 == bytes_waiting()
+    taken = store.take(2)
+    assert 20 == bytes_waiting()
+    store.release("returned", taken[0])
+    assert 30 == bytes_waiting()
+    store.return_ended(taken[1])
+    assert 40 == bytes_waiting()
+    store.ack(taken[1].tag)
+    assert 30 == bytes_waiting()
+    store.dead_letter(*store.take())
+    assert 20 == bytes_waiting()
+    (letter,) = store.store.dead_letters("q", 9)
+    store.replay(letter.tag)
+    assert 30 == bytes_waiting()
+    store.publish(message(envelope=b"y" * 5, ttl_ms=1))
+    store.pass_time(2)
+    store.reserve(0)
+    assert 30 == bytes_waiting()
+    store.reserve(1, no_ack=True)
+    assert 20 == bytes_waiting()
+    store.purge()
+    assert 0 == bytes_waiting()
+
+
+def test_the_cap_of_the_dead_letters_holds_without_a_consumer(connect):
+    """A queue that nobody reads does not grow by what it drops."""
+    store = connect(dead_letter_max=3)
+    declare(store, max_length=1)
+    for _ in range(8):
+        store.publish(message())
+    assert {"ready": 1, "dead": 3} == store.places()
+    assert 4 == store.ledger("dropped")
+
+
+# -- reject-publish
+
+
+def test_a_full_queue_rejects(store):
+    """Nothing is stored, nothing is dropped, and the publisher learns of it."""
+    declare(store, "reject-publish", max_length=1)
+    assert [STORED, FULL] == store.publish(message(), message())
+    assert [FULL] == store.publish(message(number=7))
+    assert {"ready": 1} == store.places()
+    assert 1 == store.ledger("published")
+    store.take()
+    assert [STORED] == store.publish(message(number=7))
+
+
+def test_a_full_queue_still_knows_a_duplicate(store):
+    """The retry of what filled the queue is told that it is stored."""
+    declare(store, "reject-publish", max_length=1)
+    sent = message(number=1)
+    assert [STORED] == store.publish(sent)
+    assert [DUPLICATE] == store.publish(sent)
+
+
+def test_full_of_bytes(store):
+    """A smaller message may still fit where a larger one does not."""
+    declare(store, "reject-publish", max_bytes=10)
+    large, small = message(envelope=b"x" * 8), message(envelope=b"yy")
+    assert [STORED, FULL, STORED] == store.publish(large, message(envelope=b"zzz"), small)
+
+
+def test_what_goes_back_is_never_refused(store):
+    """A limit is one for publishers: a message that was accepted keeps its place."""
+    declare(store, "reject-publish", max_length=1)
+    store.publish(message(envelope=b"a"))
+    held = store.take()
+    store.publish(message(envelope=b"b"))
+    store.release("requeued", *held)
+    assert {"ready": 2} == store.places()
+    assert [b"a", b"b"] == envelopes(store.reserve(2))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_undeclared_queue_has_no_limit(store, number):
+    """A queue that a publish creates takes what it is given."""
+    first, second = message(number=number), message(number=number * 2)
+    assert [CREATED, STORED] == store.publish(first, second)

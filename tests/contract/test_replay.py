@@ -1,0 +1,212 @@
+from reliq.store import DUPLICATE, STORED
+from tests.contract.steps import message, tags
+
+
+def dead(store, count=1, **changes):
+    """Publish and reject messages; return their tags."""
+    sent = [message(**changes) for _ in range(count)]
+    store.publish(*sent)
+    store.dead_letter(*store.take(count))
+    return tags(sent)
+
+
+# -- into their own queue
+
+
+def test_a_replayed_message_is_delivered_again(store):
+    """It keeps its tag, its count begins anew, and it is no dead letter any more."""
+    store.publish(message(envelope=b"m"))
+    store.release("requeued", *store.take())
+    (held,) = store.take()
+    store.dead_letter(held)
+    assert [held.tag] == store.replay(held.tag)
+    assert {"ready": 1} == store.places()
+    assert [] == store.store.dead_letters("q", 9)
+    (again,) = store.take()
+    assert (held.tag, -1, b"m") == (again.tag, again.failed, again.envelope)
+
+
+def test_it_queues_behind_its_own_priority(store):
+    """Others of its rank go first, lower ones do not."""
+    (tag,) = dead(store, rank=3)
+    before, after = message(rank=3), message(rank=4)
+    store.publish(after, before)
+    store.replay(tag)
+    assert [before.tag, tag, after.tag] == tags(store.take(3))
+
+
+def test_replayed_in_the_order_they_are_given(store):
+    """One call keeps the order."""
+    one, two, three = dead(store, 3)
+    store.replay(three, one, two)
+    assert [three, one, two] == tags(store.take(3))
+
+
+def test_what_is_no_dead_letter_is_not_replayed(store):
+    """Unknown, ready and held messages stay what they are."""
+    held, ready = message(rank=0), message(rank=1)
+    store.publish(held, ready)
+    store.take()
+    assert [] == store.replay("00nothing", held.tag, ready.tag)
+    assert {"ready": 1, "unacked": 1} == store.places()
+
+
+def test_replaying_twice_is_replaying_once(store):
+    """The second call finds nothing."""
+    (tag,) = dead(store)
+    assert [tag] == store.replay(
+        tag,
+    )
+    assert [] == store.replay(tag)
+    assert {"ready": 1} == store.places()
+
+
+def test_a_replay_rings(store):
+    """A consumer that sleeps is woken."""
+    (tag,) = dead(store)
+    store.reserve()
+    store.store.doorbell.listen(["q"], 5.0)
+    store.replay(tag)
+    assert store.store.doorbell.wait(5.0)
+
+
+def test_hundreds_are_replayed(store):
+    """More than one script call takes."""
+    died = dead(store, 450)
+    assert died == store.replay(*died)
+    assert {"ready": 450} == store.places()
+
+
+def test_a_late_ack_takes_a_replayed_message_out(store):
+    """The work is done, wherever the message waits."""
+    store.publish(message())
+    held = store.take()
+    store.return_ended(*held)
+    store.dead_letter(*store.take())
+    store.replay(held[0].tag)
+    assert 1 == store.ack(held[0].tag)
+    assert {} == store.places()
+
+
+# -- removed
+
+
+def test_purged_dead_letters_are_gone_and_counted(store):
+    """Only those that were named, and only dead ones."""
+    one, two = dead(store, 2)
+    store.publish(kept := message())
+    assert 1 == store.purge_dead(one, kept.tag, "00nothing")
+    assert {"ready": 1, "dead": 1} == store.places()
+    assert [two] == [letter.tag for letter in store.store.dead_letters("q", 9)]
+    assert 1 == store.ledger("purged")
+
+
+# -- listed
+
+
+def test_listed_from_a_moment_on(store):
+    """A page begins where the last one ended."""
+    one = dead(store)
+    store.pass_time(2)
+    two = dead(store)
+    first, second = store.store.dead_letters("q", 9)
+    assert one + two == [first.tag, second.tag]
+    assert [second] == store.store.dead_letters("q", 9, second.died_ms)
+
+
+def test_listed_with_their_envelopes(store):
+    """Where they are asked for."""
+    dead(store, envelope=b"m")
+    assert [b"m"] == [letter.envelope for letter in store.store.dead_letters("q", 9, 0, True)]
+    assert [None] == [letter.envelope for letter in store.store.dead_letters("q", 9)]
+
+
+# -- moved to another queue
+
+
+def arrive(store, low, moves, queue="other"):
+    """Store *moves* in another queue, as a mover does."""
+    return store.publish(
+        *(
+            message(queue, move.envelope, publisher="move:q", number=move.number, low=low)._replace(
+                moved=True
+            )
+            for move in moves
+        )
+    )
+
+
+def test_a_move_takes_the_message_over(store):
+    """Stored there, then taken out here; both ledgers balance all the way."""
+    died = dead(store, 2, envelope=b"m")
+    store.declare("other")
+    low, moves = store.begin_move("queue:other", *died)
+    assert died == tags(moves)
+    assert [STORED, STORED] == arrive(store, low, moves)
+    assert 2 == store.end_move(*died)
+    assert {} == store.places()
+    assert 2 == store.ledger("moved")
+    assert [b"m", b"m"] == [item.envelope for item in store.take(2, queue="other")]
+
+
+def test_a_move_that_was_cut_off_stores_nothing_twice(store):
+    """Whoever begins again gets the same numbers, which the other queue knows."""
+    died = dead(store, 2)
+    store.declare("other")
+    begun = store.begin_move("queue:other", *died)
+    arrive(store, *begun)
+    again = store.begin_move("queue:other", *died)
+    assert begun == again
+    assert [DUPLICATE, DUPLICATE] == arrive(store, *again)
+    assert 2 == store.end_move(*died)
+    assert {"ready": 2} == store.places("other")
+
+
+def test_who_comes_late_stores_nothing(store):
+    """A mover that stood still until another was done finds its numbers settled."""
+    store.declare("other")
+    slow = store.begin_move("queue:other", *dead(store))
+    tag = tags(slow[1])[0]
+    arrive(store, *store.begin_move("queue:other", tag))
+    store.end_move(tag)
+    arrive(store, *store.begin_move("queue:other", *dead(store)))
+    assert [DUPLICATE] == arrive(store, *slow)
+    assert 0 == store.end_move(tag)
+    assert {"ready": 2} == store.places("other")
+
+
+def test_a_move_elsewhere_is_not_disturbed(store):
+    """What is on its way to one queue is not sent to another, replayed or purged."""
+    (tag,) = dead(store)
+    store.begin_move("queue:other", tag)
+    assert [] == store.begin_move("queue:third", tag)[1]
+    assert [] == store.replay(tag)
+    assert 0 == store.purge_dead(tag)
+    assert {"dead": 1} == store.places()
+
+
+def test_a_late_ack_ends_a_move(store):
+    """Acked while it was on its way: it is gone, and the move is forgotten."""
+    store.publish(message())
+    held = store.take()
+    store.return_ended(*held)
+    store.dead_letter(*store.take())
+    store.begin_move("queue:other", held[0].tag)
+    assert 1 == store.ack(held[0].tag)
+    low, moves = store.begin_move("queue:other", held[0].tag)
+    assert [] == moves
+    assert 0 == store.end_move(held[0].tag)
+    (later,) = store.begin_move("queue:other", *dead(store))[1]
+    assert later.number == low
+
+
+def test_a_queue_made_again_repeats_no_number(store):
+    """Deleted and declared anew, its moves are new to the other queue."""
+    store.declare("other")
+    low, (first,) = store.begin_move("queue:other", *dead(store))
+    arrive(store, low, [first])
+    store.end_move(first.tag)
+    store.delete()
+    low, (second,) = store.begin_move("queue:other", *dead(store))
+    assert second.number > first.number
+    assert [STORED] == arrive(store, low, [second])

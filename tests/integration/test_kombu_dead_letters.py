@@ -1,0 +1,338 @@
+from datetime import datetime, timezone
+
+import pytest
+from kombu import Exchange, Queue
+
+from reliq import ConfigurationError, NotFound, QueueFull
+from tests.integration.kombu_client import Taker, declare, publish
+from tests.support.waiting import wait_until
+
+
+def reject_all(connection, queue, count, **arguments):
+    """Take and reject *count* messages."""
+    taker = Taker(connection, queue, auto_declare=False, **arguments)
+    for message in taker.take(count):
+        message.reject()
+    taker.consumer.cancel()
+
+
+@pytest.fixture
+def connection(client):
+    """Return a connection to a broker with a queue of six dead letters."""
+    connection = client.connect()
+    declare(connection, "q")
+    for number, task in enumerate(["shop.pay", "shop.pay", "shop.mail"]):
+        publish(connection, "q", number, headers={"task": task, "id": f"id-{number}"})
+    reject_all(connection, "q", 3)
+    return connection
+
+
+# -- the inspector
+
+
+def test_listed_with_what_is_known_of_them(client, connection):
+    """Task, id, reason, times and consumer of each, oldest first."""
+    letters = client.dead_letters("q")
+    assert [("shop.pay", "id-0"), ("shop.pay", "id-1"), ("shop.mail", "id-2")] == [
+        (letter.task, letter.id) for letter in letters
+    ]
+    assert {("rejected", 0, "")} == {(item.reason, item.count, item.error) for item in letters}
+    assert all(letter.published_ms <= letter.died_ms for letter in letters)
+    assert all(letter.consumer for letter in letters)
+    assert b"0" == letters[0].message.body.encode()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"task": "shop.pay"}, ["id-0", "id-1"]),
+        ({"task": "shop.pa"}, []),
+        ({"reason": "rejected"}, ["id-0", "id-1", "id-2"]),
+        ({"reason": "expired"}, []),
+        ({"older_than_s": 3600}, []),
+        ({"newer_than_s": 3600}, ["id-0", "id-1", "id-2"]),
+        ({"limit": 2}, ["id-0", "id-1"]),
+        ({"limit": None}, ["id-0", "id-1", "id-2"]),
+        ({"limit": 1, "task": "shop.mail"}, ["id-2"]),
+    ],
+)
+def test_chosen_by_what_they_are(client, connection, chosen, expected):
+    """A filter looks at all of them; the limit counts what fits."""
+    with client.inspector() as inspector:
+        assert expected == [letter.id for letter in inspector.dead_letters("q", **chosen)]
+
+
+def test_one_of_them(client, connection):
+    """By its delivery tag; an unknown one is an error."""
+    letter = client.dead_letters("q")[1]
+    with client.inspector() as inspector:
+        assert letter == inspector.dead_letter("q", letter.tag)
+        with pytest.raises(NotFound, match="no dead letter 'x' in 'q'"):
+            inspector.dead_letter("q", "x")
+
+
+def test_replayed_by_task(client, connection):
+    """Those that fit run again, the others stay dead."""
+    with client.inspector() as inspector:
+        assert 2 == inspector.replay("q", task="shop.pay")
+    assert [0, 1] == Taker(connection, "q", auto_declare=False).take_bodies(2)
+    assert ["id-2"] == [letter.id for letter in client.dead_letters("q")]
+
+
+def test_replayed_by_tag_and_with_a_count_of_none(client, connection):
+    """One of many; it is not a redelivery."""
+    letter = client.dead_letters("q")[2]
+    with client.inspector() as inspector:
+        assert 1 == inspector.replay("q", [letter.tag])
+        assert 0 == inspector.replay("q", [letter.tag])
+    (message,) = Taker(connection, "q", auto_declare=False).take()
+    assert (2, None) == (message.payload, message.headers.get("x-delivery-count"))
+    message.ack()
+
+
+def test_replaying_all_comes_to_an_end(client, connection):
+    """What dies again while all are replayed is left for the next time."""
+    taker = Taker(connection, "q", auto_declare=False)
+    with client.inspector() as inspector:
+        assert 3 == inspector.replay("q")
+        for message in taker.take(3):
+            message.reject()
+        assert 3 == len(inspector.dead_letters("q"))
+
+
+def test_replayed_into_another_queue(client, connection):
+    """All of them, each once, in their order; here they are counted as moved."""
+    declare(connection, "other")
+    with client.inspector() as inspector:
+        assert 3 == inspector.replay("q", to="other")
+        assert 0 == inspector.replay("q", to="other")
+    assert [0, 1, 2] == Taker(connection, "other").take_bodies(3)
+    assert 3 == client.status("q").ledger["moved"]
+
+
+def test_replay_into_nowhere_is_refused(client, connection):
+    """A misspelt queue is not created; nothing is moved."""
+    with client.inspector() as inspector, pytest.raises(NotFound, match=r"'othre'.*'q'"):
+        inspector.replay("q", to="othre")
+    assert 3 == client.status("q").dead
+    assert client.status("othre") is None
+
+
+def test_replay_into_a_full_queue_keeps_the_rest(client, connection):
+    """What finds room goes; the rest stays a dead letter, and a later replay goes on."""
+    declare(connection, "small", max_length=2, queue_arguments={"x-overflow": "reject-publish"})
+    with client.inspector() as inspector:
+        assert 2 == inspector.replay("q", to="small")
+        with pytest.raises(QueueFull, match="'small' is full"):
+            inspector.replay("q", to="small")
+        assert 1 == client.status("q").dead
+        assert [0, 1] == Taker(connection, "small", auto_declare=False).take_bodies(2)
+        wait_until(lambda: client.settled("small"))
+        assert 1 == inspector.replay("q", to="small")
+
+
+def test_purged_by_filter(client, connection):
+    """Removed for good, and counted."""
+    with client.inspector() as inspector:
+        assert 1 == inspector.purge_dead_letters("q", task="shop.mail")
+        assert 2 == inspector.purge_dead_letters("q")
+    assert (0, 3) == (client.status("q").dead, client.status("q").ledger["purged"])
+
+
+def test_a_filter_that_could_never_fit(client, connection):
+    """A misspelt reason is an error that names the reasons."""
+    with client.inspector() as inspector:
+        with pytest.raises(ConfigurationError, match=r"one of rejected, .*got: 'reject'"):
+            inspector.dead_letters("q", reason="reject")
+        with pytest.raises(ConfigurationError, match="older_than_s to be at least 0"):
+            inspector.replay("q", older_than_s=-1)
+        with pytest.raises(NotFound, match="no queue 'nothing'"):
+            inspector.replay("nothing")
+
+
+def test_more_than_a_page(client):
+    """Hundreds are listed, replayed and moved, each once."""
+    connection = client.connect()
+    declare(connection, "q")
+    declare(connection, "other")
+    publish(connection, "q", *range(350))
+    reject_all(connection, "q", 350)
+    with client.inspector() as inspector:
+        assert 350 == len(inspector.dead_letters("q", None))
+        assert 350 == inspector.replay("q")
+        reject_all(connection, "q", 350)
+        assert 350 == inspector.replay("q", to="other")
+    assert list(range(350)) == Taker(connection, "other").take_bodies(350)
+
+
+# -- routed on (x-death)
+
+
+def bind_graveyard(connection, name="grave", exchange_type="direct", key="q"):
+    """Declare a dead letter exchange and a queue bound to it."""
+    queue = Queue(name, Exchange("dlx", exchange_type), routing_key=key)
+    queue(connection.default_channel).declare()
+
+
+DLX = {"x-dead-letter-exchange": "dlx"}
+
+
+def test_a_rejected_message_is_routed_on(client):
+    """With RabbitMQ's headers about its death, under its own routing key; nothing stays."""
+    connection = client.connect()
+    bind_graveyard(connection)
+    declare(connection, "q", queue_arguments=DLX)
+    publish(connection, "q", "x", headers={"mine": 1}, expiration=50)
+    before = datetime.now(timezone.utc)
+    reject_all(connection, "q", 1)
+    (message,) = Taker(connection, "grave").take()
+    assert "x" == message.payload
+    headers = message.headers
+    (death,) = headers["x-death"]
+    assert abs((death.pop("time") - before).total_seconds()) < 60
+    assert {
+        "queue": "q",
+        "reason": "rejected",
+        "count": 1,
+        "exchange": "",
+        "routing-keys": ["q"],
+        "original-expiration": "50000",
+    } == death
+    assert ("rejected", "q", "", 1) == (
+        headers["x-first-death-reason"],
+        headers["x-first-death-queue"],
+        headers["x-first-death-exchange"],
+        headers["mine"],
+    )
+    assert ("dlx", "q") == (
+        message.delivery_info["exchange"],
+        message.delivery_info["routing_key"],
+    )
+    assert "expiration" not in message.properties
+    message.ack()
+    wait_until(lambda: client.status("q").dead == 0)
+    assert 1 == client.status("q").ledger["moved"]
+
+
+def test_under_another_routing_key(client):
+    """x-dead-letter-routing-key replaces the message's own."""
+    connection = client.connect()
+    bind_graveyard(connection, key="failed")
+    arguments = {**DLX, "x-dead-letter-routing-key": "failed"}
+    declare(connection, "q", queue_arguments=arguments)
+    publish(connection, "q", "x")
+    reject_all(connection, "q", 1)
+    assert ["x"] == Taker(connection, "grave").take_bodies(1)
+
+
+def test_to_every_bound_queue(client):
+    """A fanout exchange gives each of its queues a copy."""
+    connection = client.connect()
+    for name in ("one", "two"):
+        bind_graveyard(connection, name, "fanout")
+    declare(connection, "q", queue_arguments=DLX)
+    publish(connection, "q", "x")
+    reject_all(connection, "q", 1)
+    assert ["x"] == Taker(connection, "one").take_bodies(1)
+    assert ["x"] == Taker(connection, "two").take_bodies(1)
+
+
+def test_the_anonymous_exchange_routes_to_a_queue(client):
+    """An empty name and a routing key: the simplest graveyard there is."""
+    connection = client.connect()
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+    declare(connection, "q", queue_arguments=arguments)
+    publish(connection, "q", "x")
+    reject_all(connection, "q", 1)
+    assert ["x"] == Taker(connection, "grave").take_bodies(1)
+
+
+def test_a_delay_made_of_a_ttl(client):
+    """RabbitMQ's pattern: a queue nobody reads expires its messages into another one."""
+    connection = client.connect()
+    waiting = {
+        "x-message-ttl": 200,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "work",
+    }
+    declare(connection, "wait", queue_arguments=waiting)
+    taker = Taker(connection, "work")
+    publish(connection, "wait", "x")
+    (message,) = taker.take()
+    assert "expired" == message.headers["x-first-death-reason"]
+    message.ack()
+
+
+def test_retried_in_a_circle(client):
+    """Work rejects to wait, wait expires to work: the count goes up each time round."""
+    connection = client.connect()
+    declare(
+        connection,
+        "work",
+        queue_arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"},
+    )
+    declare(
+        connection,
+        "wait",
+        queue_arguments={
+            "x-message-ttl": 50,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "work",
+        },
+    )
+    publish(connection, "work", "x")
+    taker = Taker(connection, "work", auto_declare=False)
+    for _ in range(2):
+        taker.take()[0].reject()
+    (message,) = taker.take()
+    assert [("wait", "expired", 2), ("work", "rejected", 2)] == [
+        (death["queue"], death["reason"], death["count"]) for death in message.headers["x-death"]
+    ]
+    message.ack()
+
+
+def test_a_circle_without_a_reject_ends(client):
+    """A message that expires round and round is kept as a dead letter, where RabbitMQ drops it."""
+    connection = client.connect()
+    arguments = {
+        "x-message-ttl": 30,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "wait",
+    }
+    declare(connection, "wait", queue_arguments=arguments)
+    publish(connection, "wait", "x")
+    taker = Taker(connection, "busy")
+    wait_until(lambda: taker.gets_nothing(0.05) and client.status("wait").dead == 1)
+    assert 1 == client.status("wait").ledger["moved"]
+
+
+def test_without_a_bound_queue_it_stays(client):
+    """Nobody to take it: it is a dead letter like any other, not dropped."""
+    connection = client.connect()
+    Exchange("dlx", "direct")(connection.default_channel).declare()
+    declare(connection, "q", queue_arguments=DLX)
+    publish(connection, "q", "x")
+    reject_all(connection, "q", 1)
+    taker = Taker(connection, "q", auto_declare=False)
+    assert taker.gets_nothing(1.5)
+    assert ["rejected"] == [letter.reason for letter in client.dead_letters("q")]
+
+
+def test_dropped_by_length_and_routed_on(client):
+    """What a length limit pushes out goes to the dead letter exchange as well."""
+    connection = client.connect()
+    bind_graveyard(connection)
+    declare(connection, "q", max_length=1, queue_arguments=DLX)
+    publish(connection, "q", "old", "new")
+    (message,) = Taker(connection, "grave").take()
+    assert ("old", "maxlen") == (message.payload, message.headers["x-last-death-reason"])
+    message.ack()
+
+
+def test_expired_and_kept(client):
+    """x-dead-letter-expired keeps what expires, without routing it anywhere."""
+    connection = client.connect()
+    declare(connection, "q", queue_arguments={"x-dead-letter-expired": True})
+    publish(connection, "q", "x", expiration=0)
+    assert Taker(connection, "q", auto_declare=False).gets_nothing()
+    assert ["expired"] == [letter.reason for letter in client.dead_letters("q")]

@@ -1,0 +1,166 @@
+import pytest
+from kombu import Exchange, Queue
+
+from reliq import ConfigurationError, PreconditionFailed, QueueFull
+from tests.integration.kombu_client import Taker, declare, payloads, publish
+from tests.support.waiting import wait_until
+
+RETRY = {"retry": True, "retry_policy": {"max_retries": 3, "interval_start": 0, "interval_max": 0}}
+
+
+def test_a_full_queue_that_drops_keeps_the_youngest(client):
+    """Kombu's max_length: the oldest message becomes a dead letter with the reason maxlen."""
+    connection = client.connect()
+    declare(connection, "q", max_length=2)
+    publish(connection, "q", "a", "b", "c")
+    assert ["maxlen"] == [letter.reason for letter in client.dead_letters("q")]
+    taker = Taker(connection, "q", auto_declare=False)
+    assert ["b", "c"] == taker.take_bodies(2)
+
+
+def test_a_full_queue_that_rejects_says_so_at_once(client):
+    """The error names queue and remedy; Kombu's retry does not loop on it."""
+    connection = client.connect()
+    declare(connection, "q", max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    publish(connection, "q", "a")
+    tries = []
+    policy = {**RETRY["retry_policy"], "errback": lambda *args: tries.append(args)}
+    with pytest.raises(QueueFull, match=r"'q'.*x-max-length.*publish later"):
+        publish(connection, "q", "b", retry=True, retry_policy=policy)
+    assert [] == tries
+    assert (1, 0) == (client.status("q").ready, client.status("q").dead)
+    (message,) = Taker(connection, "q", auto_declare=False).take()
+    message.ack()
+    publish(connection, "q", "b", **RETRY)
+
+
+def test_the_connection_goes_on_after_a_rejected_publish(client):
+    """It is the channel's business, not the connection's."""
+    connection = client.connect()
+    declare(connection, "full", max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    declare(connection, "other")
+    publish(connection, "full", "a")
+    with pytest.raises(connection.channel_errors):
+        publish(connection, "full", "b")
+    publish(connection, "other", "c")
+    assert ["c"] == Taker(connection, "other").take_bodies(1)
+
+
+def test_a_broadcast_reaches_the_queues_that_are_not_full(client):
+    """The error names those that rejected and those that have it."""
+    connection = client.connect()
+    exchange = Exchange("news", "fanout")
+    full = Queue("full", exchange, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    for queue in (full, Queue("open", exchange)):
+        queue(connection.default_channel).declare()
+    producer = connection.Producer(exchange=exchange)
+    producer.publish("a")
+    with pytest.raises(QueueFull, match=r"'full' has reached.*stored in 'open'"):
+        producer.publish("b")
+    assert (1, 2) == (client.status("full").ready, client.status("open").ready)
+
+
+def test_the_length_in_bytes(client):
+    """Kombu's max_length_bytes counts what is stored."""
+    connection = client.connect()
+    declare(connection, "q", max_length_bytes=4000)
+    publish(connection, "q", "x" * 1500, "y" * 1500, "z" * 1500)
+    assert (2, 1) == (client.status("q").ready, client.status("q").dead)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-max-length", 0),
+        ("x-max-length", -1),
+        ("x-max-length", "10"),
+        ("x-max-length-bytes", 1.5),
+        ("x-delivery-limit", 0),
+        ("x-delivery-limit", -2),
+        ("x-delivery-limit", True),
+        ("x-overflow", "reject-publish-dlx"),
+        ("x-dead-letter-exchange", 5),
+        ("x-dead-letter-routing-key", b"k"),
+        ("x-dead-letter-expired", "yes"),
+        ("x-message-ttl", -1),
+        ("x-expires", 0),
+    ],
+)
+def test_a_bad_argument_is_refused_before_anything_is_declared(client, name, value):
+    """The error names queue, argument and what it got; the queue does not exist."""
+    connection = client.connect()
+    with pytest.raises(ConfigurationError, match=rf"'q': expected {name} .*got: {value!r}"):
+        declare(connection, "q", queue_arguments={name: value, "x-max-length": 5} | {name: value})
+    assert client.status("q") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        ({"x-overflow": "drop-head"}, "x-max-length"),
+        ({"x-dead-letter-routing-key": "k"}, "x-dead-letter-exchange"),
+    ],
+)
+def test_an_argument_that_needs_another(client, arguments, missing):
+    """What would have no effect is refused, and what it needs is named."""
+    with pytest.raises(ConfigurationError, match=rf"'q': .* means nothing without {missing}"):
+        declare(client.connect(), "q", queue_arguments=arguments)
+
+
+def test_other_limits_than_declared_show_both(client):
+    """A redeclaration with other arguments names what is stored and what was asked."""
+    connection = client.connect()
+    declare(connection, "q", max_length=5)
+    with pytest.raises(PreconditionFailed, match=r"'q'.*'x-max-length': 5.*'x-max-length': 6"):
+        declare(connection, "q", max_length=6)
+
+
+# -- the delivery limit
+
+
+def test_requeued_to_its_limit(client):
+    """A message that is put back again and again dies, with its count; the next one lives."""
+    connection = client.connect()
+    declare(connection, "q", queue_arguments={"x-delivery-limit": 3})
+    publish(connection, "q", "bad", "good")
+    taker = Taker(connection, "q", auto_declare=False, prefetch_count=1)
+    counts = []
+    while (message := taker.take()[0]).payload == "bad":
+        counts.append(
+            (message.headers.get("x-delivery-count"), message.delivery_info.get("redelivered"))
+        )
+        message.requeue()
+    assert [(None, None), (1, True), (2, True)] == counts
+    message.ack()
+    (letter,) = client.dead_letters("q")
+    assert ("delivery_limit", 3) == (letter.reason, letter.count)
+
+
+def test_redelivery_backoff(client):
+    """A requeued message waits in the broker and others are served meanwhile."""
+    connection = client.connect(redelivery_backoff=(0.4, 1.0))
+    declare(connection, "q")
+    publish(connection, "q", "first", "second")
+    taker = Taker(connection, "q", prefetch_count=1)
+    (message,) = taker.take()
+    message.requeue()
+    assert {"delayed": 1, "ready": 1} == {
+        "delayed": client.status("q").delayed,
+        "ready": client.status("q").ready,
+    }
+    messages = taker.take(1)
+    assert ["second"] == payloads(messages)
+    messages[0].ack()
+    (again,) = taker.take()
+    assert ("first", 1) == (again.payload, again.headers["x-delivery-count"])
+    again.ack()
+    wait_until(lambda: client.settled("q"))
+
+
+@pytest.mark.parametrize(
+    "value", [5, (1,), (2, 1), (-1, 5), (0, 5), ("1", "2"), (1, float("nan")), (True, 2)]
+)
+def test_a_backoff_that_makes_no_sense(client, value):
+    """It must be a pair of seconds, the smaller first."""
+    with pytest.raises(ConfigurationError, match="redelivery_backoff to be a pair"):
+        client.connect(redelivery_backoff=value).connect()

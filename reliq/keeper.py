@@ -164,7 +164,7 @@ class Keeper:
                 self._restore(store, queue)
 
     def look_after(self, queue: str) -> None:
-        """Look after the dead letters of a queue that was declared now, before the register says."""
+        """Look after the dead letters of a queue from now on, before the register names it."""
         self._rerouted |= {queue}
 
     def route_soon(self, queue: str) -> None:

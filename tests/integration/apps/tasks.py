@@ -12,6 +12,7 @@ import sys
 import time
 
 from celery import Celery
+from celery.exceptions import Reject
 
 from tests.support.journal import FINISHED, STARTED, Journal
 
@@ -101,3 +102,30 @@ def poison(self):
     """Kill the worker that runs it (solo: the worker is the own process)."""
     journal.write(STARTED, self.request.id)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(bind=True, name="reject_first", acks_late=True)
+def reject_first(self):
+    """Be rejected the first time; be done when run again."""
+    journal.write(STARTED, self.request.id)
+    if journal.runs(self.request.id) == 1:
+        raise Reject("as told", requeue=False)
+    journal.write(FINISHED, self.request.id)
+
+
+seen_before = []
+
+
+@app.task(bind=True, name="requeue_first", acks_late=True)
+def requeue_first(self, times):
+    """Ask to be requeued so many times; return what each delivery looked like."""
+    request = self.request
+    journal.write(STARTED, request.id)
+    seen = [
+        bool((request.delivery_info or {}).get("redelivered")),
+        request.get("x-delivery-count"),
+    ]
+    seen_before.append(seen)
+    if len(seen_before) <= times:
+        raise Reject("as told", requeue=True)
+    return list(seen_before)

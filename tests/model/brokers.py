@@ -41,6 +41,9 @@ class Broker:
                 dead_letter_max=settings.dead_letter_max,
                 dead_letter_ttl=settings.dead_letter_ttl_ms / 1000,
                 restore_interval=settings.restore_interval_ms / 1000,
+                redelivery_backoff=settings.backoff_ms[1]
+                and tuple(ms / 1000 for ms in settings.backoff_ms)
+                or None,
             )
         store.consumer = consumer
         return store

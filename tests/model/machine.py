@@ -6,6 +6,7 @@ shrunk by Hypothesis and printed as a trace of steps with their answers.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import note
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from reliq.store import Lease, Publication
-from tests.model.oracle import QueueOracle, Settings
-from tests.model.stepping import CONSUMERS, QUEUE, Stepping
+from tests.model.dead_letters import DeadLetters
+from tests.model.oracle import Arguments, QueueOracle, Settings
+from tests.model.stepping import CONSUMERS, QUEUE, consumers, picked_of, picks
 
 if TYPE_CHECKING:
     from reliq.store import How
@@ -24,14 +26,18 @@ EXCHANGE = "x"
 RESTORE_LEASE_MS = 1000
 PUBLISHERS = ("p", "r")
 SETTINGS = tuple(
-    Settings(limit, dead_letter_max=4, dead_letter_ttl_ms=5000, restore_interval_ms=777)
-    for limit in (None, 1, 2, 3, 4)
+    Settings(
+        limit,
+        dead_letter_max=2,
+        dead_letter_ttl_ms=5000,
+        restore_interval_ms=777,
+        backoff_ms=backoff_ms,
+    )
+    for limit in (3, None, 1, 2, 4)
+    for backoff_ms in ((0, 0), (0, 0), (100, 300))
 )
 
-consumers = st.sampled_from(CONSUMERS)
 leases_ms = st.sampled_from((200, 500, 60_000))
-# Which of what is known, counted from the newest.
-picks = st.lists(st.integers(0, 12), min_size=1, max_size=5)
 messages = st.lists(
     st.tuples(
         st.sampled_from((5, 0, 255)),  # rank
@@ -41,11 +47,21 @@ messages = st.lists(
     min_size=1,
     max_size=4,
 )
+arguments = st.builds(
+    Arguments,
+    message_ttl=st.sampled_from((None, None, None, 300)),
+    lease=st.sampled_from((None, None, None, 250)),
+    delivery_limit=st.sampled_from((None, None, None, 0, 2)),
+    max_length=st.sampled_from((None, None, None, 3)),
+    max_bytes=st.sampled_from((None, None, None, 50)),
+    overflow=st.sampled_from(("drop-head", "reject-publish")),
+    dead_expired=st.sampled_from((None, None, 1)),
+)
 # What operators do, the rarer the more it takes away.
 ORDERS = (*("resume",) * 3, "pause", "purge", "delete")
 
 
-class Model(Stepping):
+class Model(DeadLetters):
     """The rules."""
 
     # -- the beginning
@@ -53,8 +69,7 @@ class Model(Stepping):
     @initialize(
         settings=st.sampled_from(SETTINGS),
         declared=st.booleans(),
-        message_ttl=st.sampled_from((None, None, 300)),
-        lease=st.sampled_from((None, None, 250)),
+        arguments=arguments,
         first=messages,
         n=st.integers(0, 4),
         lease_ms=leases_ms,
@@ -63,29 +78,22 @@ class Model(Stepping):
         self,
         settings: Settings,
         declared: bool,
-        message_ttl: int | None,
-        lease: int | None,
+        arguments: Arguments,
         first: list[tuple[int, int, int]],
         n: int,
         lease_ms: int,
     ) -> None:
         """Declare a queue, or let the first publish create it; take something."""
-        self.settings, self.oracle = settings, QueueOracle(settings)
+        self.settings, self.oracle, self.other = settings, QueueOracle(settings), QueueOracle(settings)
         self.store().bind(EXCHANGE, True, [b"a binding"])
         version = self.store().bindings_version(EXCHANGE)
         assert version
         self.version = version
         note(f"{settings}")
         if declared:
-            given = {"message_ttl": message_ttl, "lease": lease}
-            meta = {name: str(value) for name, value in given.items() if value is not None}
-            self.store().declare_queue(QUEUE, False, b"", meta)
-            note(f"declared with {meta}")
-            self.oracle.exists, self.oracle.message_ttl, self.oracle.lease = (
-                True,
-                message_ttl,
-                lease,
-            )
+            self.store().declare_queue(QUEUE, False, b"", arguments.meta())
+            note(f"declared: {arguments}")
+            self.oracle.exists, self.oracle.arguments = True, arguments
         self.publish(first, "p", "", False, 0)
         self.reserve(1, n, lease_ms, False)
 
@@ -131,7 +139,7 @@ class Model(Stepping):
     @rule(publisher=st.sampled_from(PUBLISHERS), picked=picks)
     def retry_publish(self, publisher: str, picked: list[int]) -> None:
         """Publish again what may have been stored."""
-        items = _picked(self.retriable.get(publisher, []), picked)
+        items = picked_of(self.retriable.get(publisher, []), picked)
         if items:
             self._publish(items)
 
@@ -140,7 +148,11 @@ class Model(Stepping):
         self.step(
             f"publish {about}",
             lambda: self.store().publish(items),
-            lambda now: [self.oracle.publish(item, self.version, now) for item in items],
+            lambda now: [
+                outcome
+                for _, alike in groupby(items, key=lambda i: (i.exchange, i.version))
+                for outcome in self.oracle.publish(list(alike), self.version, now)
+            ],
         )
 
     # -- taking
@@ -161,7 +173,7 @@ class Model(Stepping):
             next_due_ms.append(got.next_due_ms)
             if not no_ack:
                 self.leases += [Lease(d.tag, d.token) for d in got.deliveries]
-            return [tuple(d) for d in got.deliveries], got.lease_ms, got.left
+            return [tuple(d) for d in got.deliveries], got.lease_ms, got.left, got.held_back
 
         def expect(now: int) -> Any:
             want = oracle.reserve(store.consumer, n, lease_ms, no_ack, now)
@@ -170,7 +182,7 @@ class Model(Stepping):
                 (QUEUE, tag, str(want.first_token + i), failed, envelope)
                 for i, (tag, failed, envelope) in enumerate(want.taken)
             ]
-            return taken, want.lease_ms, want.left
+            return taken, want.lease_ms, want.left, want.held_back
 
         kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}"
         self.step(f"{store.consumer} reserves {kind}", take, expect)
@@ -187,7 +199,7 @@ class Model(Stepping):
     @rule(number=consumers, picked=picks)
     def ack(self, number: int, picked: list[int]) -> None:
         """Ack messages in whatever state they are: held, returned, dead, gone."""
-        tags, store = _picked(self.tags, picked), self.store(number)
+        tags, store = picked_of(self.tags, picked), self.store(number)
         self.step(
             f"ack {tags}",
             lambda: self.posted(store, lambda on: store.post_ack(QUEUE, tags, on)),
@@ -202,10 +214,15 @@ class Model(Stepping):
     )
     def release(self, number: int, how: How, picked: list[int]) -> None:
         """Give back what is held, with leases of any age."""
-        leases = _picked(self.leases, picked)
+        leases = picked_of(self.leases, picked)
+
+        def give() -> Any:
+            released = self.store(number).release(QUEUE, how, leases)
+            return released.refused, [(item.tag, item.failed) for item in released.dead]
+
         self.step(
             f"release as {how} {_short(leases)}",
-            lambda: self.store(number).release(QUEUE, how, leases),
+            give,
             lambda now: self.oracle.release(how, leases, now),
         )
 
@@ -213,7 +230,7 @@ class Model(Stepping):
     @rule(number=consumers, picked=picks)
     def dead_letter(self, number: int, picked: list[int]) -> None:
         """Give up on what is held, with leases of any age."""
-        leases = _picked(self.leases, picked)
+        leases = picked_of(self.leases, picked)
         self.step(
             f"dead-letter {_short(leases)}",
             lambda: self.store(number).dead_letter(QUEUE, "rejected", "why", leases),
@@ -224,7 +241,7 @@ class Model(Stepping):
     @rule(number=consumers, lease_ms=st.sampled_from((0, 0, 200, 60_000)), picked=picks)
     def renew(self, number: int, lease_ms: int, picked: list[int]) -> None:
         """Extend leases of any age, or end them."""
-        self._renew(number, lease_ms, _picked(self.leases, picked))
+        self._renew(number, lease_ms, picked_of(self.leases, picked))
 
     def _renew(self, number: int, lease_ms: int, leases: list[Lease]) -> None:
         store = self.store(number)
@@ -242,15 +259,15 @@ class Model(Stepping):
 
         def make() -> Any:
             got = self.posted(
-                store, lambda on: store.post_restore(QUEUE, RESTORE_LEASE_MS, on, hurry)
+                store, lambda on: store.post_restore(QUEUE, RESTORE_LEASE_MS, on, hurry, True)
             )
             retry_ms.append(got.retry_ms)
-            return got.granted, got.more, got.unacked, got.dead, got.by_consumer
+            return got.granted, got.more, got.unacked, got.restored, got.dead
 
         def expect(now: int) -> Any:
             want = self.oracle.restore(store.consumer, hurry, now)
             retry_ms.append(want.retry_ms)
-            return want.granted, False, want.unacked, want.dead, want.by_consumer
+            return want.granted, False, want.unacked, want.restored, want.dead
 
         self.step(f"{store.consumer} {'hurries to restore' if hurry else 'restores'}", make, expect)
         is_ms, wanted_ms = retry_ms
@@ -284,10 +301,13 @@ class Model(Stepping):
             self.step(order, lambda: self.store().delete_queue(QUEUE), self._delete)
             self.tags = [""]
             self.leases.clear()
+            self.pass_time(1)
 
     def _delete(self, _: int) -> tuple[str, int]:
         found = self.oracle
-        self.oracle = QueueOracle(self.settings, numbers=found.numbers)
+        self.oracle = QueueOracle(
+            self.settings, numbers=found.numbers, last_move=found.last_move
+        )
         if not found.exists:
             return "missing", 0
         return "deleted", len(found.at("ready") + found.at("delayed"))
@@ -316,11 +336,6 @@ class Model(Stepping):
         ahead = min((m for m in self.oracle.boundaries() if m > now), default=now) - now
         if 0 < ahead + beyond < 6000:
             self.pass_time(ahead + beyond)
-
-
-def _picked(known: list[Any], picked: list[int]) -> list[Any]:
-    """Return those of what is known, by how new they are, each once."""
-    return list(dict.fromkeys(known[-1 - pick % len(known)] for pick in picked)) if known else []
 
 
 def _short(leases: list[Lease]) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from reliq.store import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED, Lease
+from reliq.store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, STORED, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from reliq.store import How, Publication
 
@@ -29,12 +29,24 @@ class Settings:
     dead_letter_max: int
     dead_letter_ttl_ms: int
     restore_interval_ms: int
+    backoff_ms: tuple[int, int] = (0, 0)
 
-    @property
-    def suspected(self) -> int:
-        """Return how many failures make a message a suspect; 0: none does."""
-        limit = self.delivery_limit
-        return 0 if limit is None else max(1, min(2, limit - 1))
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a queue was declared with; None: was not."""
+
+    message_ttl: int | None = None
+    lease: int | None = None
+    delivery_limit: int | None = None
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: str | None = None
+    dead_expired: int | None = None
+
+    def meta(self) -> dict[str, str]:
+        """Return it as a declaration gives it to the store."""
+        return {name: str(value) for name, value in vars(self).items() if value is not None}
 
 
 @dataclass
@@ -57,6 +69,8 @@ class Message:
     died: int = 0
     reason: str = ""
     error: str = ""
+    blamed: str = ""
+    """The consumer that a dead letter names."""
 
     @property
     def lease(self) -> Lease:
@@ -73,6 +87,11 @@ class Reserved(NamedTuple):
     next_due_ms: int
     lease_ms: int
     left: bool
+    held_back: bool
+
+
+# Of a failed delivery: tag, failures, consumer, envelope.
+Failure: TypeAlias = "tuple[str, int, str, bytes]"
 
 
 class Pass(NamedTuple):
@@ -81,8 +100,8 @@ class Pass(NamedTuple):
     granted: bool
     retry_ms: int
     unacked: int
-    dead: list[str]
-    by_consumer: dict[str, int]
+    restored: list[Failure]
+    dead: list[Failure]
 
 
 @dataclass
@@ -91,8 +110,7 @@ class QueueOracle:
 
     settings: Settings
     exists: bool = False
-    message_ttl: int | None = None
-    lease: int | None = None
+    arguments: Arguments = Arguments()
     paused: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
     ledger: Counter[str] = field(default_factory=Counter)
@@ -103,6 +121,10 @@ class QueueOracle:
     """The suspect that each consumer was given last, until it reserves without holding it."""
     numbers: dict[str, set[int]] = field(default_factory=dict)
     """By publisher; outlives the queue."""
+    moving: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Dead letters on their way to another queue: tag -> number, target."""
+    last_move: int = 0
+    """Outlives the queue, too."""
 
     # -- looking
 
@@ -137,27 +159,79 @@ class QueueOracle:
                 moments.add(message.expires)
         return moments
 
+    @property
+    def limit(self) -> int:
+        """Return the delivery limit; 0: none."""
+        own = self.arguments.delivery_limit
+        return (self.settings.delivery_limit or 0) if own is None else own
+
+    def _is_suspect(self, message: Message) -> bool:
+        """Whether it has failed twice, or once less than its limit if that is sooner."""
+        return bool(self.limit) and (message.failed or 0) >= max(1, min(2, self.limit - 1))
+
+    @property
+    def waiting(self) -> list[Message]:
+        """Return what the length limits count."""
+        return self.at(READY) + self.at(DELAYED)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the size of what the length limits count."""
+        return sum(len(m.envelope) for m in self.waiting)
+
     # -- publishing
 
-    def publish(self, item: Publication, version: bytes, now: int) -> int:
-        """Store one message, once."""
-        if item.version not in (b"", version):
-            return STALE
-        if not self.exists and item.exchange:
-            return NO_QUEUE
-        outcome = STORED if self.exists else CREATED
+    def publish(self, items: Sequence[Publication], version: bytes, now: int) -> list[int]:
+        """Store messages that differ in nothing but themselves, each once."""
+        first = items[0]
+        if first.version not in (b"", version):
+            return [STALE] * len(items)
+        if not self.exists and first.exchange:
+            return [NO_QUEUE] * len(items)
+        stored = STORED if self.exists else CREATED
         self.exists = True
-        if item.number:
-            known = self.numbers.setdefault(item.publisher, set())
-            if item.number in known:
-                return DUPLICATE
-            known.add(item.number)
-            if item.low:
-                known -= set(range(item.low))
+        outcomes = []
+        for item in items:
+            outcome = self._accept(item)
+            if outcome == STORED:
+                self._store(item, now)
+                outcome, stored = stored, STORED
+            outcomes.append(outcome)
+        if self.arguments.overflow != "reject-publish" and self._too_long(0, 0):
+            while self._too_long(0, 0):
+                self._bury(self._head(), "maxlen", "", "", now)
+            self._keep_to_the_cap()
+        return outcomes
+
+    def _accept(self, item: Publication) -> int:
+        known = self.numbers.setdefault(item.publisher, set())
+        if item.number and item.number in known:
+            return DUPLICATE
+        rejects = self.arguments.overflow == "reject-publish"
+        if rejects and self._too_long(1, len(item.envelope)):
+            return FULL
+        known.add(item.number)
+        return STORED
+
+    def _too_long(self, more: int, more_bytes: int) -> bool:
+        length, size = self.arguments.max_length, self.arguments.max_bytes
+        return (length is not None and len(self.waiting) + more > length) or (
+            size is not None and self.waiting_bytes + more_bytes > size
+        )
+
+    def _head(self) -> Message:
+        """Return what gives way first: the oldest of the lowest priority, then what is due."""
+        ready = self.at(READY)
+        if ready:
+            return next(m for m in ready if m.rank == ready[-1].rank)
+        return self.at(DELAYED)[0]
+
+    def _store(self, item: Publication, now: int) -> None:
         message = Message(item.tag, item.envelope, item.rank)
-        ttls = [ttl for ttl in (item.ttl_ms, self.message_ttl) if ttl is not None and ttl >= 0]
-        if ttls:
-            message.expires = now + item.delay_ms + min(ttls)
+        ttls = [item.ttl_ms, self.arguments.message_ttl]
+        given = [ttl for ttl in ttls if ttl is not None and ttl >= 0]
+        if given:
+            message.expires = now + item.delay_ms + min(given)
         self.messages[item.tag] = message
         self.ledger["published"] += 1
         if item.delay_ms:
@@ -166,7 +240,6 @@ class QueueOracle:
         else:
             self._line_up(message)
             self.bell = True
-        return outcome
 
     def _line_up(self, message: Message) -> None:
         """Put a message behind all that are ready at its rank."""
@@ -177,7 +250,7 @@ class QueueOracle:
 
     def reserve(self, consumer: str, n: int, lease_ms: int, no_ack: bool, now: int) -> Reserved:
         """Expire, promote, and lease up to n."""
-        lease_ms = self.lease or lease_ms
+        lease_ms = self.arguments.lease or lease_ms
         self._expire(now)
         for message in self.at(DELAYED):
             if message.due <= now:
@@ -199,13 +272,16 @@ class QueueOracle:
         self.bell |= left
         if blocked:
             next_due = 1000 if next_due < 0 else min(next_due, 1000)
-        return Reserved(told, first, next_due, lease_ms, left)
+        return Reserved(told, first, next_due, lease_ms, left, blocked)
 
     def _expire(self, now: int) -> None:
         for message in list(self.messages.values()):
             waits = message.place in (READY, DELAYED)
             if waits and message.expires is not None and message.expires <= now:
-                self._leave(message, "expired")
+                if self.arguments.dead_expired:
+                    self._bury(message, "expired", "", "", now)
+                else:
+                    self._leave(message, "expired")
 
     def _choose(self, consumer: str, n: int) -> tuple[list[Message], bool]:
         """Return what a consumer is given: one suspect at most, beside the one that it holds."""
@@ -231,13 +307,11 @@ class QueueOracle:
                 break
         return taken, bool(passed_over) and len(taken) < n
 
-    def _is_suspect(self, message: Message) -> bool:
-        return bool(self.settings.suspected) and (message.failed or 0) >= self.settings.suspected
-
     # -- what becomes of it
 
     def _leave(self, message: Message, counter: str) -> None:
         del self.messages[message.tag]
+        self.moving.pop(message.tag, None)
         self.ledger[counter] += 1
 
     def ack(self, tags: Iterable[str]) -> int:
@@ -247,22 +321,35 @@ class QueueOracle:
             self._leave(message, "acked")
         return len(found)
 
-    def release(self, how: How, leases: Sequence[Lease], now: int) -> list[str]:
-        """Give messages back to their old place."""
-        refused = []
+    def release(
+        self, how: How, leases: Sequence[Lease], now: int
+    ) -> tuple[list[str], list[tuple[str, int]]]:
+        """Give messages back to their old place; return the refused and the dead."""
+        refused, dead = [], []
         for lease in leases:
             message = self.held(lease)
             if message is None:
                 refused.append(lease.tag)
                 continue
-            self.ledger[how] += 1
             if how == "requeued":
                 message.failed = (message.failed or 0) + 1
+                if self.limit and message.failed >= self.limit:
+                    self._bury(message, "delivery_limit", "requeued", message.consumer, now)
+                    dead.append((message.tag, message.failed))
+                    continue
             elif how == "returned":
                 message.failed = message.failed or 0
-            message.place = READY
+            self.ledger[how] += 1
+            self._go_back(message, now, failed=how == "requeued")
             self.bell = True
-        return refused
+        return refused, dead
+
+    def _go_back(self, message: Message, now: int, *, failed: bool) -> None:
+        """Put a message in its own place, or let it wait for it."""
+        least, most = self.settings.backoff_ms
+        pause = min(least * 2 ** ((message.failed or 1) - 1), most) if failed else 0
+        message.place = DELAYED if pause else READY
+        message.due = now + pause
 
     def dead_letter(self, reason: str, error: str, leases: Sequence[Lease], now: int) -> list[str]:
         """Give up on messages."""
@@ -272,15 +359,15 @@ class QueueOracle:
             if message is None:
                 refused.append(lease.tag)
             else:
-                self._bury(message, reason, error, now)
+                self._bury(message, reason, error, message.consumer, now)
                 died = True
         if died:
             self._keep_to_the_cap()
         return refused
 
-    def _bury(self, message: Message, reason: str, error: str, now: int) -> None:
+    def _bury(self, message: Message, reason: str, error: str, blamed: str, now: int) -> None:
         message.place, message.died, message.expires = DEAD, now, None
-        message.reason, message.error = reason, error
+        message.reason, message.error, message.blamed = reason, error, blamed
         self.ledger["dead_lettered"] += 1
 
     def _keep_to_the_cap(self) -> None:
@@ -296,35 +383,37 @@ class QueueOracle:
             if message is None:
                 lost.append(lease.tag)
             else:
-                message.deadline = now + (self.lease or lease_ms) if lease_ms else 0
+                message.deadline = now + (self.arguments.lease or lease_ms) if lease_ms else 0
         return lost
 
     def restore(self, consumer: str, hurry: bool, now: int) -> Pass:
         """Return what has lost its lease, in one step of the pass."""
         if not hurry:
             if self.mutex and self.mutex[1] > now and self.mutex[0] != consumer:
-                return Pass(False, self.mutex[1] - now, 0, [], {})
+                return Pass(False, self.mutex[1] - now, 0, [], [])
             self.mutex = (consumer, now + self.settings.restore_interval_ms)
-        limit = self.settings.delivery_limit or 0
-        dead, by_consumer = [], Counter[str]()
+        restored: list[Failure] = []
+        dead: list[Failure] = []
         for message in [m for m in self.at(UNACKED) if m.deadline <= now]:
             mark = self.marks.get(message.consumer)
             blamed = mark in (None, message.tag)
             message.failed = (message.failed or 0) + blamed
-            by_consumer[message.consumer] += 1
-            if blamed and limit and message.failed >= limit:
-                self._bury(message, "delivery_limit", "lease ended", now)
-                dead.append(message.tag)
+            failure = (message.tag, message.failed, message.consumer, message.envelope)
+            if blamed and self.limit and message.failed >= self.limit:
+                self._bury(message, "delivery_limit", "lease ended", message.consumer, now)
+                dead.append(failure)
             else:
-                message.place = READY
+                self._go_back(message, now, failed=blamed)
                 self.ledger["restored"] += 1
+                self.bell |= message.place == DELAYED
+                restored.append(failure)
         self.bell |= bool(self.at(READY))
         old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]
         for message in old:
             self._leave(message, "dropped")
         if not old:
             self._keep_to_the_cap()
-        return Pass(True, 0, len(self.at(UNACKED)), dead, dict(by_consumer))
+        return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
 
     # -- operators
 
@@ -334,3 +423,51 @@ class QueueOracle:
         for message in waiting:
             self._leave(message, "purged")
         return len(waiting)
+
+    # -- dead letters
+
+    def _idle_dead(self, tags: Iterable[str]) -> list[Message]:
+        """Return the dead letters among *tags* that are not on their way elsewhere."""
+        found = [self.messages[tag] for tag in tags if tag in self.messages]
+        return [m for m in found if m.place == DEAD and m.tag not in self.moving]
+
+    def replay(self, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into the line, as if they had never been delivered."""
+        replayed = self._idle_dead(tags)
+        for message in replayed:
+            self._line_up(message)
+            message.failed = None
+            self.ledger["replayed"] += 1
+            self.bell = True
+        return [m.tag for m in replayed]
+
+    def purge_dead(self, tags: Sequence[str]) -> int:
+        """Remove dead letters for good."""
+        purged = self._idle_dead(tags)
+        for message in purged:
+            self._leave(message, "purged")
+        return len(purged)
+
+    def begin_move(
+        self, target: str, tags: Sequence[str], told: Mapping[str, int]
+    ) -> list[tuple[str, int, bytes]]:
+        """Give numbers to dead letters; one that is on its way to the target keeps its own.
+
+        The broker chooses the numbers (*told*): each above all before, also of a queue
+        of the same name that was deleted.
+        """
+        for message in self._idle_dead(tags):
+            self.last_move = max(self.last_move + 1, told.get(message.tag, 0))
+            self.moving[message.tag] = (self.last_move, target)
+        return [
+            (tag, self.moving[tag][0], self.messages[tag].envelope)
+            for tag in tags
+            if tag in self.moving and self.moving[tag][1] == target
+        ]
+
+    def end_move(self, tags: Sequence[str]) -> int:
+        """Take out dead letters that are stored elsewhere now."""
+        moved = [tag for tag in tags if tag in self.moving]
+        for tag in moved:
+            self._leave(self.messages[tag], "moved")
+        return len(moved)

@@ -6,6 +6,7 @@ was done before: they do not use the oracle, so they hold it to account as well.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ class Snapshot:
             expires=expires,
             dead=_scores(dead),
             dead_info=_pairs(info),
-            ledger={counter: int(n) for counter, n in _pairs(stats).items() if int(n)},
+            ledger={name: int(n) for name, n in _pairs(stats).items() if int(n) and name != "move"},
             marks={
                 name.removeprefix("suspect:"): tag
                 for name, tag in about.items()
@@ -97,6 +98,7 @@ class Snapshot:
         """Make one of what the oracle says."""
         by_place = {place: queue.at(place) for place in ("ready", "delayed", "unacked", "dead")}
         messages = queue.messages.values()
+        size = Counter(waiting_bytes=queue.waiting_bytes if queue.arguments.max_bytes else 0)
         holder, until = queue.mutex or ("", 0)
         return cls(
             envelopes={m.tag: m.envelope.decode() for m in messages},
@@ -108,10 +110,10 @@ class Snapshot:
             expires={m.tag: m.expires for m in messages if m.expires is not None},
             dead={m.tag: m.died for m in by_place["dead"]},
             dead_info={
-                m.tag: f"{m.reason}|{m.failed or 0}|{m.consumer}|{m.error}"
+                m.tag: f"{m.reason}|{m.failed or 0}|{m.blamed}|{m.error}"
                 for m in by_place["dead"]
             },
-            ledger={counter: n for counter, n in queue.ledger.items() if n},
+            ledger={counter: n for counter, n in (queue.ledger + size).items() if n},
             marks=dict(queue.marks),
             exists=queue.exists,
             paused=queue.paused,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import note
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from reliq.errors import ReliqError
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
     from reliq.store import Publication, Store
     from tests.model.brokers import Broker
 
-QUEUE = "q"
+QUEUE, OTHER = "q", "other"
 CONSUMERS = (1, 2, 3)
+
+consumers = st.sampled_from(CONSUMERS)
+# Which of what is known, counted from the newest.
+picks = st.lists(st.integers(0, 12), min_size=1, max_size=5)
+
+
+def picked_of(known: list[Any], picked: list[int]) -> list[Any]:
+    """Return those of what is known, by how new they are, each once."""
+    return list(dict.fromkeys(known[-1 - pick % len(known)] for pick in picked)) if known else []
 
 
 class Stepping(RuleBasedStateMachine):
@@ -32,6 +42,8 @@ class Stepping(RuleBasedStateMachine):
     broker: ClassVar[Broker]
     settings: Settings
     oracle: QueueOracle
+    other: QueueOracle
+    """Another queue, to which dead letters are moved."""
     version: bytes
 
     def __init__(self) -> None:
@@ -63,7 +75,13 @@ class Stepping(RuleBasedStateMachine):
 
     # -- one step
 
-    def step(self, what: str, act: Callable[[], Any], expect: Callable[[int], Any]) -> Any:
+    def step(
+        self,
+        what: str,
+        act: Callable[[], Any],
+        expect: Callable[[int], Any],
+        queue: str = QUEUE,
+    ) -> Any:
         """Do *act* on the broker; fail unless it answers, and leaves, what *expect* says.
 
         *expect* is told the time of the step and returns the answer; see `posted` for
@@ -77,7 +95,7 @@ class Stepping(RuleBasedStateMachine):
         assert slack <= self.clock.margin_ms, "the machine was too slow for its margin"
         expected = expect(before)
         assert expected == answer, f"{what}: expected {expected}, got {answer}"
-        self._compare(before, slack, what)
+        self._compare(queue, before, slack, what)
         return answer
 
     def posted(self, store: Store, post: Callable[[Callable[[Any], None]], None]) -> Any:
@@ -90,13 +108,14 @@ class Stepping(RuleBasedStateMachine):
             raise result
         return result
 
-    def _compare(self, now: int, slack: int, what: str) -> None:
-        found = self.broker.snapshot(QUEUE)
+    def _compare(self, queue: str, now: int, slack: int, what: str) -> None:
+        oracle = self.oracle if queue == QUEUE else self.other
+        found = self.broker.snapshot(queue)
         found.check()
-        differences = found.differences(Snapshot.expected(self.oracle, now), slack)
+        differences = found.differences(Snapshot.expected(oracle, now), slack)
         assert not differences, f"after {what}: " + "; ".join(differences)
         if slack:
-            found.adopt(self.oracle)
+            found.adopt(oracle)
 
     def teardown(self) -> None:
         """Compare what operators are told."""

@@ -130,6 +130,8 @@ class Consuming:
 
     def ask_again(self, queue: str) -> None:
         """Note that a message of *queue*, perhaps the suspect, is finished or given back."""
+        if queue not in self.held_back:
+            return
         self.held_back.discard(queue)
         for item in self.subscriptions:
             if item.queue == queue:

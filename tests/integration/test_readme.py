@@ -124,9 +124,15 @@ def test_the_acl_rule_is_enough(redis_factory):
             assert 1 == message.headers["x-delivery-count"]
             message.ack()
     with Inspector(url) as inspector:
-        assert ["orders"] == inspector.queues()
+        assert ["graveyard", "orders", "routed"] == inspector.queues()
         assert 1 == inspector.status("orders").dead
-        assert 1 == len(inspector.dead_letters("orders", 10))
+        (letter,) = inspector.dead_letters("orders", 10)
+        assert 1 == inspector.replay("orders", [letter.tag])
+        assert 1 == inspector.status("routed").ledger["moved"]
+        with Connection(url) as connection, connection.SimpleQueue("orders") as queue:
+            queue.get(timeout=30).reject()
+        assert 1 == inspector.replay("orders", to="graveyard")
+        assert 2 == inspector.status("graveyard").ready
     assert_balanced(url)
     refused = {entry["object"] for entry in admin.acl_log()}
     if server.version >= (7,):  # 6.2 does not say which subcommand
@@ -170,6 +176,14 @@ def exercise(connection):
     for name in ("one", "two"):
         channel.queue_declare(name, arguments={"x-expires": 60_000}, auto_delete=True)
         channel.queue_bind(name, "fan")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graveyard"}
+    channel.queue_declare("routed", arguments=arguments)
+    channel.queue_declare("graveyard")
+    producer.publish("on", exchange="", routing_key="routed")
+    with connection.SimpleQueue("orders") as queue:
+        channel.basic_get("routed").reject()
+        wait_until(lambda: channel.queue_declare("graveyard").message_count == 1)
+        del queue
     producer.publish("hello", exchange="fan")
     channel.queue_purge("one")
     channel.queue_unbind("two", "fan")

@@ -13,6 +13,7 @@ from reliq import (
     MessageRefused,
     NotFound,
     PreconditionFailed,
+    QueueFull,
     ReliqError,
     Unroutable,
 )
@@ -30,7 +31,7 @@ def errors() -> tuple[type[ReliqError], ...]:
     configuration: type[ValueError] = ConfigurationError
     refused: type[ValueError] = MessageRefused
     del unavailable, timeout, configuration, refused
-    return (BrokerRefused, NotFound, PreconditionFailed, Unroutable)
+    return (BrokerRefused, NotFound, PreconditionFailed, QueueFull, Unroutable)
 
 
 def codes(error: NotFound | PreconditionFailed) -> int:
@@ -58,7 +59,14 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
                 (item.tag, item.died_ms, item.reason, item.count, item.consumer, item.error)
                 for item in letters
             ]
-            del counts, published, arguments, reasons
+            known: list[tuple[str | None, str | None, int]] = [
+                (item.task, item.id, item.published_ms) for item in letters
+            ]
+            replayed: int = inspector.replay(queue, task="shop.pay", older_than_s=60, to="other")
+            replayed += inspector.replay(queue, [item.tag for item in letters])
+            removed: int = inspector.purge_dead_letters(queue, reason="expired", limit=5)
+            one: DeadLetter = inspector.dead_letter(queue, "tag")
+            del counts, published, arguments, reasons, known, replayed, removed, one
         results: list[AuditResult] = inspector.audit()
         unbalanced: list[tuple[str, int]] = [
             (result.queue, result.difference) for result in results if not result.balanced

@@ -305,11 +305,11 @@ class Model(DeadLetters):
 
     def _delete(self, _: int) -> tuple[str, int]:
         found = self.oracle
+        if not found.exists:
+            return "missing", 0
         self.oracle = QueueOracle(
             self.settings, numbers=found.numbers, last_move=found.last_move
         )
-        if not found.exists:
-            return "missing", 0
         return "deleted", len(found.at("ready") + found.at("delayed"))
 
     @rule()

@@ -128,6 +128,7 @@ class RedisStore:
         self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
+        self._publish_constants: dict[tuple[str, str, str], Command] = {}
         self._kept: dict[str, float] = {}
         self._kept_epoch = 0
         self._delivery_limit = options.delivery_limit or 0
@@ -203,11 +204,44 @@ class RedisStore:
     def _publish_command(self, items: Sequence[Publication]) -> Command:
         """Return the command that stores *items*, which differ in nothing but the message."""
         first = items[0]
-        queue = first.queue
+        queue, exchange, number = first.queue, first.exchange, first.number
+        place = (queue, first.publisher, exchange)
+        constant = self._publish_constants.get(place)
+        if constant is None:
+            constant = self._publish_constant(*place)
+        keep = 0
+        if number:
+            keep = _MOVES_KEPT_MS if first.moved else self._keep_ms(queue)
+        low = first.low if len(items) == 1 else max(item.low for item in items)
+        head = (
+            *constant,
+            1 if exchange else 0,
+            first.version,
+            keep,
+            low,
+            1 if first.moved else 0,
+            self.options.dead_letter_max,
+            first.tag,
+            first.envelope,
+            first.rank,
+            number,
+            first.delay_ms,
+            first.ttl_ms,
+        )
+        if len(items) == 1:
+            return head
+        command: list[Any] = [*head]
+        for item in items[1:]:
+            command += item.tag, item.envelope, item.rank
+            command += item.number, item.delay_ms, item.ttl_ms
+        return tuple(command)
+
+    def _publish_constant(self, queue: str, publisher: str, exchange: str) -> Command:
+        """Return the part of a publish command that is the same for each message, and keep it."""
         k = self._keys(queue)
-        low = max(item.low for item in items) if len(items) > 1 else first.low
-        keep = _MOVES_KEPT_MS if first.moved else self._keep_ms(queue) if first.number else 0
-        command: list[Any] = [
+        if len(self._publish_constants) > _MOST_REMEMBERED:
+            self._publish_constants.clear()
+        constant = self._publish_constants[queue, publisher, exchange] = (
             "EVALSHA",
             scripts.PUBLISH.sha,
             12,
@@ -221,19 +255,10 @@ class RedisStore:
             k.bell,
             k.stats,
             k.meta,
-            keys.publisher(self._prefix, queue, first.publisher),
-            keys.bindings(self._prefix, first.exchange),
-            1 if first.exchange else 0,
-            first.version,
-            keep,
-            low,
-            1 if first.moved else 0,
-            self.options.dead_letter_max,
-        ]
-        for item in items:
-            command += item.tag, item.envelope, item.rank
-            command += item.number, item.delay_ms, item.ttl_ms
-        return tuple(command)
+            keys.publisher(self._prefix, queue, publisher),
+            keys.bindings(self._prefix, exchange),
+        )
+        return constant
 
     def _keep_ms(self, queue: str) -> int:
         """Return how long to keep our numbers in *queue*; 0 where that was said of late."""
@@ -254,10 +279,14 @@ class RedisStore:
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
         """Store *publications* in one round trip; neighbours alike in one step."""
-        replies = self._wire.exchange(
-            [(self._publish_command(items), scripts.PUBLISH) for items in _alike(publications)]
-        )
-        outcomes = [outcome for reply in replies for outcome in reply]
+        if len(publications) == 1:
+            command = self._publish_command(publications)
+            outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
+        else:
+            replies = self._wire.exchange(
+                [(self._publish_command(items), scripts.PUBLISH) for items in _alike(publications)]
+            )
+            outcomes = [outcome for reply in replies for outcome in reply]
         self._note_kept(publications, outcomes)
         return outcomes
 

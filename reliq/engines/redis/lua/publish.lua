@@ -54,8 +54,9 @@ if not queue[1] then
   stored = 2
 end
 local limited, rejects, waiting, bytes = queue[5] or queue[6], false, 0, 0
-local max_length, max_bytes = tonumber(queue[5] or math.huge), tonumber(queue[6] or math.huge)
+local max_length, max_bytes
 if limited then
+  max_length, max_bytes = tonumber(queue[5] or math.huge), tonumber(queue[6] or math.huge)
   rejects = redis.call('HGET', meta, 'overflow') == 'reject-publish'
   waiting = redis.call('ZCARD', ready) + redis.call('ZCARD', delayed)
   bytes = tonumber(redis.call('HGET', stats, 'waiting_bytes') or 0)

@@ -141,13 +141,16 @@ def seconds_until_all_is_held_again(site, *, suspects):
             return names.pop() if names else None
 
         options = {
-            "pool": "threads",
+            "pool": "prefork",
             "concurrency": 1,
-            "loglevel": "WARNING",
             "config": {**LATE, "worker_prefetch_multiplier": HELD},
         }
         victim = site.worker(**options)
-        first = wait_until(holder, timeout_s=60)
+        first = wait_until(
+            holder,
+            timeout_s=20,
+            what=lambda: {n: len(store.leases_of("celery", f"{n}/")) for n in store.consumers_of("celery")},
+        )
         heir = site.worker(**options)
         killed = time.monotonic()
         victim.kill_group()

@@ -33,7 +33,7 @@ SETTINGS = tuple(
         restore_interval_ms=777,
         backoff_ms=backoff_ms,
     )
-    for limit in (3, None, 1, 2, 4)
+    for limit in (2, 3, 2, None, 1, 4)
     for backoff_ms in ((0, 0), (0, 0), (100, 300))
 )
 
@@ -250,6 +250,25 @@ class Model(DeadLetters):
             lambda: self.posted(store, lambda on: store.post_renew(QUEUE, lease_ms, leases, on)),
             lambda now: self.oracle.renew(lease_ms, leases, now),
         )
+
+    @precondition(lambda self: self._overtaken())
+    @rule(number=consumers, act=st.sampled_from(("release", "dead-letter", "renew")), picked=picks)
+    def act_late(self, number: int, act: str, picked: list[int]) -> None:
+        """Be refused: somebody else holds the message by now."""
+        late = self._overtaken()
+        places = [self.leases.index(lease) for lease in picked_of(late, picked)]
+        picked = [len(self.leases) - 1 - place for place in places]
+        if act == "release":
+            self.release(number, "requeued", picked)
+        elif act == "renew":
+            self.renew(number, 200, picked)
+        else:
+            self.dead_letter(number, picked)
+
+    def _overtaken(self) -> list[Lease]:
+        """Return the leases of what is held under another one."""
+        held = {m.tag: m.lease for m in self.oracle.at("unacked")}
+        return [lease for lease in self.leases if held.get(lease.tag, lease) != lease]
 
     @rule(number=consumers, hurry=st.booleans())
     def restore(self, number: int, hurry: bool) -> None:

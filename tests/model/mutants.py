@@ -26,11 +26,11 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant("a late ack leaves it ready", "ack", "redis.call('ZREM', ready, unpack(ARGV))", ""),
+    Mutant("a late ack leaves it ready", "ack", "redis.call('ZREM', ready, tag) + ", ""),
     Mutant("an ack counts twice", "ack", "'acked', found)", "'acked', 2 * found)"),
     Mutant("an ack leaves the count", "ack", "redis.call('HDEL', deliveries, unpack(ARGV))", ""),
     Mutant("release: any token will do", "release", "held == token", "held"),
-    Mutant("release: another place", "release", "ZADD', ready, score,", "ZADD', ready, score + 1,"),
+    Mutant("release: to the end", "release", "ZADD', ready, score,", "ZADD', ready, score + 1000,"),
     Mutant("release: TTL forgotten", "release", "expires ~= ''", "false"),
     Mutant(
         "requeue is not counted", "release", "'HINCRBY', deliveries, tag, 1", "'HGET', deliveries, tag"
@@ -55,6 +55,16 @@ MUTANTS = (
     Mutant("restore: the limit is one more", "restore_visible", "count >= delivery_limit", "count > delivery_limit"),
     Mutant("restore: in two places", "restore_visible", "redis.call('ZREM', unacked_index, unpack(ended))", ""),
     Mutant("restore: no mutex", "restore_visible", "'NX', 'PX'", "'PX'"),
+    Mutant("release: the limit is one more", "release", "count >= delivery_limit", "count > delivery_limit"),
+    Mutant("release: no backoff", "release", "if wait > 0", "if false"),
+    Mutant("restore: backoff of one more", "restore_visible", "2 ^ (count - 1)", "2 ^ count"),
+    Mutant("publish: one too many", "publish", "waiting + 1 > max_length", "waiting > max_length"),
+    Mutant("publish: the youngest gives way", "publish", "string.format('%d', rank), '+inf', 'LIMIT', 0, 1)[1]", "string.format('%d', rank), '+inf', 'LIMIT', 0, 9)[2] or last[1]"),
+    Mutant("bytes are not given back", "ack", "'waiting_bytes', -redis.call", "'waiting_bytes', 0 * redis.call"),
+    Mutant("replay keeps the count", "replay", "redis.call('HDEL', deliveries, unpack(replayed))", ""),
+    Mutant("replay of what is moving", "replay", "died[i] and not moving[i]", "died[i]"),
+    Mutant("move: a number is given again", "move", "if not move and", "if"),
+    Mutant("moved without having been", "moved", "redis.call('HDEL', moves, tag) == 1 and", ""),
     Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),
     Mutant("a deleted queue keeps its dead", "delete_queue", "dead, dead_info, bell, stats", "bell, stats"),
 )

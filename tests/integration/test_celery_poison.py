@@ -149,7 +149,7 @@ def seconds_until_all_is_held_again(site, *, suspects):
         first = wait_until(
             holder,
             timeout_s=20,
-            what=lambda: {n: len(store.leases_of("celery", f"{n}/")) for n in store.consumers_of("celery")},
+            what=site.counts,
         )
         heir = site.worker(**options)
         killed = time.monotonic()

@@ -19,7 +19,9 @@ def main() -> None:
     parser.add_argument("--broker", choices=("fakeredis", "redis"), default="fakeredis")
     arguments = parser.parse_args()
     seeded = random.randrange(2**32) if arguments.seed is None else arguments.seed
-    print(f"--broker {arguments.broker} --examples {arguments.examples} --seed {seeded}", flush=True)
+    print(
+        f"--broker {arguments.broker} --examples {arguments.examples} --seed {seeded}", flush=True
+    )
     began = time.monotonic()
     with running(arguments.broker) as broker:
         run(broker, examples=arguments.examples, steps=arguments.steps, seeded=seeded)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reliq.store import Store
-    from tests.model.oracle import Settings
+    from tests.model.terms import Settings
 
 
 class Broker:
@@ -35,15 +35,14 @@ class Broker:
         """Return the connection of consumer *number*, which from now on has this name."""
         store = self._stores.get((settings, number))
         if store is None:
+            backoff = tuple(ms / 1000 for ms in settings.backoff_ms)
             store = self._stores[settings, number] = self.engine.connect(
                 consumer,
                 delivery_limit=settings.delivery_limit,
                 dead_letter_max=settings.dead_letter_max,
                 dead_letter_ttl=settings.dead_letter_ttl_ms / 1000,
                 restore_interval=settings.restore_interval_ms / 1000,
-                redelivery_backoff=settings.backoff_ms[1]
-                and tuple(ms / 1000 for ms in settings.backoff_ms)
-                or None,
+                redelivery_backoff=backoff if all(backoff) else None,
             )
         store.consumer = consumer
         return store

@@ -54,6 +54,7 @@ class HandClock:
         return (self._ms + 0.5) / 1000
 
     def __getattr__(self, name: str) -> Any:
+        """Return everything else from the real one."""
         return getattr(time, name)
 
     @contextlib.contextmanager

@@ -62,9 +62,7 @@ class DeadLetters(Stepping):
                 self.begun.append((low, moves))
             return [tuple(move) for move in moves]
 
-        self.step(
-            f"move {tags} to {to}", begin, lambda _: self.oracle.begin_move(to, tags, told)
-        )
+        self.step(f"move {tags} to {to}", begin, lambda _: self.oracle.begin_move(to, tags, told))
         unsettled = [number for number, _ in self.oracle.moving.values()]
         assert lows[0] <= min(unsettled, default=lows[0]), (lows, unsettled)
 

@@ -15,8 +15,10 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from reliq.store import Lease, Publication
 from tests.model.dead_letters import DeadLetters
-from tests.model.oracle import Arguments, QueueOracle, Settings
-from tests.model.stepping import CONSUMERS, QUEUE, consumers, picked_of, picks
+from tests.model.oracle import QueueOracle
+from tests.model.stepping import QUEUE, consumers, picked_of, picks
+from tests.model.surroundings import Surroundings
+from tests.model.terms import Arguments, Settings
 
 if TYPE_CHECKING:
     from reliq.store import How
@@ -57,11 +59,9 @@ arguments = st.builds(
     overflow=st.sampled_from(("drop-head", "reject-publish")),
     dead_expired=st.sampled_from((None, None, 1)),
 )
-# What operators do, the rarer the more it takes away.
-ORDERS = (*("resume",) * 3, "pause", "purge", "delete")
 
 
-class Model(DeadLetters):
+class Model(DeadLetters, Surroundings):
     """The rules."""
 
     # -- the beginning
@@ -84,7 +84,11 @@ class Model(DeadLetters):
         lease_ms: int,
     ) -> None:
         """Declare a queue, or let the first publish create it; take something."""
-        self.settings, self.oracle, self.other = settings, QueueOracle(settings), QueueOracle(settings)
+        self.settings, self.oracle, self.other = (
+            settings,
+            QueueOracle(settings),
+            QueueOracle(settings),
+        )
         self.store().bind(EXCHANGE, True, [b"a binding"])
         version = self.store().bindings_version(EXCHANGE)
         assert version
@@ -292,9 +296,14 @@ class Model(DeadLetters):
         is_ms, wanted_ms = retry_ms
         assert abs(wanted_ms - is_ms) <= self.clock.margin_ms + 1, f"{wanted_ms=}, {is_ms=}"
 
-    @rule(number=consumers, other=consumers)
-    def kill(self, number: int, other: int) -> None:
-        """A consumer is gone: its leases are ended and its messages returned; a new one comes."""
+    @rule(number=consumers, other=consumers, greedy=st.booleans())
+    def kill(self, number: int, other: int, greedy: bool) -> None:
+        """End the leases of a consumer that is gone and return its messages; a new one comes.
+
+        A greedy one took all that it could before, so that failures add up.
+        """
+        if greedy:
+            self.reserve_all(number, 60_000)
         victim = self.names[number]
         held = [m.lease for m in self.oracle.at("unacked") if m.consumer == victim]
         assert sorted(held) == self.store(other).leases_of(QUEUE, victim)
@@ -303,58 +312,6 @@ class Model(DeadLetters):
             self._renew(other, 0, held)
         self.restore(other, True)
         self.rename(number)
-
-    # -- operators, and the bell
-
-    @rule(order=st.sampled_from(ORDERS))
-    def operate(self, order: str) -> None:
-        """Pause, resume, purge or delete the queue."""
-        if order in ("pause", "resume"):
-            if self.oracle.exists:
-                paused = order == "pause"
-                self.oracle.paused = paused
-                self.step(order, lambda: self.broker.engine.pause(QUEUE, paused), lambda _: None)
-        elif order == "purge":
-            self.step(order, lambda: self.store().purge(QUEUE), lambda _: self.oracle.purge())
-        else:
-            self.step(order, lambda: self.store().delete_queue(QUEUE), self._delete)
-            self.tags = [""]
-            self.leases.clear()
-            self.pass_time(1)
-
-    def _delete(self, _: int) -> tuple[str, int]:
-        found = self.oracle
-        if not found.exists:
-            return "missing", 0
-        self.oracle = QueueOracle(
-            self.settings, numbers=found.numbers, last_move=found.last_move
-        )
-        return "deleted", len(found.at("ready") + found.at("delayed"))
-
-    @rule()
-    def hear(self) -> None:
-        """A waiting consumer takes the token of the bell."""
-
-        def expect(_: int) -> bool:
-            rang, self.oracle.bell = self.oracle.bell, False
-            return rang
-
-        self.step("the bell", lambda: self.broker.take_bell(QUEUE), expect)
-
-    # -- time
-
-    @rule(ms=st.sampled_from((1, 40, 300, 1000)))
-    def wait(self, ms: int) -> None:
-        """Let time pass."""
-        self.pass_time(ms)
-
-    @rule(beyond=st.sampled_from((0, -1, 1)))
-    def wait_for_something(self, beyond: int) -> None:
-        """Let time pass until something is due, expires, or has lost its lease, to the ms."""
-        now = self.clock.now()
-        ahead = min((m for m in self.oracle.boundaries() if m > now), default=now) - now
-        if 0 < ahead + beyond < 6000:
-            self.pass_time(ahead + beyond)
 
 
 def _short(leases: list[Lease]) -> list[str]:

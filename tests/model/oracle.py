@@ -3,105 +3,33 @@
 Each rule of the broker stands in one method of QueueOracle, which is told the time
 (``now``, ms) and changes the oracle as the broker should change, and returns what the
 broker should answer. Nothing here is fast, and nothing knows how an engine stores it.
+Longer than other files, because all the rules of a queue are to be found in one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
-from reliq.store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, STORED, Lease
+from reliq.store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, STORED
+from tests.model.terms import (
+    DEAD,
+    DELAYED,
+    READY,
+    UNACKED,
+    Arguments,
+    Failure,
+    Message,
+    Pass,
+    Reserved,
+    Settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reliq.store import How, Publication
-
-PLACES = READY, DELAYED, UNACKED, DEAD = "ready", "delayed", "unacked", "dead"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of every store of one run that a queue's rules depend on."""
-
-    delivery_limit: int | None
-    dead_letter_max: int
-    dead_letter_ttl_ms: int
-    restore_interval_ms: int
-    backoff_ms: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What a queue was declared with; None: was not."""
-
-    message_ttl: int | None = None
-    lease: int | None = None
-    delivery_limit: int | None = None
-    max_length: int | None = None
-    max_bytes: int | None = None
-    overflow: str | None = None
-    dead_expired: int | None = None
-
-    def meta(self) -> dict[str, str]:
-        """Return it as a declaration gives it to the store."""
-        return {name: str(value) for name, value in vars(self).items() if value is not None}
-
-
-@dataclass
-class Message:
-    """One message that the broker holds."""
-
-    tag: str
-    envelope: bytes
-    rank: int
-    place: str = READY
-    turn: int = 0
-    """Its place in the line of its rank, once it has been ready."""
-    due: int = 0
-    expires: int | None = None
-    failed: int | None = None
-    """None: it was never delivered."""
-    token: int = 0
-    consumer: str = ""
-    deadline: int = 0
-    died: int = 0
-    reason: str = ""
-    error: str = ""
-    blamed: str = ""
-    """The consumer that a dead letter names."""
-
-    @property
-    def lease(self) -> Lease:
-        """The lease that it is held by."""
-        return Lease(self.tag, str(self.token))
-
-
-class Reserved(NamedTuple):
-    """What a reserve should bring."""
-
-    taken: list[tuple[str, int, bytes]]
-    """Tag, failures (-1: never delivered), envelope."""
-    first_token: int
-    next_due_ms: int
-    lease_ms: int
-    left: bool
-    held_back: bool
-
-
-# Of a failed delivery: tag, failures, consumer, envelope.
-Failure: TypeAlias = "tuple[str, int, str, bytes]"
-
-
-class Pass(NamedTuple):
-    """What a step of restore_visible should do."""
-
-    granted: bool
-    retry_ms: int
-    unacked: int
-    restored: list[Failure]
-    dead: list[Failure]
+    from reliq.store import How, Lease, Publication
 
 
 @dataclass
@@ -110,7 +38,7 @@ class QueueOracle:
 
     settings: Settings
     exists: bool = False
-    arguments: Arguments = Arguments()
+    arguments: Arguments = field(default_factory=Arguments)
     paused: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
     ledger: Counter[str] = field(default_factory=Counter)

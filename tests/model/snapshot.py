@@ -110,8 +110,7 @@ class Snapshot:
             expires={m.tag: m.expires for m in messages if m.expires is not None},
             dead={m.tag: m.died for m in by_place["dead"]},
             dead_info={
-                m.tag: f"{m.reason}|{m.failed or 0}|{m.blamed}|{m.error}"
-                for m in by_place["dead"]
+                m.tag: f"{m.reason}|{m.failed or 0}|{m.blamed}|{m.error}" for m in by_place["dead"]
             },
             ledger={counter: n for counter, n in (queue.ledger + size).items() if n},
             marks=dict(queue.marks),
@@ -151,8 +150,9 @@ class Snapshot:
             mine, theirs = getattr(self, field.name), getattr(expected, field.name)
             if mine == theirs:
                 continue
-            if slack_ms and field.name in times and set(mine) == set(theirs):
-                if all(0 <= mine[tag] - theirs[tag] <= slack_ms for tag in mine):
+            if field.name in times and set(mine) == set(theirs):
+                late = [mine[tag] - theirs[tag] for tag in mine]
+                if min(late) >= 0 and max(late) <= slack_ms:
                     continue
             found.append(f"{field.name}: expected {theirs}, is {mine}")
         return found

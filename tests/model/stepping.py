@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from reliq.errors import ReliqError
-from reliq.store import Lease
-from tests.model.oracle import PLACES, QueueOracle, Settings
 from tests.model.snapshot import Snapshot
+from tests.model.terms import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reliq.store import Publication, Store
+    from reliq.store import Lease, Publication, Store
     from tests.model.brokers import Broker
+    from tests.model.oracle import QueueOracle
+    from tests.model.terms import Settings
 
 QUEUE, OTHER = "q", "other"
 CONSUMERS = (1, 2, 3)

@@ -42,7 +42,7 @@ SETTINGS = tuple(
 leases_ms = st.sampled_from((200, 500, 60_000))
 messages = st.lists(
     st.tuples(
-        st.sampled_from((5, 0, 255)),  # rank
+        st.sampled_from((5, 5, 5, 0, 255)),  # rank
         st.sampled_from((0, 0, 0, 150, 400)),  # delay, ms
         st.sampled_from((-1, -1, -1, 0, 200, 700)),  # ttl, ms
     ),
@@ -54,7 +54,7 @@ arguments = st.builds(
     message_ttl=st.sampled_from((None, None, None, 300)),
     lease=st.sampled_from((None, None, None, 250)),
     delivery_limit=st.sampled_from((None, None, None, 0, 2)),
-    max_length=st.sampled_from((None, None, None, 3)),
+    max_length=st.sampled_from((None, None, 3)),
     max_bytes=st.sampled_from((None, None, None, 50)),
     overflow=st.sampled_from(("drop-head", "reject-publish")),
     dead_expired=st.sampled_from((None, None, 1)),

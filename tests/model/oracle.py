@@ -303,8 +303,10 @@ class QueueOracle:
         for message in dead[: max(0, len(dead) - self.settings.dead_letter_max)]:
             self._leave(message, "dropped")
 
-    def renew(self, lease_ms: int, leases: Sequence[Lease], now: int) -> list[str]:
-        """Extend leases, or end them now."""
+    def renew(
+        self, lease_ms: int, leases: Sequence[Lease], now: int
+    ) -> tuple[list[str], list[str]]:
+        """Extend leases, or end them now; return the lost, and those of them that are gone."""
         lost = []
         for lease in leases:
             message = self.held(lease)
@@ -312,7 +314,7 @@ class QueueOracle:
                 lost.append(lease.tag)
             else:
                 message.deadline = now + (self.arguments.lease or lease_ms) if lease_ms else 0
-        return lost
+        return lost, [tag for tag in lost if tag not in self.messages]
 
     def restore(self, consumer: str, hurry: bool, now: int) -> Pass:
         """Return what has lost its lease, in one step of the pass."""

@@ -22,6 +22,7 @@ from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from . import reports
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
 from .signals import emit_at_the_limit
@@ -182,6 +183,7 @@ class Session:
                 (queue, how), leases = next(iter(grouped.items()))
                 released = store.release(queue, how, leases)
                 del grouped[queue, how]
+                reports.at_the_limit(queue, released.dead)
                 emit_at_the_limit(store.broker, queue, released.dead, "requeued")
         except ReliqError:
             for (queue, how), leases in grouped.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reliq.engines.redis.keys import queue_keys
 from tests.contract.engines import FakeRedisEngine, RedisEngine
-from tests.model.clocks import Clock, HandClock, ServerClock
+from tests.model.clocks import Clock, FakeClock, ScriptedClock
 from tests.model.snapshot import LOOK, Snapshot
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class Broker:
     def clear(self) -> None:
         """Forget all queues."""
         self.engine.clear()
+        self.clock.advance(1)
+
+    def hold_mutex(self, queue: str, remaining_ms: int) -> None:
+        """Let the mutex of a queue's pass have so long to go."""
+        self.clock.hold(queue_keys("", queue).unacked_mutex, remaining_ms)
 
     def store(self, settings: Settings, number: int, consumer: str) -> Store:
         """Return the connection of consumer *number*, which from now on has this name."""
@@ -66,18 +71,14 @@ class Broker:
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Broker]:
     """Run the broker of that name: fakeredis or redis."""
-    if name == "fakeredis":
-        clock = HandClock()
-        with clock.installed():
-            broker = Broker(FakeRedisEngine(), clock)
-            try:
-                yield broker
-            finally:
-                broker.close()
-    else:
-        engine = RedisEngine()
-        broker = Broker(engine, ServerClock(engine._client.time))
-        try:
-            yield broker
-        finally:
-            broker.close()
+    with contextlib.ExitStack() as stack:
+        if name == "fakeredis":
+            fake = FakeClock()
+            stack.enter_context(fake.installed())
+            broker = Broker(FakeRedisEngine(), fake)
+        else:
+            stack.enter_context(ScriptedClock.installed())
+            engine = RedisEngine()
+            broker = Broker(engine, ScriptedClock(engine._client))
+        stack.callback(broker.close)
+        yield broker

@@ -191,7 +191,7 @@ class Model(DeadLetters, Surroundings):
         kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}"
         self.step(f"{store.consumer} reserves {kind}", take, expect)
         is_ms, wanted_ms = next_due_ms
-        assert 0 <= wanted_ms - is_ms <= self.clock.margin_ms, f"{wanted_ms=}, {is_ms=}"
+        assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"
 
     @rule(number=consumers, lease_ms=leases_ms)
     def reserve_all(self, number: int, lease_ms: int) -> None:
@@ -294,7 +294,7 @@ class Model(DeadLetters, Surroundings):
 
         self.step(f"{store.consumer} {'hurries to restore' if hurry else 'restores'}", make, expect)
         is_ms, wanted_ms = retry_ms
-        assert abs(wanted_ms - is_ms) <= self.clock.margin_ms + 1, f"{wanted_ms=}, {is_ms=}"
+        assert abs(wanted_ms - is_ms) <= self.clock.lapses_within_ms, f"{wanted_ms=}, {is_ms=}"
 
     @rule(number=consumers, other=consumers, greedy=st.booleans())
     def kill(self, number: int, other: int, greedy: bool) -> None:

@@ -60,7 +60,7 @@ class Surroundings(Stepping):
     @rule(beyond=st.sampled_from((0, -1, 1)))
     def wait_for_something(self, beyond: int) -> None:
         """Let time pass until something is due, expires, or has lost its lease, to the ms."""
-        now = self.clock.now()
+        now = self.clock.now
         ahead = min((m for m in self.oracle.boundaries() if m > now), default=now) - now
         if 0 < ahead + beyond < 6000:
             self.pass_time(ahead + beyond)

@@ -256,18 +256,14 @@ class Model(DeadLetters, Surroundings):
         )
 
     @precondition(lambda self: self._overtaken())
-    @rule(number=consumers, act=st.sampled_from(("release", "dead-letter", "renew")), picked=picks)
-    def act_late(self, number: int, act: str, picked: list[int]) -> None:
-        """Be refused: somebody else holds the message by now."""
-        late = self._overtaken()
-        places = [self.leases.index(lease) for lease in picked_of(late, picked)]
-        picked = [len(self.leases) - 1 - place for place in places]
-        if act == "release":
-            self.release(number, "requeued", picked)
-        elif act == "renew":
-            self.renew(number, 200, picked)
-        else:
-            self.dead_letter(number, picked)
+    @rule(number=consumers, picked=picks)
+    def act_late(self, number: int, picked: list[int]) -> None:
+        """Be refused in everything: somebody else holds the message by now."""
+        late = picked_of(self._overtaken(), picked)
+        places = [len(self.leases) - 1 - self.leases.index(lease) for lease in late]
+        self.release(number, "requeued", places)
+        self.dead_letter(number, places)
+        self.renew(number, 200, places)
 
     def _overtaken(self) -> list[Lease]:
         """Return the leases of what is held under another one."""

@@ -128,7 +128,6 @@ MUTANTS = (
     ),
     Mutant("replay of what is moving", "replay", "died[i] and not moving[i]", "died[i]"),
     Mutant("move: a number is given again", "move", "if not move and", "if"),
-    Mutant("moved without having been", "moved", "redis.call('HDEL', moves, tag) == 1 and", ""),
     Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),
     Mutant(
         "a deleted queue keeps its dead",

@@ -32,7 +32,7 @@ SETTINGS = tuple(
         limit,
         dead_letter_max=2,
         dead_letter_ttl_ms=5000,
-        restore_interval_ms=777,
+        restore_interval_ms=30_000,
         backoff_ms=backoff_ms,
     )
     for limit in (2, 3, 2, None, 1, 4)

@@ -52,7 +52,7 @@ class Surroundings(Stepping):
 
     # -- time
 
-    @rule(ms=st.sampled_from((1, 40, 300, 1000)))
+    @rule(ms=st.sampled_from((1, 40, 300, 1000, 31_000)))
     def wait(self, ms: int) -> None:
         """Let time pass."""
         self.pass_time(ms)

@@ -44,6 +44,8 @@ class Options:
     confirm: ``accepted`` (the default): a publish returns when the broker has
         stored the message. ``none``: when it is written to the socket.
     unroutable: ``drop`` (the default, logged once) or ``error``.
+    native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
+        a worker. Defaults to True.
     global_keyprefix: goes before every key. Defaults to "".
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
         connection. Default to 10 and 5.
@@ -68,6 +70,7 @@ class Options:
     priority_order: Literal["ascending", "descending"] = "ascending"
     confirm: Literal["none", "accepted"] = "accepted"
     unroutable: Literal["drop", "error"] = "drop"
+    native_delay: bool = True
     global_keyprefix: str = ""
     socket_timeout: float = 10.0
     socket_connect_timeout: float = 5.0
@@ -180,6 +183,7 @@ RULES: dict[str, tuple[str, Check]] = {
     "priority_order": _choice("ascending", "descending"),
     "confirm": _choice("none", "accepted"),
     "unroutable": _choice("drop", "error"),
+    "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),
     "socket_timeout": _seconds(0.05),
     "socket_connect_timeout": _seconds(0.05),

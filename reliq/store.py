@@ -118,6 +118,10 @@ class Lost(NamedTuple):
     """Those of them whose message is stored no longer."""
 
 
+# Whose a claim is that was asked for: one's own, or another's who has finished.
+CLAIMED, FINISHED = -1, 0
+
+
 class Restored(NamedTuple):
     """What one step of restore_visible did."""
 
@@ -187,6 +191,7 @@ class QueueStatus:
     consumers: int
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,6 +472,15 @@ class Store(Protocol):
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
 
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own.
+
+        Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
+        has finished it; else the ms that the claim of another still counts.
+        """
+
     # -- operators
 
     def now_ms(self) -> int:
@@ -474,6 +488,12 @@ class Store(Protocol):
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
 
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False

@@ -15,6 +15,7 @@ from ..publisher import PUBLISHER, PublishTag
 from ..signals import emit_published, message_published
 from ..store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, Publication, Store
 from ..tags import new_tag
+from .delay import take_delay, ttl_ms
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -26,7 +27,6 @@ logger = logging.getLogger("reliq")
 _NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding"})
 _MOST_PRIORITY = 255
 _TRANSIENT = 1
-_LONGEST_MS = 10 * 366 * 86_400_000
 _TRIES = 5
 _MOST_REMEMBERED = 1024
 
@@ -69,9 +69,9 @@ class Publishing:
         exchange, routing_key = exchange or "", routing_key or ""
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
-        envelope = self._envelope(message, exchange, routing_key)
-        headers = message.get("headers") or {}
-        timing = (_delay_ms(headers), _ttl_ms(properties))
+        headers, delay_ms = take_delay(message.get("headers") or {}, self.options.native_delay)
+        envelope = self._envelope(message, headers, exchange, routing_key)
+        timing = (delay_ms, ttl_ms(properties))
         stored: list[Publication] = []
         if not exchange:
             items = self._items((routing_key,), tag, envelope, rank, timing, "", b"")
@@ -280,7 +280,9 @@ class Publishing:
             "later"
         )
 
-    def _envelope(self, message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
+    def _envelope(
+        self, message: dict[str, Any], headers: dict[str, Any], exchange: str, routing_key: str
+    ) -> bytes:
         properties = {
             name: value
             for name, value in message["properties"].items()
@@ -296,7 +298,7 @@ class Publishing:
                 body,
                 message.get("content-type"),
                 message.get("content-encoding"),
-                message.get("headers") or {},
+                headers,
                 properties,
                 exchange,
                 routing_key,
@@ -327,26 +329,3 @@ class Publishing:
 def _stored(items: list[Publication], outcomes: list[int]) -> list[Publication]:
     """Return what is stored now, be it by an earlier try whose reply was lost."""
     return [item for item, got in zip(items, outcomes, strict=True) if got >= DUPLICATE]
-
-
-def _ms(name: str, value: Any) -> int:
-    try:
-        number = int(value)
-        if isinstance(value, bool) or not 0 <= number <= _LONGEST_MS:
-            raise ValueError  # noqa: TRY301 - one message for every way to be wrong
-    except (TypeError, ValueError) as exc:
-        raise MessageRefused(
-            f"expected {name} to be a number of ms from 0 to {_LONGEST_MS}, got: {value!r}; "
-            "nothing was stored"
-        ) from exc
-    return number
-
-
-def _delay_ms(headers: dict[str, Any]) -> int:
-    delay = headers.get("x-delay")
-    return 0 if delay is None else _ms("x-delay", delay)
-
-
-def _ttl_ms(properties: dict[str, Any]) -> int:
-    expiration = properties.get("expiration")
-    return -1 if expiration is None else _ms("expiration", expiration)

@@ -87,7 +87,7 @@ def test_a_publish_is_announced_when_it_is_stored(client, heard):
         "queue": "q",
         "tag": held.delivery_tag,
         "task_id": "7",
-        "headers": headers,
+        "headers": {"id": "7", "x-delayed": 50},
         "exchange": "",
         "routing_key": "q",
         "delay_s": 0.05,
@@ -247,7 +247,7 @@ def test_a_restored_message_is_told(client, heard):
         "queue": "q",
         "tag": held.delivery_tag,
         "task_id": "7",
-        "headers": headers,
+        "headers": {"id": "7", "x-delayed": 50},
         "count": 1,
         "consumer": held.channel.store.consumer,
     } == arguments

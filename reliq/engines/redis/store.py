@@ -669,6 +669,14 @@ class RedisStore:
         version = table.pop(b"version", None)
         return ExchangeTable(declaration, version, frozenset(table))
 
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""
+        names = (keys.once(self._prefix, name),)
+        args = (token, keep_ms, 1 if finished else 0)
+        return int(self._wire.execute(scripts.ONCE, names, args))
+
     # -- operators
 
     def now_ms(self) -> int:
@@ -689,14 +697,21 @@ class RedisStore:
             k.meta,
             k.consumers,
         )
-        exists, *counts, stats, arguments = self._wire.execute(scripts.STATUS, names, ())
+        exists, *counts, stats, arguments, paused = self._wire.execute(scripts.STATUS, names, ())
         if not exists:
             return None
         ready, delayed, unacked, dead, stored, consumers = counts
         ledger = dict(zip(_texts(stats[::2]), map(int, stats[1::2]), strict=True))
+        arguments = {"": arguments}
         return QueueStatus(
-            queue, ready, delayed, unacked, dead, stored, consumers, ledger, {"": arguments}
+            queue, ready, delayed, unacked, dead, stored, consumers, ledger, arguments, paused == 1
         )
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
+        k = self._keys(queue)
+        names = (k.meta, k.ready, k.delayed, k.bell)
+        return bool(self._wire.execute(scripts.PAUSE, names, (1 if paused else 0,)))
 
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False

@@ -128,6 +128,8 @@ MUTANTS = (
     ),
     Mutant("replay of what is moving", "replay", "died[i] and not moving[i]", "died[i]"),
     Mutant("move: a number is given again", "move", "if not move and", "if"),
+    Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
+    Mutant("restore: rings while paused", "restore_visible", "waiting and not own[5]", "waiting"),
     Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),
     Mutant(
         "a deleted queue keeps its dead",

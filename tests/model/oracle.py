@@ -337,7 +337,8 @@ class QueueOracle:
                 self.ledger["restored"] += 1
                 self.bell |= message.place == DELAYED
                 restored.append(failure)
-        self.bell |= bool(self.at(READY))
+        due = [m for m in self.at(DELAYED) if m.due <= now]
+        self.bell |= bool(self.at(READY) or due) and not self.paused
         old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]
         for message in old:
             self._leave(message, "dropped")
@@ -346,6 +347,13 @@ class QueueOracle:
         return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
 
     # -- operators
+
+    def pause(self, paused: bool) -> bool:
+        """Give nothing out, or go on."""
+        if self.exists:
+            self.paused = paused
+            self.bell |= not paused and bool(self.waiting)
+        return self.exists
 
     def purge(self) -> int:
         """Remove what waits."""

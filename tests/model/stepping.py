@@ -120,6 +120,7 @@ class Stepping(RuleBasedStateMachine):
             told = [getattr(status, place) for place in PLACES]
             assert [len(self.oracle.at(place)) for place in PLACES] == told
             assert len(self.oracle.messages) == status.stored
+            assert self.oracle.paused == status.paused
 
     # -- time
 

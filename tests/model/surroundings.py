@@ -21,10 +21,12 @@ class Surroundings(Stepping):
     def operate(self, order: str) -> None:
         """Pause, resume, purge or delete the queue."""
         if order in ("pause", "resume"):
-            if self.oracle.exists:
-                paused = order == "pause"
-                self.oracle.paused = paused
-                self.step(order, lambda: self.broker.engine.pause(QUEUE, paused), lambda _: None)
+            paused = order == "pause"
+            self.step(
+                order,
+                lambda: self.store().pause(QUEUE, paused),
+                lambda _: self.oracle.pause(paused),
+            )
         elif order == "purge":
             self.step(order, lambda: self.store().purge(QUEUE), lambda _: self.oracle.purge())
         else:

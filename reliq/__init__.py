@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .errors import (
+    BatchUncertain,
     BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
     ConfigurationError,
     MessageRefused,
+    NotConfirmed,
     NotFound,
     PreconditionFailed,
     QueueFull,
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from .claims import once
 
 __all__ = [
+    "BatchUncertain",
     "BrokerRefused",
     "BrokerTimeout",
     "BrokerUnavailable",
     "ConfigurationError",
     "MessageRefused",
+    "NotConfirmed",
     "NotFound",
     "PreconditionFailed",
     "QueueFull",

@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .envelope import Envelope, EnvelopeError, decode
 from .errors import ReliqError
 from .tags import published_ms
+
+if TYPE_CHECKING:
+    from .options import Confirm
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -70,7 +73,7 @@ class Publication(NamedTuple):
     number: int
     """The publisher's number in this queue; 0 when it will never be retried."""
     low: int
-    """Every number below it is settled."""
+    """Every number below it is settled: refused as a duplicate if it comes late."""
     delay_ms: int
     ttl_ms: int
     """-1: none."""
@@ -79,7 +82,7 @@ class Publication(NamedTuple):
     version: bytes
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
-    """Whether the number is that of a move: one below an earlier *low* is a duplicate."""
+    """Whether the number is that of a move: it is remembered for as long as moves may take."""
 
 
 # What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
@@ -351,6 +354,29 @@ class Store(Protocol):
 
         All go out in one round trip; neighbours of one publisher for the same queue, by
         the same route, are stored in one atomic step of up to some hundred.
+        """
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused where the broker can never give this confirmation.
+
+        Asked before anything is stored; what was learned is kept while the
+        connection lives.
+        """
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Return when what :meth:`publish` has stored is as safe as *level* says.
+
+        "replicated": on so many replicas; "fsynced": on the broker's disk; an
+        engine that has no such step between storing and being as safe as it can
+        be returns at once, and its :meth:`require_confirm` refuses what it can never do.
+        Raises NotConfirmed after *timeout_ms*. It holds for DUPLICATEs too: what
+        an earlier try has stored, over whatever connection, is waited for.
         """
 
     def post_publish(

@@ -247,7 +247,7 @@ def test_a_restored_message_is_told(client, heard):
         "queue": "q",
         "tag": held.delivery_tag,
         "task_id": "7",
-        "headers": {"id": "7", "x-delayed": 50},
+        "headers": headers,
         "count": 1,
         "consumer": held.channel.store.consumer,
     } == arguments

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import reliq
 from reliq import (
+    BatchUncertain,
     BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
     ConfigurationError,
     MessageRefused,
+    NotConfirmed,
     NotFound,
     PreconditionFailed,
     QueueFull,
@@ -35,10 +37,19 @@ def errors() -> tuple[type[ReliqError], ...]:
     """Every error is a ReliqError, and catching the builtin it also is works."""
     unavailable: type[ConnectionError] = BrokerUnavailable
     timeout: type[BrokerUnavailable] = BrokerTimeout
+    unconfirmed: type[BrokerUnavailable] = NotConfirmed
     configuration: type[ValueError] = ConfigurationError
     refused: type[ValueError] = MessageRefused
-    del unavailable, timeout, configuration, refused
-    return (BrokerRefused, NotFound, PreconditionFailed, QueueFull, Unroutable)
+    del unavailable, timeout, unconfirmed, configuration, refused
+    return (BatchUncertain, BrokerRefused, NotFound, PreconditionFailed, QueueFull, Unroutable)
+
+
+def flush_again(error: BatchUncertain) -> tuple[int, tuple[str, ...]]:
+    """Flush a batch again whose error says how much is uncertain."""
+    error.batch.flush()
+    messages: int = error.messages
+    queues: tuple[str, ...] = error.queues
+    return messages, queues
 
 
 def codes(error: NotFound | PreconditionFailed) -> int:
@@ -98,7 +109,14 @@ def options() -> Options:
     del seconds, limit, prefix
     native: bool = parsed.native_delay
     del native
-    return Options(visibility_timeout=30.0, priority_order="descending", unroutable="error")
+    replicas: int = parsed.confirm_replicas
+    del replicas
+    return Options(
+        visibility_timeout=30.0,
+        confirm="replicated",
+        priority_order="descending",
+        unroutable="error",
+    )
 
 
 @message_dead.connect

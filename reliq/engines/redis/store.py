@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ...options import Options
-    from .connect import Address
+    from .connect import Broker
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ def _alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication
 class RedisStore:
     """See :class:`reliq.store.Store`. Two sockets: commands and doorbell."""
 
-    def __init__(self, address: Address, options: Options, consumer: str) -> None:
+    def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
         self.options = options
         self._prefix = options.global_keyprefix

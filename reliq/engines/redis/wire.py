@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import hiredis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
-from .connect import Address, dial, hang_up, socket_of, translate, translate_reply
+from .connect import Broker, hang_up, socket_of, translate, translate_reply
 
 if TYPE_CHECKING:
     import socket
@@ -58,7 +58,7 @@ class Wire:
     next command dials. In a forked child it starts anew, without the parent's socket.
     """
 
-    def __init__(self, address: Address, options: Options, name: str) -> None:
+    def __init__(self, address: Broker, options: Options, name: str) -> None:
         self.address = address
         self.options = options
         self.name = name
@@ -243,7 +243,7 @@ class Wire:
     def _dial(self) -> None:
         if self._closed or self._pinned:
             raise BrokerUnavailable(f"{self.address}: this connection was closed")
-        connection = dial(self.address, self.options, self.name)
+        connection = self.address.connect(self.options, self.name)
         self._connection, self._sock = connection, socket_of(connection)
         self._reader = hiredis.Reader()
         self._used = monotonic()

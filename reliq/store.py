@@ -303,6 +303,9 @@ class Store(Protocol):
     def connect(self) -> None:
         """Open the connection unless it is open; raises BrokerUnavailable."""
 
+    def require_writable(self) -> None:
+        """Raise BrokerUnavailable unless the broker takes writes now."""
+
     def close(self) -> None:
         """Close for good; what was posted gets a BrokerUnavailable."""
 

@@ -87,8 +87,14 @@ class Transport(EventLoop, virtual.Transport):
     # -- connections and channels
 
     def establish_connection(self) -> Transport:
-        """Connect, and bring the session up to date; raises BrokerUnavailable."""
+        """Connect, and bring the session up to date; raises BrokerUnavailable.
+
+        Also for a server that is there and takes no writes, a replica: what Kombu and
+        Celery do after a connection that failed they do with pauses, and over the other
+        URLs; after one that was lost, at once and over the same one.
+        """
         self.store.connect()
+        self.store.require_writable()
         self._catch_up()
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,9 +14,6 @@ from redis.retry import Retry
 from tests.support.processes import Process
 from tests.support.servers import RedisServer, free_port, redis_binary
 from tests.support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MASTER_NAME = "shop"
 # How long a master must be silent until it counts as down: small, so that a test sees a
@@ -34,15 +31,15 @@ class SentinelGroup:
         sentinels: int = 3,
         password: str | None = None,
         sentinel_password: str | None = None,
-        extra: Sequence[str] = (),
+        down_after_ms: int = DOWN_AFTER_MS,
     ) -> None:
+        self.down_after_ms = down_after_ms
         self.password = password
         self.sentinel_password = sentinel_password
         self.directory = Path(tempfile.mkdtemp(prefix="reliq-sentinel-"))
-        first = RedisServer(password=password, extra=extra)
+        first = RedisServer(password=password)
         self.servers = [first]
         self._replicas = replicas
-        self._extra = extra
         self.ports: list[int] = []
         self._sentinels: list[Process] = []
         self._count = sentinels
@@ -53,7 +50,7 @@ class SentinelGroup:
         """Start all of it; return when every Sentinel knows its peers and the replicas."""
         first = self.servers[0].start()
         for _ in range(self._replicas):
-            replica = RedisServer(password=self.password, replica_of=first, extra=self._extra)
+            replica = RedisServer(password=self.password, replica_of=first)
             self.servers.append(replica)
             replica.start()
         for replica in self.servers[1:]:
@@ -83,10 +80,10 @@ class SentinelGroup:
 
     # -- access -------------------------------------------------------------
 
-    def url(self, db: int = 0, *, login: bool = True) -> str:
+    def url(self, scheme: str = "reliq-sentinel", db: int = 0) -> str:
         """Return the URL that names every Sentinel."""
-        user = f":{self.password}@" if self.password and login else ""
-        return ";".join(f"reliq-sentinel://{user}127.0.0.1:{port}/{db}" for port in self.ports)
+        user = f":{quote(self.password, safe='')}@" if self.password else ""
+        return ";".join(f"{scheme}://{user}127.0.0.1:{port}/{db}" for port in self.ports)
 
     @property
     def options(self) -> dict[str, object]:
@@ -140,7 +137,7 @@ class SentinelGroup:
             "bind 127.0.0.1",
             f"dir {self.directory}",
             f"sentinel monitor {MASTER_NAME} 127.0.0.1 {master.port} {self._count // 2 + 1}",
-            f"sentinel down-after-milliseconds {MASTER_NAME} {DOWN_AFTER_MS}",
+            f"sentinel down-after-milliseconds {MASTER_NAME} {self.down_after_ms}",
             f"sentinel failover-timeout {MASTER_NAME} 10000",
             f"sentinel parallel-syncs {MASTER_NAME} 2",
         ]
@@ -172,7 +169,9 @@ class SentinelGroup:
                     flat = client.execute_command("SENTINEL", "MASTER", MASTER_NAME)
             except redis.RedisError:
                 return False
-            state = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            state = (
+                flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            )
             others = int(state["num-other-sentinels"])
             if others != self._count - 1 or int(state["num-slaves"]) != self._replicas:
                 return False

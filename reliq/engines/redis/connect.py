@@ -155,7 +155,7 @@ def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
     Raises what redis-py raises; :func:`translate` makes it ours.
     """
     connection.send_command(*command)  # type: ignore[no-untyped-call]
-    return connection.read_response()  # type: ignore[no-untyped-call]
+    return connection.read_response()
 
 
 def hang_up(connection: redis.connection.AbstractConnection) -> None:

@@ -73,6 +73,11 @@ def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expi
     return f"{prefix}reliq:queues"
 
 
+def nothing(prefix: str) -> str:  # never there
+    """Return a key that is deleted only to see whether the server takes writes."""
+    return f"{prefix}reliq:nothing"
+
+
 def rerouted(prefix: str) -> str:  # ZSET queue name -> 0
     """Return the key of the set of queues whose dead letters are routed on."""
     return f"{prefix}reliq:rerouted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -159,6 +160,14 @@ class RedisStore:
     def connect(self) -> None:
         """Open the command socket unless it is open; raises BrokerUnavailable."""
         self._wire.connect()
+
+    def require_writable(self) -> None:
+        """Raise BrokerUnavailable unless the server takes writes now.
+
+        A replica, and a server that is loading, accept a login all the same.
+        """
+        with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
+            self._wire.call(("DEL", keys.nothing(self._prefix)))
 
     def close(self) -> None:
         """Close both sockets; what was posted gets a BrokerUnavailable."""

@@ -17,17 +17,28 @@ import threading
 from collections import deque
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import reports
 from ._version import __version__
 from .errors import BrokerRefused, BrokerUnavailable, ReliqError
 from .orphans import Orphans
 from .rerouting import Rerouter
-from .store import Duties, Lease, Restored, Store
+from .signals import (
+    emit,
+    emit_at_the_limit,
+    emit_restored,
+    identity,
+    lease_lost,
+    message_dead,
+    message_restored,
+)
+from .store import Duties, Lease, Lost, Restored, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from blinker import NamedSignal
 
     from .session import Held, Session
 
@@ -125,6 +136,11 @@ class Keeper:
             except BrokerRefused as exc:
                 logger.error("keeper: %s", exc)  # noqa: TRY400 - the message says it all
 
+    def tell(self, signal: NamedSignal, **arguments: Any) -> None:
+        """Send *signal* soon: not while a reply is read, when the connection is locked."""
+        if signal.receivers:
+            self._later.append(partial(_tell, signal, arguments))
+
     # -- the tick
 
     def tick(self, store: Store) -> None:
@@ -203,8 +219,9 @@ class Keeper:
             held.queue,
             self.session.options.consumer_timeout,
         )
+        self._tell_lost(tag, held, "consumer_timeout")
 
-    def _renewed(self, queue: str, leases: list[Lease], result: list[str] | ReliqError) -> None:
+    def _renewed(self, queue: str, leases: list[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("leases on %r could not be renewed: %s", queue, result)
@@ -214,12 +231,21 @@ class Keeper:
                     held.granted = 0.0
             return
         tokens = dict(leases)
-        for tag in result:
+        for tag in result.tags:
             with self.session.lock:
                 held = self.session.held.get(tag)
                 if held is None or held.token != tokens[tag]:
                     continue  # acked or returned meanwhile
                 del self.session.held[tag]
+            if tag in result.gone:
+                logger.info(
+                    "message %s of %r was finished elsewhere while this process held it too, "
+                    "or its queue was deleted",
+                    tag,
+                    queue,
+                )
+                self._tell_lost(tag, held, "gone")
+                continue
             logger.warning(
                 "lease lost: message %s of %r went back to its queue and may run twice; "
                 "this process did not renew it within visibility_timeout (%g s)",
@@ -227,6 +253,15 @@ class Keeper:
                 queue,
                 self.session.options.visibility_timeout,
             )
+            self._tell_lost(tag, held, "returned")
+
+    def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
+        if lease_lost.receivers:
+            message: Any = None if held.message is None else held.message()
+            headers = getattr(message, "headers", None) or {}
+            held_s = monotonic() - held.since
+            own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
+            self.tell(lease_lost, **own, **identity(headers))
 
     # -- the register
 
@@ -266,7 +301,7 @@ class Keeper:
         self._passing.add(queue)
         on_result = partial(self._restored, store, queue)
         try:
-            store.post_restore(queue, self.session.lease_ms, on_result, hurry)
+            store.post_restore(queue, self.session.lease_ms, on_result, hurry, _returns_are_told())
         except BrokerUnavailable:
             self._passing.discard(queue)
             raise
@@ -281,6 +316,8 @@ class Keeper:
         for item in (*result.restored, *result.dead):
             tally[item.consumer] = tally.get(item.consumer, 0) + 1
         reports.at_the_limit(queue, result.dead)
+        if (result.restored or result.dead) and _returns_are_told():
+            self._later.append(partial(_tell_returns, queue, result))
         if result.more:
             self._go_on(store, queue)
             return
@@ -311,6 +348,19 @@ class Keeper:
     def hurry(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""
         self._restore(store, queue, hurry=True)
+
+
+def _tell(signal: NamedSignal, arguments: dict[str, Any], store: Store) -> None:
+    emit(signal, store.broker, **arguments)
+
+
+def _returns_are_told() -> bool:
+    return bool(message_restored.receivers or message_dead.receivers)
+
+
+def _tell_returns(queue: str, result: Restored, store: Store) -> None:
+    emit_restored(store.broker, queue, result.restored)
+    emit_at_the_limit(store.broker, queue, result.dead, "lease ended")
 
 
 def _nothing(_result: object) -> None:

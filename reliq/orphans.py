@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .errors import BrokerRefused, ReliqError
 from .routing import Routes
-from .store import Store
+from .store import Lost, Store
 
 if TYPE_CHECKING:
     from .session import Session
@@ -120,6 +120,6 @@ class Orphans:
             Routes(store).forget_queue(queue)
 
 
-def _refused(result: list[str] | ReliqError) -> None:
+def _refused(result: Lost | ReliqError) -> None:
     if isinstance(result, BrokerRefused):
         logger.error("the leases of a dead consumer could not be ended: %s", result)

@@ -22,8 +22,10 @@ from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from . import reports
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
+from .signals import emit_at_the_limit
 from .store import Delivery, How, Lease, Released, Store
 
 if TYPE_CHECKING:
@@ -179,8 +181,10 @@ class Session:
         try:
             while grouped:
                 (queue, how), leases = next(iter(grouped.items()))
-                store.release(queue, how, leases)
+                released = store.release(queue, how, leases)
                 del grouped[queue, how]
+                reports.at_the_limit(queue, released.dead)
+                emit_at_the_limit(store.broker, queue, released.dead, "requeued")
         except ReliqError:
             for (queue, how), leases in grouped.items():
                 self._returns.extend((queue, how, lease) for lease in leases)

@@ -109,6 +109,15 @@ class Released(NamedTuple):
     """Messages that a requeue brought to their delivery limit."""
 
 
+class Lost(NamedTuple):
+    """Leases that a renewal found lost, by tag."""
+
+    tags: list[str]
+    """All of them: given back, or taken by another consumer, or gone."""
+    gone: list[str]
+    """Those of them whose message is stored no longer."""
+
+
 class Restored(NamedTuple):
     """What one step of restore_visible did."""
 
@@ -285,6 +294,8 @@ class Store(Protocol):
 
     consumer: str
     """Who this connection takes messages as: the session's id and a number of its own."""
+    broker: str
+    """The name of the broker in messages and signals; nothing in it is secret."""
 
     # -- the connection
 
@@ -380,9 +391,9 @@ class Store(Protocol):
         """Give up on messages; return the tags that were refused."""
 
     def post_renew(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[list[str]]
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
-        """Extend leases (0 ms: end them now); the result is the tags whose lease is lost."""
+        """Extend leases (0 ms: end them now); the result is what was lost of them."""
 
     def post_restore(
         self,

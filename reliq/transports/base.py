@@ -137,6 +137,8 @@ class Transport(EventLoop, virtual.Transport):
             self.do_deferred()
             if self.store.alive:
                 self.store.settle()
+                self.do_deferred()  # what the last replies asked for, and what they tell
+                self.store.settle()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         self._let_go(lost=False)

@@ -15,6 +15,7 @@ from kombu.transport import virtual
 from .. import reports
 from ..envelope import EnvelopeError
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
+from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store import Delivery, How, Lease, Store
 from .arguments import queue_arguments
 from .message import Message, raw_message
@@ -244,7 +245,10 @@ class Channel(Publishing, virtual.Channel):
         logger.error("message %s of %r is undecodable: %s", delivery.tag, delivery.queue, error)
         if not no_ack:
             lease = Lease(delivery.tag, delivery.token)
-            self.session.dead_letter(self.store, delivery.queue, "undecodable", str(error), [lease])
+            reason, text = "undecodable", str(error)
+            if not self.session.dead_letter(self.store, delivery.queue, reason, text, [lease]):
+                count = max(delivery.failed, 0)
+                self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
 
     # -- finishing
 
@@ -322,6 +326,9 @@ class Channel(Publishing, virtual.Channel):
                 _report(released.refused, queue, how)
                 reports.at_the_limit(queue, released.dead)
                 if released.dead:
+                    known = {message.delivery_tag: message.headers for message in messages}
+                    broker = self.store.broker
+                    emit_at_the_limit(broker, queue, released.dead, "requeued", known)
                     self._route_soon(queue)
         if lost is not None:
             raise lost
@@ -342,7 +349,27 @@ class Channel(Publishing, virtual.Channel):
                 )
                 raise
             _report(refused, message.queue, reason)
+            if not refused:
+                count = message.headers.get("x-delivery-count", 0)
+                self._tell_dead(
+                    message.queue, message.delivery_tag, message.headers, count, reason, text
+                )
             self._route_soon(message.queue)
+
+    def _tell_dead(
+        self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
+    ) -> None:
+        emit(
+            message_dead,
+            self.store.broker,
+            queue=queue,
+            tag=tag,
+            count=count,
+            consumer=self.store.consumer,
+            reason=reason,
+            error=error,
+            **identity(headers),
+        )
 
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""

@@ -12,6 +12,7 @@ from ..contrib.celery import WATCH
 from ..envelope import Envelope, encode, unpack
 from ..errors import MessageRefused, QueueFull, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
+from ..signals import emit_published, message_published
 from ..store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, Publication, Store
 from ..tags import new_tag
 
@@ -69,19 +70,24 @@ class Publishing:
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
         envelope = self._envelope(message, exchange, routing_key)
-        timing = (_delay_ms(message.get("headers") or {}), _ttl_ms(properties))
+        headers = message.get("headers") or {}
+        timing = (_delay_ms(headers), _ttl_ms(properties))
+        stored: list[Publication] = []
         if not exchange:
             items = self._items((routing_key,), tag, envelope, rank, timing, "", b"")
             if self.options.confirm == "none":
                 self._before_posting()
-                self.store.post_publish(items, self._posted)
+                self.store.post_publish(items, partial(self._posted, items, headers, routing_key))
             else:
                 self._created(items, self.store.publish(items))
+                stored = items
         elif self._is_posted(exchange, properties):
-            self._post(exchange, routing_key, envelope, rank, timing)
+            self._post(exchange, routing_key, envelope, rank, timing, headers)
         else:
-            self._publish_routed(exchange, routing_key, tag, envelope, rank, timing)
+            stored = self._publish_routed(exchange, routing_key, tag, envelope, rank, timing)
         PUBLISHER.settle(tag)
+        if message_published.receivers:
+            emit_published(self.store.broker, stored, headers, routing_key)
 
     # -- routed
 
@@ -93,10 +99,13 @@ class Publishing:
         envelope: bytes,
         rank: int,
         timing: tuple[int, int],
-    ) -> None:
-        """Publish by the cached route; the broker refuses it if the bindings have changed."""
+    ) -> list[Publication]:
+        """Publish by the cached route; the broker refuses it if the bindings have changed.
+
+        Returns what is stored, now or by an earlier try: once for each queue.
+        """
         route = self.routes.cached(exchange)
-        reached = False
+        stored: dict[str, Publication] = {}
         for _ in range(_TRIES):
             queues = route.lookup(routing_key)
             if queues:
@@ -104,7 +113,7 @@ class Publishing:
                     queues, tag, envelope, rank, timing, exchange, route.version or b""
                 )
                 outcomes = self.store.publish(items)
-                reached = reached or max(outcomes) >= DUPLICATE
+                stored.update({item.queue: item for item in _stored(items, outcomes)})
                 if FULL in outcomes:
                     self._refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
@@ -117,8 +126,9 @@ class Publishing:
             route = self.routes.refresh(exchange)
             if route.version is None:
                 break
-        if not reached:
+        if not stored:
             self._unroutable(exchange, routing_key)
+        return list(stored.values())
 
     def _unroutable(self, exchange: str, routing_key: str) -> None:
         if self.options.unroutable == "error":
@@ -157,10 +167,16 @@ class Publishing:
         )
 
     def _post(
-        self, exchange: str, routing_key: str, envelope: bytes, rank: int, timing: tuple[int, int]
+        self,
+        exchange: str,
+        routing_key: str,
+        envelope: bytes,
+        rank: int,
+        timing: tuple[int, int],
+        headers: dict[str, Any],
     ) -> None:
         self._before_posting()
-        self._post_except((), exchange, routing_key, envelope, rank, timing)
+        self._post_except((), exchange, routing_key, envelope, rank, timing, headers)
 
     def _before_posting(self) -> None:
         self.store.receive()
@@ -175,13 +191,14 @@ class Publishing:
         envelope: bytes,
         rank: int,
         timing: tuple[int, int],
+        headers: dict[str, Any],
     ) -> None:
         route = self.routes.cached(exchange)
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
 
         def send_the_rest(reached: tuple[str, ...]) -> None:
             self.routes.refresh(exchange)
-            self._post_except(reached, exchange, routing_key, envelope, rank, timing)
+            self._post_except(reached, exchange, routing_key, envelope, rank, timing, headers)
 
         def on_version(version: bytes | ReliqError | None) -> None:
             if version != route.version and not isinstance(version, ReliqError):
@@ -193,22 +210,32 @@ class Publishing:
         items = self._items(queues, None, envelope, rank, timing, exchange, route.version or b"")
 
         def on_result(outcomes: list[int] | ReliqError) -> None:
-            if isinstance(outcomes, ReliqError):
-                self._posted(outcomes)
-            elif STALE in outcomes:
+            self._posted(items, headers, routing_key, outcomes)
+            if not isinstance(outcomes, ReliqError) and STALE in outcomes:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
                 self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
-            elif FULL in outcomes:
-                full = [q for q, got in zip(queues, outcomes, strict=True) if got == FULL]
-                logger.warning("a message that was not to be confirmed is lost: full: %s", full)
 
         self.store.post_publish(items, on_result)
 
-    def _posted(self, reply: list[int] | ReliqError) -> None:
-        if isinstance(reply, ReliqError):
-            logger.warning("a message that was not to be confirmed may be lost: %s", reply)
-        elif FULL in reply:
-            logger.warning("a message that was not to be confirmed is lost: its queue is full")
+    def _posted(
+        self,
+        items: list[Publication],
+        headers: dict[str, Any],
+        routing_key: str,
+        outcomes: list[int] | ReliqError,
+    ) -> None:
+        if isinstance(outcomes, ReliqError):
+            logger.warning("a message that was not to be confirmed may be lost: %s", outcomes)
+            return
+        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        if full:
+            logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+        if message_published.receivers:
+            stored = _stored(items, outcomes)
+            # Not here: while a reply is read the connection is locked.
+            self.transport.deferred.append(
+                partial(emit_published, self.store.broker, stored, headers, routing_key)
+            )
 
     # -- pieces
 
@@ -295,6 +322,11 @@ class Publishing:
             )
         ascending = self.options.priority_order == "ascending"
         return priority if ascending else _MOST_PRIORITY - priority
+
+
+def _stored(items: list[Publication], outcomes: list[int]) -> list[Publication]:
+    """Return what is stored now, be it by an earlier try whose reply was lost."""
+    return [item for item, got in zip(items, outcomes, strict=True) if got >= DUPLICATE]
 
 
 def _ms(name: str, value: Any) -> int:

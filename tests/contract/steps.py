@@ -18,7 +18,17 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reliq.store import Duties, How, Move, Released, Reservation, Restored, Returned, Store
+    from reliq.store import (
+        Duties,
+        How,
+        Lost,
+        Move,
+        Released,
+        Reservation,
+        Restored,
+        Returned,
+        Store,
+    )
 
 LONG_MS = 60_000
 """A lease that no test outlives."""
@@ -127,12 +137,19 @@ class Steps:
         self, *held: Delivery | Lease, lease_ms: int = LONG_MS, queue: str = "q"
     ) -> list[str]:
         """Renew, and wait; return the lost tags, of however many answers."""
+        return [tag for lost in self._renew(held, lease_ms, queue) for tag in lost.tags]
+
+    def renew_gone(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
+        """Renew, and wait; return those of the lost tags whose message is stored no longer."""
+        return [tag for lost in self._renew(held, LONG_MS, queue) for tag in lost.gone]
+
+    def _renew(self, held: Iterable[Delivery | Lease], lease_ms: int, queue: str) -> list[Lost]:
         leases = [lease_of(item) for item in held]
-        results = self._wait(
+        results: list[Lost] = self._wait(
             lambda on_result: self.store.post_renew(queue, lease_ms, leases, on_result)
         )
         self._audit(queue)
-        return [tag for lost in results for tag in lost]
+        return results
 
     def end(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
         """End leases now; return the lost tags."""

@@ -47,6 +47,20 @@ def test_a_lost_lease_is_reported(store, other):
     assert {"ready": 1, "unacked": 2, "dead": 1} == store.places()
 
 
+def test_a_lost_message_that_is_gone_is_told_from_one_that_is_elsewhere(store, other):
+    """Acked, or unknown: gone. Waiting, held by another, dead: it is there, and may run again."""
+    store.publish(*(message() for _ in range(5)))
+    taken, back, acked, dead, held = store.take(5)
+    store.return_ended(taken)
+    other.take()
+    store.release("returned", back)
+    store.ack(acked.tag)
+    store.dead_letter(dead)
+    unknown = Lease("05" + "0" * 28, "1")
+    gone = store.renew_gone(taken, back, acked, dead, held, unknown)
+    assert [acked.tag, unknown.tag] == gone
+
+
 def test_a_late_renewal_does_not_touch_the_lease_of_another(store, other):
     """Neither does it extend it, nor can it end it."""
     store.publish(message())

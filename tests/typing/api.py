@@ -19,6 +19,13 @@ from reliq import (
 )
 from reliq.admin import AuditResult, DeadLetter, Inspector, QueueStatus
 from reliq.options import Options, parse
+from reliq.signals import (
+    broker_switched,
+    lease_lost,
+    message_dead,
+    message_published,
+    message_restored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +94,21 @@ def options() -> Options:
     prefix: str = parsed.global_keyprefix
     del seconds, limit, prefix
     return Options(visibility_timeout=30.0, priority_order="descending", unroutable="error")
+
+
+@message_dead.connect
+def on_dead(broker: str, *, task_id: str | None, reason: str, **more: object) -> None:
+    """Take part of a signal's arguments; the decorator leaves the function typed."""
+    del broker, task_id, reason, more
+
+
+def signals() -> list[str]:
+    """Signals are blinker's; what is connected is what is returned."""
+    names = [
+        signal.name for signal in (message_published, message_restored, lease_lost, broker_switched)
+    ]
+    on_dead("reliq://localhost:6379/0", task_id=None, reason="rejected")
+    return [*names, message_dead.name]
 
 
 def version() -> str:

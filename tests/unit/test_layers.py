@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 LAYERS = (
     {"reliq._version", "reliq.errors"},
     {"reliq.options", "reliq.tags", "reliq.envelope"},
-    {"reliq.store", "reliq.failover", "reliq.publisher"},
+    {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
     {"reliq.routing", "reliq.moving", "reliq.engines"},
     {
         "reliq.reports",
@@ -43,6 +43,7 @@ BORDERS = {
     "billiard": ("reliq.contrib", "reliq.cli"),
     "click": ("reliq.cli",),
     "rich": ("reliq.cli",),
+    "blinker": ("reliq.signals",),
 }
 
 # The only transports that name an engine: one per scheme, and what registers them.

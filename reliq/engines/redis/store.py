@@ -18,6 +18,7 @@ from ...store import (
     How,
     Lease,
     Liveness,
+    Lost,
     Move,
     OnResult,
     Publication,
@@ -122,6 +123,7 @@ class RedisStore:
 
     def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
+        self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
         name = f"{options.client_name}:{consumer}"
@@ -452,14 +454,18 @@ class RedisStore:
         return refused
 
     def post_renew(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[list[str]]
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
         """Extend leases, or end them now; the result comes once for each batch."""
         k = self._keys(queue)
-        names = (k.unacked_index, k.unacked, k.meta)
+        names = (k.unacked_index, k.unacked, k.meta, k.messages)
+
+        def parse(reply: Reply) -> Lost:
+            return Lost(*map(_texts, reply))
+
         for batch in _batches(leases):
             args = (lease_ms, *_flat(batch))
-            self._wire.post_script(scripts.RENEW, names, args, _then(_texts, on_result))
+            self._wire.post_script(scripts.RENEW, names, args, _then(parse, on_result))
 
     def post_restore(
         self,

@@ -3,13 +3,14 @@
 -- KEYS[1] unacked_index (ZSET)
 -- KEYS[2] unacked (HASH)
 -- KEYS[3] meta (HASH)
+-- KEYS[4] messages (HASH)
 --
 -- ARGV[1] lease (ms from now; 0: the lease ends now)
 -- ARGV[2..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns the tags whose lease is lost: another consumer has it, or the message is gone.
+-- Returns {tags whose lease is lost, of these the ones whose message is no longer stored}
 -- Redis 6.2 or newer.
-local unacked_index, unacked, meta = KEYS[1], KEYS[2], KEYS[3]
+local unacked_index, unacked, meta, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease = tonumber(ARGV[1])
 
 -- A first write that does not grow lets the rest run when memory is full.
@@ -24,7 +25,7 @@ for i = 2, #ARGV, 2 do
   tags[#tags + 1] = ARGV[i]
 end
 local records = redis.call('HMGET', unacked, unpack(tags))
-local extended, lost = {}, {}
+local extended, lost, gone = {}, {}, {}
 for i, tag in ipairs(tags) do
   if records[i] and string.match(records[i], '^%d+') == ARGV[2 * i + 1] then
     -- An ended lease is told by its deadline of 0 from one that merely ran out.
@@ -32,9 +33,12 @@ for i, tag in ipairs(tags) do
     extended[#extended + 1] = tag
   else
     lost[#lost + 1] = tag
+    if redis.call('HEXISTS', messages, tag) == 0 then
+      gone[#gone + 1] = tag
+    end
   end
 end
 if #extended > 0 then
   redis.call('ZADD', unacked_index, 'XX', unpack(extended))
 end
-return lost
+return {lost, gone}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from . import reports
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
+from .pacing import Pace
 from .signals import emit_at_the_limit
 from .store import Delivery, How, Lease, Released, Store
 
@@ -86,6 +87,7 @@ class Session:
         self._detached: set[str] = set()
         self._numbers = count(1)
         self._expected_until = 0.0
+        self.pace = Pace()
         self._spare: Store | None = None
         self.keeper = Keeper(self)
 
@@ -121,6 +123,7 @@ class Session:
         with _registry.lock:
             self._carriers.discard(carrier)
             if lost:
+                self.pace.trouble()
                 self._expected_until = monotonic() + self.options.visibility_timeout
         self.maybe_end()
 

@@ -91,10 +91,18 @@ class Transport(EventLoop, virtual.Transport):
 
         Also for a server that is there and takes no writes, a replica: what Kombu and
         Celery do after a connection that failed they do with pauses, and over the other
-        URLs; after one that was lost, at once and over the same one.
+        URLs; after one that was lost, at once and over the same one. After a loss or a
+        failure it waits a random moment first: see :mod:`reliq.pacing`.
         """
-        self.store.connect()
-        self.store.require_writable()
+        pace = self.session.pace
+        pace.wait()
+        try:
+            self.store.connect()
+            self.store.require_writable()
+        except BrokerUnavailable:
+            pace.trouble()
+            raise
+        pace.well()
         self._catch_up()
         return self
 

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
     {"reliq._version", "reliq.errors"},
-    {"reliq.options", "reliq.tags", "reliq.envelope"},
+    {"reliq.options", "reliq.tags", "reliq.pacing", "reliq.envelope"},
     {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
     {"reliq.routing", "reliq.moving", "reliq.engines"},
     {

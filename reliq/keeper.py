@@ -238,9 +238,10 @@ class Keeper:
                     continue  # acked or returned meanwhile
                 del self.session.held[tag]
             if tag in result.gone:
-                logger.info(
-                    "message %s of %r was finished elsewhere while this process held it too, "
-                    "or its queue was deleted",
+                logger.warning(
+                    "lease lost: message %s of %r is not there any more; it was finished "
+                    "elsewhere while this process held it too, its queue was deleted, or the "
+                    "broker has lost its data",
                     tag,
                     queue,
                 )

@@ -28,6 +28,7 @@ from .keeper import Keeper
 from .pacing import Pace
 from .signals import emit_at_the_limit
 from .store import Delivery, How, Lease, Released, Store
+from .topology import Topology
 
 if TYPE_CHECKING:
     from .options import Options
@@ -88,6 +89,7 @@ class Session:
         self._numbers = count(1)
         self._expected_until = 0.0
         self.pace = Pace()
+        self.topology = Topology()
         self._spare: Store | None = None
         self.keeper = Keeper(self)
 

@@ -42,8 +42,12 @@ class Transport(EventLoop, virtual.Transport):
     recoverable_channel_errors = ()
 
     implements = virtual.Transport.implements.extend(
-        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+        asynchronous=True,
+        batch_publish=True,
+        exchange_type=frozenset({"direct", "topic", "fanout"}),
+        heartbeats=False,
     )
+    supports_batch_publish = True
 
     def __init__(self, client: Any, **_: Any) -> None:
         # Not the base's: no broker state in the process, no polling cycle.
@@ -55,6 +59,7 @@ class Transport(EventLoop, virtual.Transport):
         self.routes = Routes(self.store)
         self.channels: list[Channel] = []
         self.declared_queues: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.session.topology.give(self.routes, self.declared_queues)
         self.unroutable: set[tuple[str, str]] = set()
         self.deferred: deque[Callable[[], None]] = deque()
         self._used_channel_ids = array("H")
@@ -160,6 +165,8 @@ class Transport(EventLoop, virtual.Transport):
         self._let_go(lost=True)
 
     def _let_go(self, lost: bool) -> None:
+        if lost:
+            self.session.topology.keep(self.routes, self.declared_queues)
         for item in list(self.subscriptions):
             item.ended()
             self.session.unsubscribe(item.queue, item.no_ack)
@@ -187,14 +194,22 @@ class Transport(EventLoop, virtual.Transport):
         for channel in self.channels:
             channel.store = self.store
 
-    def redeclare(self, queue: str) -> bool:
-        """Declare again a queue this connection declared and the broker has lost."""
+    def redeclare(self, queue: str, store: Store | None = None) -> bool:
+        """Declare again a queue this connection declared and the broker has lost.
+
+        Over *store*, where this connection may be gone.
+        """
         declared = self.declared_queues.get(queue)
         if declared is None or {"expires", "auto_delete"} & declared[1].keys():
             return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
-        self.store.declare_queue(queue, False, *declared)
+        (store or self.store).declare_queue(queue, False, *declared)
         return True
+
+    def forget_declared(self, queue: str) -> None:
+        """Note that *queue* was deleted: it is not to be declared again by itself."""
+        self.declared_queues.pop(queue, None)
+        self.session.topology.forget_queue(queue)
 
     def do_deferred(self) -> None:
         """Do what a reply asked for and could not be done while it was read."""
@@ -234,7 +249,7 @@ class Transport(EventLoop, virtual.Transport):
         if not subscription.no_ack:
             self.return_buffered(subscription.take_back())
         if not self.store.attach(subscription.queue, self.session.id, count):
-            self.declared_queues.pop(subscription.queue, None)
+            self.forget_declared(subscription.queue)
             self.routes.forget_queue(subscription.queue)
         if not self.session.subscriptions:
             self.store.forget_consumer(self.session.id)

@@ -157,7 +157,7 @@ class Keeper:
         if self.session.owes:
             self._later.append(self.session.send_owed)
         self.renew(store)
-        if not self.session.subscriptions:
+        if not (self.session.subscriptions or self.session.expected_back):
             return
         self._orphans.tick(self._later)
         known = self._registered_as
@@ -281,10 +281,15 @@ class Keeper:
                 "version": __version__,
                 "client_id": client_id,
                 "run_id": run_id,
+                "started_ms": str(store.now_ms() - int(self.session.age_s * 1000)),
             }
             known = self._registered_as = (store.consumer, store.epoch, identity)
         self._next_heartbeat = monotonic() + self._heartbeat_s
-        record = {**known[2], "queues": "\n".join(self.session.subscriptions)}
+        record = {
+            **known[2],
+            "queues": "\n".join(self.session.subscriptions),
+            "held": str(len(self.session.held)),
+        }
         ttl_ms = int(self._heartbeat_s * 3000) + 1000
         store.post_heartbeat(self.session.id, ttl_ms, record, self._heard)
 

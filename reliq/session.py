@@ -88,6 +88,7 @@ class Session:
         self._detached: set[str] = set()
         self._numbers = count(1)
         self._expected_until = 0.0
+        self._began = monotonic()
         self.pace = Pace()
         self.topology = Topology()
         self._spare: Store | None = None
@@ -134,10 +135,20 @@ class Session:
         """Whether nothing is held and nothing is owed."""
         return not (self.held or self._unconfirmed or self._returns or self._lost_reserves)
 
+    @property
+    def expected_back(self) -> bool:
+        """Whether a connection was lost so lately that another one is likely to follow."""
+        return monotonic() < self._expected_until
+
+    @property
+    def age_s(self) -> float:
+        """For how long this process has been a consumer."""
+        return monotonic() - self._began
+
     def maybe_end(self) -> None:
         """End the session when no transport is open and nothing is owed."""
         with _registry.lock:
-            if self._carriers or not self.idle or monotonic() < self._expected_until:
+            if self._carriers or not self.idle or self.expected_back:
                 return
             if _registry.sessions.get(self.key) is self:
                 del _registry.sessions[self.key]

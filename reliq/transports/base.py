@@ -177,6 +177,10 @@ class Transport(EventLoop, virtual.Transport):
         self.leave_loop()
         self.store.close()  # a reserve under way is noted as lost by its callback
         self.session.leave(self, lost=lost)
+        if lost and self.session.held:
+            # Kombu and Celery pause for seconds between their tries. A thread renews, and
+            # says that we live, as soon as the broker answers; the loop ends it then.
+            self.session.keeper.start()
 
     def forget_parent(self) -> None:
         """Drop, in a forked child, what the parent consumes and holds."""

@@ -1,4 +1,8 @@
-"""A TCP proxy that loses packets: connections stay open at both ends and nothing arrives."""
+"""A TCP proxy that loses packets, or a network that is away for a while.
+
+Swallowed connections stay open at both ends and nothing arrives; severed ones are closed,
+and so is each new one until the proxy is mended.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ class Blackhole:
         self._swallowed: set[socket.socket] = set()
         self._open: set[socket.socket] = set()
         self._closed = False
+        self._severed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, scheme: str = "reliq", db: int = 0) -> str:
@@ -36,12 +41,24 @@ class Blackhole:
         self._swallowed |= self._open
         return len(self._swallowed) // 2
 
+    def sever(self) -> None:
+        """Close every connection, and new ones at once."""
+        self._severed = True
+        self._cut_all()
+
+    def mend(self) -> None:
+        """Forward new connections again."""
+        self._severed = False
+
     def close(self) -> None:
         """Stop listening and close everything."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._cut_all()
+
+    def _cut_all(self) -> None:
         for end in list(self._open):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -52,6 +69,9 @@ class Blackhole:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._severed:
+                client.close()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._server.port))
             except OSError:

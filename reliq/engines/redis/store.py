@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -11,6 +12,7 @@ import hiredis
 
 from ...errors import BrokerRefused, ReliqError
 from ...store import (
+    Consumer,
     DeadLetter,
     Delivery,
     Duties,
@@ -42,7 +44,12 @@ if TYPE_CHECKING:
     from ...options import Confirm, Options
     from .connect import Broker
 
+logger = logging.getLogger("reliq")
+
 T = TypeVar("T")
+
+# Brokers of which this process has said that it may not look who is connected.
+_told_blind: set[str] = set()
 
 _PUBLISHER_KEPT_MS = 86_400_000
 _KEPT_SAID_EVERY_S = 3600.0
@@ -591,8 +598,9 @@ class RedisStore:
                 line.split(b" ", 1)[0].removeprefix(b"id=").decode()
                 for line in listing.split(b"\n")
             }
-        except BrokerRefused:  # not permitted, or not supported: leases alone decide
+        except BrokerRefused as exc:  # not permitted, or not supported: leases alone decide
             connected = set(ids)
+            self._say_once(exc)
         known: dict[str, Liveness | None] = {}
         for name, (client_id, run, queues) in zip(consumers, records, strict=True):
             if client_id is None:
@@ -603,6 +611,52 @@ class RedisStore:
             held = tuple(filter(None, queues.decode().split("\n")))
             known[name] = Liveness(client_id.decode(), run.decode(), held, present)
         return known
+
+    def _say_once(self, exc: BrokerRefused) -> None:
+        name = str(self._wire.address)
+        if name not in _told_blind:
+            _told_blind.add(name)
+            logger.warning(
+                "%s; killed consumers are noticed when their leases end (visibility_timeout), "
+                "not after orphan_grace; said once",
+                exc,
+            )
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose record has not lapsed, by id."""
+        flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
+        seen = {
+            name.decode(): int(float(score))
+            for name, score in zip(flat[::2], flat[1::2], strict=True)
+        }
+        names = sorted(seen)
+        if not names:
+            return []
+        fields = ("host", "pid", "version", "started_ms", "held")
+        records = self._wire.exchange(
+            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in names]
+        )
+        living = self.liveness(names)
+        found = []
+        for name, record in zip(names, records, strict=True):
+            liveness = living[name]
+            if liveness is None or record[0] is None:
+                continue
+            host, pid, version, started, held = (value or b"0" for value in record)
+            found.append(
+                Consumer(
+                    name,
+                    host.decode(),
+                    int(pid),
+                    version.decode(),
+                    liveness.queues,
+                    int(started),
+                    seen[name],
+                    int(held),
+                    liveness.connected,
+                )
+            )
+        return found
 
     # -- topology
 

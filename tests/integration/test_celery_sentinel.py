@@ -6,14 +6,12 @@ is what dies here, is asked nothing but whether its ledger balances in the end.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 
 import pytest
-from kombu import Connection
 
-from reliq.errors import ReliqError
+from tests.support.load import Load
 from tests.support.sentinels import SentinelGroup, role_of
 from tests.support.waiting import wait_until
 
@@ -39,56 +37,6 @@ CONFIG = {
     },
 }
 POOLS = ("prefork", "threads")
-
-
-class Load:
-    """Publishers that send short tasks until they are stopped, and note what was confirmed."""
-
-    def __init__(self, site, publishers: int = 2, pause_s: float = 0.01) -> None:
-        self.confirmed: list[str] = []
-        self.refused = 0
-        self._site = site
-        self._pause_s = pause_s
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._publish, args=(POOLS[n % len(POOLS)],))
-            for n in range(publishers)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _publish(self, queue: str) -> None:
-        site = self._site
-        with (
-            Connection(site.broker, transport_options=site.transport_options) as connection,
-            site.app.amqp.Producer(connection) as producer,
-        ):
-            while not self._stop.wait(self._pause_s):
-                self._send(queue, producer, connection.connection_errors)
-
-    def _send(self, queue: str, producer, errors) -> None:
-        try:
-            sent = self._site.send("record", 0.02, queue=queue, producer=producer)
-        except (ReliqError, *errors):
-            self.refused += 1
-        else:
-            self.confirmed.append(sent.id)
-
-    def wait(self, more: int, timeout_s: float = 60.0) -> None:
-        """Wait until so many more tasks were confirmed."""
-        goal = len(self.confirmed) + more
-        wait_until(
-            lambda: len(self.confirmed) >= goal,
-            timeout_s=timeout_s,
-            what=lambda: f"{goal} confirmed; have {len(self.confirmed)}",
-        )
-
-    def stop(self) -> list[str]:
-        """Stop publishing; return the ids of what was confirmed."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        return self.confirmed
 
 
 @pytest.fixture
@@ -141,7 +89,7 @@ def test_failover_under_load(group, make_site, fault, confirm):
     ]
     for worker in workers:
         worker.wait_ready()
-    load = Load(site)
+    load = Load(site, POOLS)
     windows = []
     try:
         for _ in range(2):

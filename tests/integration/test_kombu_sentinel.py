@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from kombu import Connection
 
-from reliq import BrokerUnavailable, ConfigurationError
+from reliq import BrokerUnavailable, ConfigurationError, NotConfirmed
 from reliq.admin import Inspector
 from tests.support.audits import assert_balanced, wait_settled
 from tests.support.sentinels import MASTER_NAME, SentinelGroup, role_of
@@ -170,3 +170,44 @@ def test_one_url_may_say_it_for_all():
     assert (2, "x") == (first.master.db, first.master.password)
     assert [("a", 1), ("b", 26379)] == [(s.host, s.port) for s in first.sentinels]
     assert "x" not in repr(first.master) + str(first)
+
+
+@pytest.mark.parametrize("confirm", ["accepted", "replicated"])
+def test_what_only_the_dead_master_had(groups, confirm):
+    """What was confirmed while no replica listened is lost with the default, and only then.
+
+    With confirm="replicated" the publisher is told, before, that it is not safe.
+    """
+    group = groups(password="secret")
+    options = {"confirm": confirm, "confirm_timeout": 0.3}
+    confirmed = []
+
+    def publish_as_many_as_possible(connection, numbers):
+        for number in numbers:
+            with suppress(NotConfirmed):
+                publish(connection, "q", number)
+                confirmed.append(number)
+
+    with connect(group, **options) as connection:
+        publish_as_many_as_possible(connection, range(10))
+        old = group.master()
+        replicas = [server for server in group.servers if server is not old]
+        wait_until(lambda: {s.client().zcard("reliq:{q}:ready") for s in replicas} == {10})
+        for server in replicas:
+            server.client().config_set("masterauth", "wrong")
+        old.client().client_kill_filter(_type="replica")
+        publish_as_many_as_possible(connection, range(10, 20))
+        old.kill()
+        for server in replicas:
+            server.client().config_set("masterauth", "secret")
+        group.wait_failover(old)
+    with connect(group) as connection:
+        found = []
+        while message := get(connection, "q", no_ack=True):
+            found.append(message.payload)
+    lost = set(confirmed) - set(found)
+    print(f"{confirm}: {len(confirmed)} of 20 confirmed, {len(lost)} of them lost")
+    expected = set(range(10, 20)) if confirm == "accepted" else set()
+    assert expected == lost
+    assert set(range(10)) <= set(found)
+    assert_balanced(group.url(), group.options)

@@ -19,6 +19,7 @@ from ..routing import Routes
 from ..session import StoreFactory, session_for
 from .channel import Channel
 from .eventloop import EventLoop
+from .homing import Homing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-class Transport(EventLoop, virtual.Transport):
+class Transport(Homing, EventLoop, virtual.Transport):
     """What every scheme of reliq has in common."""
 
     driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
@@ -66,6 +67,7 @@ class Transport(EventLoop, virtual.Transport):
         self._epoch = 0
         self._closing = threading.Lock()
         EventLoop.__init__(self)
+        Homing.__init__(self)
 
     # -- what a scheme says
 
@@ -92,22 +94,8 @@ class Transport(EventLoop, virtual.Transport):
     # -- connections and channels
 
     def establish_connection(self) -> Transport:
-        """Connect, and bring the session up to date; raises BrokerUnavailable.
-
-        Also for a server that is there and takes no writes, a replica: what Kombu and
-        Celery do after a connection that failed they do with pauses, and over the other
-        URLs; after one that was lost, at once and over the same one. After a loss or a
-        failure it waits a random moment first: see :mod:`reliq.pacing`.
-        """
-        pace = self.session.pace
-        pace.wait()
-        try:
-            self.store.connect()
-            self.store.require_writable()
-        except BrokerUnavailable:
-            pace.trouble()
-            raise
-        pace.well()
+        """Connect, and bring the session up to date; raises BrokerUnavailable."""
+        self.connect_in_turn()
         self._catch_up()
         return self
 
@@ -176,11 +164,8 @@ class Transport(EventLoop, virtual.Transport):
         self._reset_order()
         self.leave_loop()
         self.store.close()  # a reserve under way is noted as lost by its callback
-        self.session.leave(self, lost=lost)
-        if lost and self.session.held:
-            # Kombu and Celery pause for seconds between their tries. A thread renews, and
-            # says that we live, as soon as the broker answers; the loop ends it then.
-            self.session.keeper.start()
+        self.leave_home()
+        self.session.leave(self, lost=lost, elsewhere=bool(self.urls))
 
     def forget_parent(self) -> None:
         """Drop, in a forked child, what the parent consumes and holds."""
@@ -231,6 +216,7 @@ class Transport(EventLoop, virtual.Transport):
         self._reset_order()
         self.store.end_wait()
         self.keep_leases()
+        self.watch_home()
 
     def remove_subscription(self, subscription: Subscription) -> None:
         """Stop consuming; what was reserved and not delivered goes back at once."""

@@ -23,6 +23,7 @@ class EventLoop(Consuming):
     """One registration per transport: two readers, one tick callback, one timer."""
 
     do_deferred: Callable[[], None]
+    leave_when_dry: Callable[[], None]
 
     def __init__(self) -> None:
         Consuming.__init__(self)
@@ -97,6 +98,7 @@ class EventLoop(Consuming):
             self.post_requests()
             self.wait_for_bell()
             self._set_alarm()
+            self.leave_when_dry()
 
     def _set_alarm(self) -> None:
         """Turn the loop when the next delayed message is due.
@@ -121,7 +123,7 @@ class EventLoop(Consuming):
     def _deliver_some(self) -> None:
         # A task may run inside the delivery (solo): then signals and timers have their
         # turn after each one.
-        for _ in range(_DELIVERED_A_TICK if WATCH.forks else 1):
+        for _ in range(1 if WATCH.inline else _DELIVERED_A_TICK):
             if not self.deliver_one():
                 return
         if not any(item.can_deliver() for item in self.subscriptions):

@@ -57,6 +57,10 @@ class Keeper:
         self._resend_s = max(self.period, options.socket_timeout)
         self._renew_s = options.visibility_timeout / 3
         self._heartbeat_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
+        # While the broker is away. Others must see us again before they take us for dead.
+        self._longest_pause_s = max(
+            self.period, min(2.0, options.orphan_grace / 2, self._renew_s / 2)
+        )
         self._next_restore: dict[str, float] = {}
         self._passing: set[str] = set()
         self._tally: dict[str, dict[str, int]] = {}
@@ -103,26 +107,36 @@ class Keeper:
 
     def _run(self, stop: threading.Event) -> None:
         store = self.session.open_store()
-        down = False
-        while not stop.wait(self.period):
+        down = 0
+        while not stop.wait(self._pause(down)):
             try:
                 self.session.read_replies()
+                if not store.alive:
+                    store.connect()
+                    store.require_writable()  # a replica takes the login too
                 self.tick(store)
                 store.settle()
                 while self._later:
                     self.do_later(store)
                     store.settle()
-                down = False
+                down = 0
             except ReliqError as exc:
                 if not down:
                     logger.warning("keeper: %s; it goes on when the broker answers", exc)
-                down = True
+                down += 1
             except Exception:
                 # Not around a message: a keeper that dies of a mistake would end
                 # the renewal of every lease of this process without a word.
                 logger.exception("keeper: a duty failed; it goes on")
             self.session.maybe_end()
         store.close()
+
+    def _pause(self, failures: int) -> float:
+        """Return how long to wait for the next tick: longer, and not as long as others, if down."""
+        if not failures:
+            return self.period
+        longest = min(self.period * 2.0 ** min(failures, 8), self._longest_pause_s)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def do_later(self, store: Store) -> None:
         """Do what replies asked for; waits for the broker."""

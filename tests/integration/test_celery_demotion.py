@@ -12,7 +12,7 @@ LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_mul
 OPTIONS = {
     "visibility_timeout": 20.0,
     "restore_interval": 0.5,
-    "orphan_grace": 0.5,
+    "orphan_grace": 5.0,
     "poll_interval": 1.0,
     "socket_timeout": 3.0,
 }
@@ -71,9 +71,9 @@ def test_demotion_under_workers(pair, site_factory):
     wait_until(lambda: time.monotonic() - began > 8)
     made = connections_of(master) - before
     print(f"{made} connections in {time.monotonic() - began:.1f} s by 3 workers")
-    # A keeper's thread each second, the worker itself ever more seldom; each try has one
+    # A keeper every second or two, the worker itself ever more seldom; each try has one
     # connection or two. A hot loop makes hundreds.
-    assert made < 80
+    assert made < 60
     master.promote()
     after = [site.send("record", queue=queue).id for queue in (*POOLS, "idle")]
     for task_id in after:

@@ -74,6 +74,9 @@ def test_demotion_under_workers(pair, site_factory):
     # A keeper every second or two, the worker itself ever more seldom; each try has one
     # connection or two. A hot loop makes hundreds.
     assert made < 60
+    # Connected to a replica, a worker would lose that connection again and again.
+    losses = {w.name: w.log().count("onnection to broker lost") for w in (*workers.values(), idle)}
+    assert dict.fromkeys(losses, 1) == losses
     master.promote()
     after = [site.send("record", queue=queue).id for queue in (*POOLS, "idle")]
     for task_id in after:

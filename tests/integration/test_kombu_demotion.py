@@ -64,6 +64,8 @@ def test_a_publisher_is_told(demoted, state):
     with pytest.raises(BrokerUnavailable, match=r"READONLY|MASTERDOWN"):
         publish(connection, "q", "x")
     assert not connection.transport.verify_connection(connection)
+    with pytest.raises(BrokerUnavailable, match=r"READONLY|MASTERDOWN"):
+        client.connect(client_name="new").transport.establish_connection()
     client.server.promote()
     publish(connection, "q", "y")
     assert "y" == get(connection, "q", no_ack=True).payload

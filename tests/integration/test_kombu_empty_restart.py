@@ -31,6 +31,8 @@ def test_a_publisher_binds_anew(own):
     producer.publish(1, exchange=exchange, routing_key="order.new", declare=[queue])
     for number in (2, 3):
         own.server.restart()
+        if number == 3:
+            connection.collect()  # as Kombu does with a connection that is found lost.
         producer.publish(number, exchange=exchange, routing_key="order.new", retry=True)
     assert 1 == own.status("orders").ready
     (message,) = Taker(connection, "orders", auto_declare=False).take()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +13,7 @@ import hiredis
 
 from ...errors import BrokerRefused, ReliqError
 from ...store import (
+    Consumer,
     DeadLetter,
     Delivery,
     Duties,
@@ -41,9 +44,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ...options import Confirm, Options
-    from .connect import Address
+    from .connect import Broker
+
+logger = logging.getLogger("reliq")
 
 T = TypeVar("T")
+
+# Brokers of which this process has said that it may not look who is connected.
+_told_blind: set[str] = set()
 
 _PUBLISHER_KEPT_MS = 86_400_000
 _KEPT_SAID_EVERY_S = 3600.0
@@ -123,7 +131,7 @@ def _alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication
 class RedisStore:
     """See :class:`reliq.store.Store`. Two sockets: commands and doorbell."""
 
-    def __init__(self, address: Address, options: Options, consumer: str) -> None:
+    def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
         self.broker = str(address)
         self.options = options
@@ -165,6 +173,14 @@ class RedisStore:
     def connect(self) -> None:
         """Open the command socket unless it is open; raises BrokerUnavailable."""
         self._wire.connect()
+
+    def require_writable(self) -> None:
+        """Raise BrokerUnavailable unless the server takes writes now.
+
+        A replica, and a server that is loading, accept a login all the same.
+        """
+        with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
+            self._wire.call(("DEL", keys.probe(self._prefix)))
 
     def close(self) -> None:
         """Close both sockets; what was posted gets a BrokerUnavailable."""
@@ -588,8 +604,9 @@ class RedisStore:
                 line.split(b" ", 1)[0].removeprefix(b"id=").decode()
                 for line in listing.split(b"\n")
             }
-        except BrokerRefused:  # not permitted, or not supported: leases alone decide
+        except BrokerRefused as exc:  # not permitted, or not supported: leases alone decide
             connected = set(ids)
+            self._say_once(exc)
         known: dict[str, Liveness | None] = {}
         for name, (client_id, run, queues) in zip(consumers, records, strict=True):
             if client_id is None:
@@ -600,6 +617,52 @@ class RedisStore:
             held = tuple(filter(None, queues.decode().split("\n")))
             known[name] = Liveness(client_id.decode(), run.decode(), held, present)
         return known
+
+    def _say_once(self, exc: BrokerRefused) -> None:
+        name = str(self._wire.address)
+        if name not in _told_blind:
+            _told_blind.add(name)
+            logger.warning(
+                "%s; killed consumers are noticed when their leases end (visibility_timeout), "
+                "not after orphan_grace; said once",
+                exc,
+            )
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose record has not lapsed, by id."""
+        flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
+        seen = {
+            name.decode(): int(float(score))
+            for name, score in zip(flat[::2], flat[1::2], strict=True)
+        }
+        names = sorted(seen)
+        if not names:
+            return []
+        fields = ("host", "pid", "version", "started_ms", "held")
+        records = self._wire.exchange(
+            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in names]
+        )
+        living = self.liveness(names)
+        found = []
+        for name, record in zip(names, records, strict=True):
+            liveness = living[name]
+            if liveness is None or record[0] is None:
+                continue
+            host, pid, version, started, held = (value or b"0" for value in record)
+            found.append(
+                Consumer(
+                    name,
+                    host.decode(),
+                    int(pid),
+                    version.decode(),
+                    liveness.queues,
+                    int(started),
+                    seen[name],
+                    int(held),
+                    liveness.connected,
+                )
+            )
+        return found
 
     # -- topology
 

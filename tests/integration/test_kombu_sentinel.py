@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import closing, suppress
 
 import pytest
+from click.testing import CliRunner
 from kombu import Connection
 
 from reliq import BrokerUnavailable, ConfigurationError, NotConfirmed
 from reliq.admin import Inspector
+from reliq.cli import main
 from tests.support.audits import assert_balanced, wait_settled
 from tests.support.sentinels import MASTER_NAME, SentinelGroup, role_of
 from tests.support.waiting import wait_until
@@ -211,3 +213,21 @@ def test_what_only_the_dead_master_had(groups, confirm):
     assert expected == lost
     assert set(range(10)) <= set(found)
     assert_balanced(group.url(), group.options)
+
+
+def test_the_commands_find_the_master(groups):
+    """`reliq audit` takes the URLs and the master's name, as options or from the environment."""
+    group = groups(replicas=0, sentinels=1)
+    with connect(group) as connection:
+        publish(connection, "q", "x")
+    named = ["--url", group.url(), "--master-name", MASTER_NAME]
+    for arguments, environment in (
+        (["audit", *named], {}),
+        (["status"], {"RELIQ_URL": group.url(), "RELIQ_MASTER_NAME": MASTER_NAME}),
+    ):
+        result = CliRunner().invoke(main, [*arguments, "--json"], env=environment)
+        assert 0 == result.exit_code, result.output
+        assert '"q"' in result.output
+    result = CliRunner().invoke(main, ["audit", "--url", group.url()])
+    assert 2 == result.exit_code
+    assert "master_name" in result.output

@@ -81,9 +81,11 @@ def test_a_failover_keeps_leases_and_acks(groups, fault):
             with pytest.raises(TimeoutError):
                 connection.drain_events(timeout=0.1)
             with Inspector(group.url(), options) as inspector:
-                return inspector.status("q").unacked == 0
+                seen.append(inspector.status("q"))
+            return seen[-1].unacked == 0
 
-        wait_until(settled, what="acks at the new master")
+        seen = []
+        wait_until(settled, what=lambda: f"acks at the new master; have {seen[-1]}")
         assert ["x", "y", "z", "late"] == [message.payload for message in taker.messages]
     wait_settled(group.url(), "q", transport_options=options)
 

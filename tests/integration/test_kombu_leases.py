@@ -245,3 +245,22 @@ def test_settling_after_the_connection_was_lost(client, lose, settle):
         return status.unacked == 0 and status.ready + status.dead == 1
 
     wait_until(settled, timeout_s=5)
+
+
+def test_another_server_in_the_place_of_the_first_gives_time_to_renew(client):
+    """A promoted replica has been up for long, but nobody could renew at it before."""
+    connection = client.connect(visibility_timeout=1.5)
+    declare(connection, "q")
+    publish(connection, "q", "x")
+    taker = Taker(connection, "q")
+    taker.take()
+    # As if the passes until now had been made at another server.
+    wait_until(lambda: client.raw.hget("reliq:{q}:meta", "run"))
+    client.raw.zadd(
+        "reliq:{q}:unacked_index", dict.fromkeys(client.raw.hkeys("reliq:{q}:unacked"), 1)
+    )
+    client.raw.hset("reliq:{q}:meta", "run", "0" * 40)
+    wait_until(lambda: client.raw.hget("reliq:{q}:meta", "run") != b"0" * 40)
+    assert (0, 1) == (client.status("q").ready, client.status("q").unacked)
+    taker.messages[0].ack()
+    wait_until(lambda: client.settled("q"))

@@ -57,17 +57,24 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local own = redis.call('HMGET', meta,
-  'lease', 'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused')
+  'lease', 'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused', 'run', 'run_since')
 lease = tonumber(own[1] or lease)
 delivery_limit = tonumber(own[2] or delivery_limit)
--- No lease runs out sooner than one lease after the server came back: while it was
--- away nobody could renew. Leases that were ended (0) do not wait for that. Where
--- INFO is refused the uptime counts as long.
+-- No lease runs out sooner than one lease after the server came back, or another one
+-- took its place: meanwhile nobody could renew. Leases that were ended (0) do not wait
+-- for that. Where INFO is refused the server counts as having been there for long.
 local info = redis.pcall('INFO', 'server')
-local uptime = type(info) == 'string' and string.match(info, 'uptime_in_seconds:(%d+)')
 local until_ms = now
-if uptime and tonumber(uptime) * 1000 < lease then
-  until_ms = 0
+if type(info) == 'string' and string.find(info, 'run_id:') then
+  local run = string.match(info, 'run_id:(%x+)')
+  local here = string.match(info, 'uptime_in_seconds:(%d+)') * 1000
+  if own[6] ~= run and redis.call('EXISTS', meta) == 1 then
+    own[7] = own[6] and now or own[7]
+    redis.call('HSET', meta, 'run', run, 'run_since', own[7] or 0)
+  end
+  if math.min(here, now - (own[7] or 0)) < lease then
+    until_ms = 0
+  end
 end
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 

@@ -70,6 +70,9 @@ WRONG = {
     "socket_keepalive": ["yes", 1],
     "health_check_interval": [0, "x"],
     "client_name": [None, 1],
+    "master_name": [1],
+    "sentinel_username": [1],
+    "sentinel_password": [12345],
     "username": [1],
     "password": [12345],
 }
@@ -87,8 +90,8 @@ def test_wrong_values(name, value):
     """A value that an option does not take is refused before anything is connected."""
     text = reason({name: value})
     assert f"expected {name} to be" in text
-    shown_value = "12345" if name == "password" else repr(value)
-    assert (shown_value in text) == (name != "password")
+    secret = name in {"password", "sentinel_password"}
+    assert (repr(value) in text) == (not secret)
 
 
 @pytest.mark.parametrize(

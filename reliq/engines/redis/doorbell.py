@@ -11,6 +11,7 @@ import os
 import select
 import threading
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...errors import ReliqError
@@ -105,14 +106,20 @@ class RedisDoorbell:
         poller.register(reader, select.POLLIN)
         if listening:
             poller.register(self._wire.fileno(), select.POLLIN)
-        for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000):
-            if fd == reader:
+        deadline = monotonic() + max(timeout_s, 0.0)
+        while True:
+            ready = poller.poll(max(deadline - monotonic(), 0.0) * 1000)
+            woken = any(fd == reader for fd, _ in ready)
+            if woken:
                 with suppress(BlockingIOError):
                     os.read(reader, 4096)
-        if not listening:
-            return False
-        self._wire.check()
-        return self.receive()
+            if not listening:
+                return False
+            self._wire.check()
+            if self.receive():
+                return True
+            if woken or not ready:  # else a part of the reply has come
+                return False
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""

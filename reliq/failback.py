@@ -89,7 +89,9 @@ class Failback:
     # -- the thread
 
     def _start(self) -> None:
-        if self._thread is None:
+        if self._paused:
+            return  # the process forks: see go_on
+        if self._thread is None or not self._thread.is_alive():
             self._stop = threading.Event()
             self._thread = threading.Thread(
                 target=self._run, args=(self._stop,), name="reliq-failback", daemon=True
@@ -97,12 +99,14 @@ class Failback:
             self._thread.start()
 
     def _pause(self) -> None:
-        self._lock.acquire()
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        # Joined before the lock is taken: what the thread does may need it.
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
             self._paused = True
             self._stop.set()
             thread.join()
+        self._lock.acquire()
+        self._thread = None
 
     def _resume(self) -> None:
         # Not the thread: Python warns of a fork when there is one as soon as it is done.
@@ -125,7 +129,7 @@ class Failback:
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._pause_s()):
-            for traveller in list(self._travellers):
+            for traveller in self._all():
                 if stop.is_set():
                     return
                 try:
@@ -136,8 +140,12 @@ class Failback:
                     # Whatever it was: without this thread nobody would ever go home.
                     logger.exception("fail-back: a duty failed; it goes on")
 
+    def _all(self) -> list[Traveller]:
+        with self._lock:
+            return list(self._travellers)
+
     def _pause_s(self) -> float:
-        intervals = [traveller.probe_interval for traveller in list(self._travellers)]
+        intervals = [traveller.probe_interval for traveller in self._all()]
         return min(intervals, default=1.0) * random.uniform(0.4, 0.5)  # noqa: S311 - no secret
 
     def _look_after(self, traveller: Traveller) -> None:

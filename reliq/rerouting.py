@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .envelope import EnvelopeError, decode, encode, unpack
 from .moving import move_all, pages, publication
 from .routing import Routes
-from .store import DUPLICATE, STALE, DeadLetter, Move, Store
+from .store import DUPLICATE, FULL, STALE, DeadLetter, Move, Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Rerouter:
         routing_key = arguments.get("x-dead-letter-routing-key")
         now = monotonic()
         stuck: list[str] = []
-        for letters in pages(store, queue):
+        for letters in pages(store, queue, envelopes=True):
             due = [letter for letter in letters if self._stuck.get(letter.tag, 0.0) <= now]
             if due:
                 step = _Step(store, queue, exchange, routing_key, due)
@@ -95,7 +95,26 @@ class _Step:
     def take(self) -> None:
         """Move the letters."""
         target = f"exchange:{self._exchange}"
-        move_all(self._store, self._queue, target, list(self._letters), self._stored)
+        # One that has nowhere to go gets no number: it can be replayed like any other.
+        ways = {tag: self._has_a_way(letter) for tag, letter in self._letters.items()}
+        self.stuck = [tag for tag, way in ways.items() if not way]
+        routable = [tag for tag, way in ways.items() if way]
+        move_all(self._store, self._queue, target, routable, self._stored)
+
+    def _key(self, envelope: Envelope) -> str:
+        return envelope.routing_key if self._routing_key is None else self._routing_key
+
+    def _has_a_way(self, letter: DeadLetter) -> bool:
+        """Whether *letter* can be read, did not come round, and has a queue to go to."""
+        envelope = letter.message
+        if envelope is None or (
+            letter.reason != "rejected"
+            and _came_round(envelope.headers, letter.reason, self._queue)
+        ):
+            return False
+        if not self._exchange:
+            return True
+        return bool(self._routes.cached(self._exchange).lookup(self._key(envelope)))
 
     def _stored(self, low: int, moves: Sequence[Move]) -> Sequence[str]:
         done: list[str] = []
@@ -110,11 +129,7 @@ class _Step:
         except EnvelopeError:
             return False
         letter = self._letters[move.tag]
-        if letter.reason != "rejected" and _came_round(
-            envelope.headers, letter.reason, self._queue
-        ):
-            return False
-        key = envelope.routing_key if self._routing_key is None else self._routing_key
+        key = self._key(envelope)
         sent = encode(buried(envelope, letter, self._queue, self._exchange, key))
         if not self._exchange:
             items = [publication(key, self._queue, move, low, sent)]
@@ -130,7 +145,8 @@ class _Step:
             ]
             outcomes = self._store.publish(items) if items else []
             if STALE not in outcomes:
-                return any(outcome >= DUPLICATE for outcome in outcomes)
+                # All of them: a letter that one full queue refused is tried again.
+                return FULL not in outcomes and any(got >= DUPLICATE for got in outcomes)
             self._routes.refresh(self._exchange)
         return False
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
+_ACKED_AT_ONCE = 200
+
 StoreFactory: TypeAlias = Callable[[str], Store]
 
 
@@ -181,8 +183,8 @@ class Session:
                 if tag in self._unconfirmed:
                     owed.setdefault(self._unconfirmed[tag][0], []).append(tag)
         for queue, tags in owed.items():
-            for start in range(0, len(tags), 200):
-                self._post_acks(store, queue, tags[start : start + 200])
+            for start in range(0, len(tags), _ACKED_AT_ONCE):
+                self._post_acks(store, queue, tags[start : start + _ACKED_AT_ONCE])
         self._clear_dropped()
         self._release_abandoned()
         self._return_owed(store)
@@ -262,7 +264,8 @@ class Session:
         except BrokerUnavailable:
             self._unsent.update(tags)
             raise
-        self._post_acks(store, queue, tags)
+        for start in range(0, len(tags), _ACKED_AT_ONCE):
+            self._post_acks(store, queue, tags[start : start + _ACKED_AT_ONCE])
 
     def ack_later(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages over the next connection: this one is gone."""

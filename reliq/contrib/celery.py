@@ -26,6 +26,11 @@ class WorkerWatch:
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
         self._consumer = None if sender is None else weakref.ref(sender)
+        if self.forks and sender is not None:
+            # After a lost connection Celery forgets tasks that it has handed to a child and
+            # that have not said yet that they began, because a broker would deliver them
+            # again. This one does not: the lease is kept, and the child runs the task.
+            sender.pool.flush = None
 
     @property
     def worker(self) -> bool:

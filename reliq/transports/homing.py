@@ -174,7 +174,8 @@ class Homing:
 
     def leave_home(self) -> None:
         """Be looked after no longer."""
-        FAILBACK.leave(self)
+        if self.urls:
+            FAILBACK.leave(self)
 
     # -- going home
 

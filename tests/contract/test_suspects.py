@@ -203,3 +203,16 @@ def test_a_consumer_that_died_leaves_no_mark(store):
     (innocent,) = store.reserve(1).deliveries
     store.return_ended(again, innocent)
     assert {"ready": 2} == store.places()
+
+
+def test_a_consumer_that_leaves_takes_its_mark_with_it(connect, engine):
+    """Whoever leaves in order has no suspect any more; whoever died is still judged by it."""
+    store = connect("s/1")
+    store.store.attach("q", "s", 1)
+    (suspect,) = suspects(store, 1)
+    beside = innocents(store, 1)
+    taken = store.take(2)
+    store.end(*taken)
+    store.store.attach("q", "s", 0)  # removed by another, who found it dead
+    store.restore(hurry=True)
+    assert [3, 0] == failures_of(connect("s/2"), suspect, *beside)

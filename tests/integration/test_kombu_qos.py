@@ -263,3 +263,15 @@ def test_a_consumer_started_again(client):
     assert taker.gets_nothing()
     taker.consumer.consume()
     assert payloads(taker.take()) == ["x"]
+
+
+def test_ten_thousand_acks_at_once(client):
+    """ack(multiple=True) of more messages than one script call takes."""
+    connection = client.connect()
+    declare(connection, "q")
+    with connection.Producer().batch() as batch:
+        for number in range(9000):
+            batch.producer.publish(number, routing_key="q")
+    taker = Taker(connection, "q")
+    taker.take(9000, timeout_s=60)[-1].ack(multiple=True)
+    wait_until(lambda: client.settled("q"))

@@ -123,6 +123,14 @@ class SentinelGroup:
         assert found is not None
         return found
 
+    def settle(self) -> None:
+        """Have no further failover: on a busy machine a second one may follow the first."""
+        for port in self.ports:
+            with self._client(port) as client:
+                client.execute_command(
+                    "SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", "600000"
+                )
+
     def log(self) -> str:
         """Return what the Sentinels said."""
         return "\n".join(process.tail(100) for process in self._sentinels)

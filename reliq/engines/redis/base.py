@@ -146,8 +146,11 @@ class StoreBase:
         return self._wire.waiting
 
     def probe(self) -> None:
-        """Raise ReliqError unless the server answers and accepts a write now."""
-        self._wire.call(("SET", keys.probe(self._prefix), "1", "PX", 1000))
+        """Raise ReliqError unless the server answers and accepts a write now.
+
+        One that does not grow: a full server is one to go to, if only to drain it.
+        """
+        self._wire.call(("DEL", keys.probe(self._prefix)))
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id or "")."""

@@ -142,9 +142,11 @@ class RedisMoves(StoreBase):
     def broker_id(self) -> str:
         """Return the name by which other brokers know this one."""
         key = keys.broker_id(self._prefix)
-        _, name = self._wire.exchange(
-            [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
-        )
+        name = self._wire.call(("GET", key))
+        if name is None:
+            _, name = self._wire.exchange(
+                [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
+            )
         return str(name.decode())
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:

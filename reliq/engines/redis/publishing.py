@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -170,17 +171,20 @@ class RedisPublishing(StoreBase):
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
         """Post what :meth:`publish` sends."""
-        replies: list[Any] = []
         groups = list(_alike(publications))
+        replies: dict[int, Any] = {}
 
-        def on_reply(reply: Reply) -> None:
-            replies.append(reply)
+        def on_reply(place: int, reply: Reply) -> None:
+            replies[place] = reply
             if len(replies) == len(groups):
-                error = next((r for r in replies if isinstance(r, ReliqError)), None)
-                on_result(error or [outcome for reply in replies for outcome in reply])
+                # In their order: one that met an empty script cache was sent again.
+                ordered = [replies[i] for i in range(len(groups))]
+                error = next((r for r in ordered if isinstance(r, ReliqError)), None)
+                on_result(error or [outcome for reply in ordered for outcome in reply])
 
-        for items in groups:
-            self._wire.post(self._publish_command(items), on_reply, scripts.PUBLISH)
+        for place, items in enumerate(groups):
+            command = self._publish_command(items)
+            self._wire.post(command, partial(on_reply, place), scripts.PUBLISH)
 
     def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
         """Post what :meth:`bindings_version` asks."""

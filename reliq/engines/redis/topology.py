@@ -45,7 +45,9 @@ class RedisTopology(StoreBase):
         if not passive:
             self.list_queue(queue, int(meta.get("expires", 0)))
             if "dead_letter_exchange" in meta:
-                self._wire.call(("ZADD", keys.rerouted(self._prefix), "NX", 0, queue))
+                names = keys.rerouted(self._prefix)
+                if self._wire.call(("ZSCORE", names, queue)) is None:
+                    self._wire.call(("ZADD", names, "NX", 0, queue))
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def delete_queue(

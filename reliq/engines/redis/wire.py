@@ -173,18 +173,30 @@ class Wire:
         Not atomic. Raises the first error among the replies, after all have come.
         *patience_s* is what the commands themselves may take, beyond socket_timeout.
         """
-        replies: list[Reply] = []
+        # Each reply to its own command: one that meets an empty script cache is sent
+        # again, behind the others.
+        replies: list[Reply] = [None] * len(commands)
+        left = len(commands)
+
+        def at(place: int) -> OnReply:
+            def on_reply(reply: Reply) -> None:
+                nonlocal left
+                replies[place] = reply
+                left -= 1
+
+            return on_reply
+
         self._leave_parent()
         with self._lock:
             self._ready()
             self._patience_s = patience_s
             data = b"".join([hiredis.pack_command(command) for command, _ in commands])
             with self._all_or_nothing():
-                for command, script in commands:
-                    self._pending.append((replies.append, script, command))
+                for place, (command, script) in enumerate(commands):
+                    self._pending.append((at(place), script, command))
                 self._since = monotonic()
                 self._write(data)
-                while len(replies) < len(commands):
+                while left:
                     self._read()
         for reply in replies:
             if isinstance(reply, ReliqError):

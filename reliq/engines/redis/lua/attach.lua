@@ -33,6 +33,16 @@ if subscriptions > 0 then
   redis.call('HSET', consumers, consumer, subscriptions)
   return 1
 end
+-- Its marks go with it, but for one that its ended leases are still to be judged by.
+for _, field in ipairs(redis.call('HKEYS', meta)) do
+  if string.sub(field, 1, 9 + #consumer) == 'suspect:' .. consumer .. '/' then
+    local record = redis.call('HGET', unacked, redis.call('HGET', meta, field))
+    local owner = record and string.match(record, '^%d+|[^|]*|[^|]*|(.*)$')
+    if 'suspect:' .. (owner or '') ~= field then
+      redis.call('HDEL', meta, field)
+    end
+  end
+end
 local known = redis.call('HDEL', consumers, consumer) == 1
 if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) == 1 then
   if redis.call('HGET', meta, 'auto_delete') == '1' then

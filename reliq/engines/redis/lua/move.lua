@@ -19,10 +19,14 @@ local target = ARGV[1]
 
 -- Moves whose message has left in another way (a late ack, the cap) are over.
 local begun = redis.call('HGETALL', moves)
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', moves, '')
+-- Numbers keep up with the time: a queue that is made again, or has lost its last writes
+-- in a crash, does not repeat them.
 local clock = redis.call('TIME')
--- Numbers begin with the time: a queue that is deleted and made again does not repeat them.
-redis.call('HSETNX', stats, 'move', string.format('%d', clock[1] * 1000000 + clock[2]))
-local low = redis.call('HGET', stats, 'move') + 1
+local last = math.max(clock[1] * 1000000 + clock[2], redis.call('HGET', stats, 'move') or 0)
+redis.call('HSET', stats, 'move', string.format('%d', last))
+local low = last + 1
 local known = {}
 for i = 1, #begun, 2 do
   local tag = begun[i]

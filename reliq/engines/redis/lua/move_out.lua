@@ -29,8 +29,11 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
-redis.call('HSETNX', stats, 'move', string.format('%d', clock[1] * 1000000 + clock[2]))
-local low = redis.call('HGET', stats, 'move') + 1
+-- Numbers keep up with the time: a queue that is made again, or has lost its last writes
+-- in a crash, does not repeat them.
+local last = math.max(clock[1] * 1000000 + clock[2], redis.call('HGET', stats, 'move') or 0)
+redis.call('HSET', stats, 'move', string.format('%d', last))
+local low = last + 1
 local begun = redis.call('HGETALL', moves)
 local going = {}
 for i = 1, #begun, 2 do

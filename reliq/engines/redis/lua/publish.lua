@@ -121,8 +121,9 @@ if numbered then
     redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
     redis.call('ZADD', publisher, 'GT', low, 'low')
   end
-  if queue[4] then
-    -- A queue that expires needs to remember its publishers no longer than it lives.
+  if queue[4] and keep <= 86400000 then
+    -- A queue that expires needs to remember its publishers no longer than it lives; a
+    -- move may be taken up again later than that, and asks for more.
     keep = math.max(tonumber(queue[4]), 60000)
   end
   if keep > 0 then

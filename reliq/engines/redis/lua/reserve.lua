@@ -199,10 +199,15 @@ if n > 0 and not flags[1] then
 end
 
 if flags[3] then
+  -- A first write that does not grow lets the rest run when memory is full.
+  redis.call('HDEL', meta, '')
   redis.call('HSET', meta, 'used_at', now)
 end
 if flags[7] and bytes > 0 then
-  redis.call('HINCRBY', stats, 'waiting_bytes', -bytes)
+  if redis.call('HINCRBY', stats, 'waiting_bytes', -bytes) < 0 then
+    -- What waited before the queue was declared with the limit was never counted.
+    redis.call('HSET', stats, 'waiting_bytes', 0)
+  end
 end
 local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
 if blocked and left == 1 then

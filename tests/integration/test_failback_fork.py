@@ -1,0 +1,27 @@
+"""A process that forks while home is asked goes on, and so does the asking."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+from tests.support.audits import assert_balanced
+from tests.support.workers import ROOT
+
+
+def test_a_fork_does_not_wait_for_what_the_fail_back_waits_for(redis_url):
+    """Home accepts connections and never answers; the process forks eight times, and ends."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        home = f"reliq://127.0.0.1:{silent.getsockname()[1]}/0"
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.integration.apps.forking", f"{home};{redis_url}"],
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (0, "forked\n") == (done.returncode, done.stdout), done.stderr
+    assert_balanced(redis_url)

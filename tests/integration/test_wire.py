@@ -1,0 +1,38 @@
+"""One socket, many commands: every reply finds the command that it answers."""
+
+from __future__ import annotations
+
+from reliq.brokers import address
+from reliq.engines.redis import scripts
+from reliq.engines.redis.connect import Address
+from reliq.engines.redis.keys import queue_keys
+from reliq.engines.redis.wire import Wire
+from reliq.options import Options
+
+
+def test_a_script_that_is_sent_again_keeps_its_place(redis_server, redis_url):
+    """The cache is lost and filled again between two calls: the first comes in last."""
+    where = address(redis_url)
+    assert isinstance(where, Address)
+    wire = Wire(where, Options(), "test")
+    client = redis_server.client()
+    client.script_flush()
+    names = queue_keys("", "q")
+    keys = (names.unacked,)
+    call = ("EVALSHA", scripts.LEASES_OF.sha, 1, *keys, "nobody", "0", 10)
+    client.hset(names.unacked, "tag", "7|1||me")
+    mine = ("EVALSHA", scripts.LEASES_OF.sha, 1, *keys, "me", "0", 10)
+    try:
+        replies = wire.exchange(
+            [
+                (call, scripts.LEASES_OF),
+                (("SCRIPT", "LOAD", scripts.LEASES_OF.text), None),
+                (mine, scripts.LEASES_OF),
+            ]
+        )
+    finally:
+        wire.close()
+        client.flushall()
+        client.close()
+    assert [b"0"] == replies[0]
+    assert [b"0", b"tag", b"7"] == replies[2]

@@ -1,0 +1,105 @@
+"""The broker of a run: a server, its replica, and a proxy in front of whichever is in charge."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import redis
+
+from tests.chaos.proxy import Proxy
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_NOWHERE = ("127.0.0.1", 1)  # nobody listens there.
+
+
+class Broker:
+    """Two servers that sync every write to disk; clients see one address, the proxy's."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.primary = RedisServer(appendonly=True)
+        self._stack.callback(lambda: [server.destroy() for server in (self.primary, self.replica)])
+        self.replica = RedisServer(appendonly=True, replica_of=self.primary)
+        self.primary.start()
+        self.replica.start()
+        self.proxy = Proxy(free_port(), ("127.0.0.1", self.primary.port))
+        self.proxy.start()
+        self._stack.callback(self.proxy.stop)
+
+    def __enter__(self) -> Broker:
+        """Return self."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the servers and the proxy."""
+        self._stack.close()
+
+    def url(self, scheme: str) -> str:
+        """Return what clients connect to."""
+        return f"{scheme}://127.0.0.1:{self.proxy.port}/0"
+
+    def direct_url(self) -> str:
+        """Return the URL of the server in charge, past the proxy."""
+        return self.primary.url("reliq")
+
+    def client(self) -> redis.Redis:
+        """Return a client of the server in charge, past the proxy."""
+        return self.primary.client()
+
+    def demote(self) -> None:
+        """Make the server a replica of nobody: it refuses writes."""
+        with self.client() as client:
+            client.replicaof(*map(str, _NOWHERE))
+
+    def promote(self) -> None:
+        """Let it serve again."""
+        with self.client() as client:
+            client.replicaof("NO", "ONE")
+
+    def replica_ready(self, timeout_s: float) -> bool:
+        """Whether the replica is in step with the server, waiting a little for it."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                with self.replica.client() as client:
+                    if client.info("replication").get("master_link_status") == "up":
+                        return True
+            except redis.RedisError:
+                pass
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+    def switch_over(self) -> bool:
+        """Hand over to the replica, in step (FAILOVER), and send clients there; False: refused."""
+        if not self.replica_ready(3.0):
+            return False
+        with self.client() as client:
+            try:
+                client.execute_command("FAILOVER", "TIMEOUT", "3000")
+            except redis.ResponseError:
+                return False
+
+            def done() -> bool:
+                return client.info("replication")["master_failover_state"] == "no-failover"
+
+            wait_until(done, timeout_s=10, interval_s=0.02, what="the failover")
+            if client.info("replication")["role"] == "master":
+                return False
+        old, new = self.primary, self.replica
+        old.replica_of, new.replica_of = new, None
+        self.primary, self.replica = new, old
+        # Present connections still lead to the old one, which answers READONLY.
+        self.proxy.target = ("127.0.0.1", new.port)
+        return True

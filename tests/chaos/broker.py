@@ -32,7 +32,7 @@ class Broker:
         self.proxy.start()
         self._stack.callback(self.proxy.stop)
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Broker:  # noqa: PYI034 - typing.Self needs Python 3.11
         """Return self."""
         return self
 

@@ -9,7 +9,6 @@ broker was away for so long that nobody could renew. What is not so explained is
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from tests.chaos import ledger
 from tests.chaos.model import Exit, Fault, History, Limits, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from tests.chaos.model import Cause
 
 _MOST_SHOWN = 20
@@ -77,7 +78,7 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
         else:
             key = (line.id, line.retries, line.tag, line.pid, line.worker)
             if line.event == ledger.STARTED:
-                run = Run(*line[2:3], line.retries, line.tag, line.attempt, line.worker, line.pid, line.at)
+                run = Run(line.id, *line[5:], line.at)
                 history.runs.append(run)
                 under_way[key].append(run)
             elif under_way[key]:
@@ -135,12 +136,14 @@ class Blame:
         limits = self.limits
         unrenewed = limits.lease - limits.renewed_every
         for at, until in self.outages:
-            until += limits.reconnect
-            if until - at > unrenewed and run.start <= until + limits.hold and _end(run) >= at:
+            late = until + limits.reconnect + limits.hold
+            if until - at > unrenewed and run.start <= late and _end(run) >= at:
                 return "outage", "outage"
         ended = self.exits.get(run.worker)
-        if ended is not None and self._away(ended.asked, ended.gone) and self._died_unacked(
-            run, ended.gone
+        if (
+            ended is not None
+            and self._away(ended.asked, ended.gone)
+            and self._died_unacked(run, ended.gone)
         ):
             return "worker-term", "exit in an outage"
         return None
@@ -188,9 +191,7 @@ def check(
     return verdict
 
 
-def _judge(
-    history: History, blame: Blame, limits: Limits, verdict: Verdict, one_tag: bool
-) -> None:
+def _judge(history: History, blame: Blame, limits: Limits, verdict: Verdict, one_tag: bool) -> None:
     kind = ledger.kind_of(history.id)
     verdict.runs += len(history.runs)
     if history.confirmed is None:
@@ -229,8 +230,10 @@ def _judge_repeats(history: History, blame: Blame, verdict: Verdict, one_tag: bo
     stored = Counter(retries for retries, _ in by_tag)
     for retries, number in stored.items():
         # A retry is published by each run of the message before it that got so far.
-        allowed = 1 if not retries else sum(
-            run.retried for run in history.runs if run.retries == retries - 1
+        allowed = (
+            1
+            if not retries
+            else sum(run.retried for run in history.runs if run.retries == retries - 1)
         )
         if number > allowed:
             verdict.findings.append(

@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +81,9 @@ def main(
     screen.print(f"seed {seed}", highlight=False)
     with ExitStack() as stack:
         if out is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reliq-chaos-")))
+            directory = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="reliq-chaos-"))
+            )
         else:
             directory = new_directory(out)
         settings = Settings(
@@ -134,11 +136,7 @@ def _chosen(names: str, known: object, option: str) -> list[str]:
 def surroundings() -> dict[str, str]:
     """Return the versions that a reader needs."""
     found = {"python": platform.python_version(), "system": f"{platform.system()}"}
-    for package in ("reliq", "kombu", "celery", "redis"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
+    found |= {package: version(package) for package in ("reliq", "kombu", "celery", "redis")}
     found["redis-server"] = ".".join(map(str, server_version()))
     return found
 

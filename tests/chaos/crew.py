@@ -151,8 +151,8 @@ class Crew:
                 continue
             self._ended(slot, worker)
             slot.fill()
-        for producer in self.producers:
-            if not producer.running:
+        for producer in list(self.producers):
+            if not producer.running and self.gate.state != END:
                 self.findings.append(f"a producer ended by itself: {producer.tail(5)}")
                 self.producers.remove(producer)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from reliq.engines.redis.keys import QueueKeys, escape, queue_keys
@@ -43,11 +44,9 @@ def misplaced(queue: str, tags: Contents) -> list[str]:
     places = {"ready": tags.ready, "delayed": tags.delayed, "unacked": tags.unacked}
     places["dead"] = tags.dead
     wrong = []
-    names = list(places)
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            if both := places[one] & places[other]:
-                wrong.append(_tell(queue, f"in {one} and in {other}", both))
+    for one, other in combinations(places, 2):
+        if both := places[one] & places[other]:
+            wrong.append(_tell(queue, f"in {one} and in {other}", both))
     everywhere = set().union(*places.values())
     for what, found in {
         "in messages, and in no place": tags.messages - everywhere,
@@ -76,18 +75,14 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
     queues = {name.decode() for name in client.zrange(f"{prefix}reliq:queues", 0, -1)}
     escaped = {escape(name): name for name in queues}
     exchanges = {escape(name.decode()) for name in client.hkeys(f"{prefix}reliq:exchanges")}
-    wrong = []
+    wrong: list[str] = []
     for raw in sorted(client.scan_iter(count=1000)):
-        key = raw.decode()
-        kind = client.type(raw).decode()
-        if not key.startswith(f"{prefix}reliq:"):
-            wrong.append(f"{key}: not under our prefix")
-            continue
-        name = key[len(prefix) :]
-        of_queue = _OF_A_QUEUE.match(name)
-        if of_queue:
+        key, kind = raw.decode(), client.type(raw).decode()
+        name = key.removeprefix(prefix)
+        if of_queue := _OF_A_QUEUE.match(name):
             queue, part = of_queue["queue"], of_queue["part"]
-            if queue not in escaped:
+            # A publisher's numbers outlive a queue that is deleted, until they expire.
+            if queue not in escaped and not part.startswith("publisher:"):
                 wrong.append(f"{key}: of a queue that is not listed ({kind})")
             wrong += _odd_part(client, raw, key, part)
         elif name.startswith("reliq:bindings:{"):
@@ -96,7 +91,7 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
         elif name.startswith("reliq:consumer:"):
             if client.ttl(raw) == -1:
                 wrong.append(f"{key}: a consumer's record that nobody will forget")
-        elif GLOBAL.get(name[len("reliq:") :]) != kind:
+        elif GLOBAL.get(name.removeprefix("reliq:")) != kind:
             wrong.append(f"{key}: not in the catalogue ({kind})")
     for queue in sorted(queues):
         wrong += misplaced(queue, _contents(client, prefix, queue))
@@ -130,10 +125,8 @@ def _contents(client: redis.Redis, prefix: str, queue: str) -> Contents:
 def _odd_meta(client: redis.Redis, prefix: str, queue: str) -> list[str]:
     fields = [name.decode() for name in client.hkeys(queue_keys(prefix, queue).meta)]
     marks = [name for name in fields if name.startswith("suspect:")]
-    wrong = []
-    if marks:
-        wrong.append(
-            f"queue {queue!r}: {len(marks)} marks of suspects in meta that nobody holds "
-            f"({marks[0]})"
-        )
-    return wrong
+    if not marks:
+        return []
+    return [
+        f"queue {queue!r}: {len(marks)} marks of suspects in meta that nobody holds ({marks[0]})"
+    ]

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 INTENT, CONFIRMED, FAILED = "P", "C", "E"
 STARTED, RETRIED, FINISHED = "S", "R", "F"

@@ -41,7 +41,7 @@ class Fault:
     """When the nemesis had let go: what comes later is the time that recovery took."""
 
     def __post_init__(self) -> None:
-        """A fault that is not undone is lifted as it strikes."""
+        """Lift it as it strikes, unless it is said otherwise."""
         self.lifted = self.lifted or self.at
 
 

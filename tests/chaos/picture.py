@@ -16,15 +16,19 @@ def draw(outcome: Outcome, path: Path) -> None:
     """Write an SVG (or what the suffix says): tasks a second above, a row of faults each below."""
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "reliq"  # the same run gives the same file.
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
     end = int(outcome.settled - outcome.began) + 1
     # A long run is drawn in steps of some seconds: a point for each tells more than noise.
     step = max(1, end // 600)
     seconds = range(0, end, step)
     kinds = sorted({fault.kind for fault in outcome.faults if fault.applied})
-    figure, (rates, faults) = pyplot.subplots(
-        2, 1, sharex=True, figsize=(12, 6.5), height_ratios=(2, max(1, len(kinds) / 6)),
+    figure, (rates, faults) = plt.subplots(
+        2,
+        1,
+        sharex=True,
+        figsize=(12, 6.5),
+        height_ratios=(2, max(1, len(kinds) / 6)),
         layout="constrained",
     )
     for counts, name, color in (
@@ -58,4 +62,4 @@ def draw(outcome: Outcome, path: Path) -> None:
     faults.set_xlabel("seconds")
     faults.set_xlim(0, end)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    plt.close(figure)

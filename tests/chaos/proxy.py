@@ -85,7 +85,9 @@ class _Link:
         other = self.far if side is self.near else self.near
         if self.proxy.delay_s or side.delayed:  # never overtake what is on its way
             side.delayed += 1
-            self.proxy.loop.call_later(max(self.proxy.delay_s, 0.001), self._late, side, other, data)
+            self.proxy.loop.call_later(
+                max(self.proxy.delay_s, 0.001), self._late, side, other, data
+            )
             return
         other.send(data)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import zlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
@@ -24,6 +23,7 @@ from tests.chaos.settings import QUEUES, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.chaos.model import Exit, Fault, Limits, Strike
 

@@ -78,7 +78,8 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
             for fault in outcome.faults
         ],
         "finished_a_second": [
-            outcome.finishes.get(second, 0) for second in range(int(outcome.settled - outcome.began))
+            outcome.finishes.get(second, 0)
+            for second in range(int(outcome.settled - outcome.began))
         ],
     }
 
@@ -102,7 +103,10 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("publishes that raised", f"{tasks['unconfirmed']:,}"),
         ("faults", f"{faults['total']} of {faults['kinds']} kinds"),
         ("lost", str(card["lost"])),
-        ("runs beyond the first", f"{card['duplicates']['total']}" + (f" ({causes})" if causes else "")),
+        (
+            "runs beyond the first",
+            f"{card['duplicates']['total']}" + (f" ({causes})" if causes else ""),
+        ),
         (
             "poison",
             f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "

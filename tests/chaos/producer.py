@@ -31,6 +31,8 @@ class Producer:
         self.rate = float(settings["rate"])
         self.longest_s = float(settings["longest_s"])
         self.poison_every_s = float(settings["poison_every_s"])
+        # About one is under way at any time: they hold a place of a pool each.
+        self.long_from = 1 - min(0.01, 0.5 / self.longest_s / max(self.rate, 50))
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(str(settings["seed"]))
         self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
@@ -62,7 +64,7 @@ class Producer:
             return record.URGENT
         if share < 0.93:
             return record.DELAYED
-        return record.RETRYING if share < 0.997 else record.LONG
+        return record.RETRYING if share < self.long_from else record.LONG
 
     def publish(self, kind: str) -> None:
         """Publish one task, and write down before and after what is known of it."""

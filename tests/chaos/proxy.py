@@ -25,7 +25,8 @@ class _Side(asyncio.Protocol):
         self.link, self.client = link, client
         self.transport: asyncio.Transport | None = None
         self.waiting: deque[bytes] = deque()
-        self.delayed = 0
+        self.delayed: deque[bytes] = deque()
+        self.latest = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Go on with what came before there was a connection."""
@@ -84,15 +85,15 @@ class _Link:
             return
         other = self.far if side is self.near else self.near
         if self.proxy.delay_s or side.delayed:  # never overtake what is on its way
-            side.delayed += 1
-            self.proxy.loop.call_later(
-                max(self.proxy.delay_s, 0.001), self._late, side, other, data
-            )
+            loop = self.proxy.loop
+            side.delayed.append(data)
+            side.latest = max(side.latest, loop.time() + self.proxy.delay_s)
+            loop.call_at(side.latest, self._late, side, other)
             return
         other.send(data)
 
-    def _late(self, side: _Side, other: _Side, data: bytes) -> None:
-        side.delayed -= 1
+    def _late(self, side: _Side, other: _Side) -> None:
+        data = side.delayed.popleft()  # whichever timer this is: bytes keep their order.
         if not self.vanished:
             other.send(data)
 

@@ -2,7 +2,8 @@
 
 A worker's death or freeze: for each message that was running there, from the fault to the
 start of its next run, wherever that was. A fault of the broker or the network: for each
-worker that was up, from when the nemesis let go to the start of its next run.
+worker that was up and not full of long tasks, from when the nemesis let go to the start of
+its next run.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from tests.chaos.settings import CONCURRENCY
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tests.chaos.model import Fault, History, Run
 
+_LONG_S = 0.1
 OF_EVERYBODY = frozenset(
     {
         "broker-kill",
@@ -56,6 +60,7 @@ class Recovery:
             if fault.worker:
                 self._of_worker[fault.worker].append(fault)
         self._starts: dict[str, list[float]] = defaultdict(list)
+        self._long: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._samples: dict[str, list[float]] = defaultdict(list)
 
     def add(self, tasks: Iterable[History]) -> None:
@@ -63,6 +68,9 @@ class Recovery:
         for history in tasks:
             for run in history.runs:
                 self._starts[run.worker].append(run.start)
+                if run.finish is None or run.finish - run.start > _LONG_S:
+                    end = float("inf") if run.finish is None else run.finish
+                    self._long[run.worker].append((run.start, end))
                 for fault in self._of_worker.get(run.worker, ()):
                     self._held_up(fault, run, history.runs)
 
@@ -87,10 +95,14 @@ class Recovery:
         for fault in self._faults:
             if fault.kind not in OF_EVERYBODY:
                 continue
-            for starts in self._starts.values():
-                if starts[0] > fault.at:
-                    continue  # it came later
+            for worker, starts in self._starts.items():
+                if starts[0] > fault.at or self._full(worker, fault.lifted):
+                    continue  # it came later, or could not start anything
                 place = bisect_left(starts, fault.lifted)
                 if place < len(starts) and starts[place] <= self._end:
                     found.setdefault(fault.kind, []).append(starts[place] - fault.lifted)
         return found
+
+    def _full(self, worker: str, at: float) -> bool:
+        busy = sum(start <= at and end > at + _LONG_S for start, end in self._long[worker])
+        return busy >= CONCURRENCY.get(worker.rstrip("0123456789."), 1)

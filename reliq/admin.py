@@ -36,7 +36,7 @@ class AuditResult:
 
 
 class Inspector:
-    """Looks into one broker, and puts dead letters right; a context manager.
+    """Looks into one broker, pauses queues, puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises
     ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
@@ -76,6 +76,27 @@ class Inspector:
         return replace(
             status, arguments=unpack(stored) if isinstance(stored, bytes) and stored else {}
         )
+
+    def pause(self, queue: str) -> None:
+        """Let *queue* accept and keep messages, and give nothing out until it is resumed.
+
+        Atomic, and stored with the queue: it survives restarts, and ends with
+        :meth:`resume` or with the queue. What consumers had reserved before is still
+        delivered, and what runs is acknowledged. Pausing twice is pausing once.
+        Raises NotFound where there is no such queue.
+        """
+        self._pause(queue, paused=True)
+
+    def resume(self, queue: str) -> None:
+        """Let *queue* give out again, and wake who waits; harmless where it was not paused.
+
+        Atomic. Raises NotFound where there is no such queue.
+        """
+        self._pause(queue, paused=False)
+
+    def _pause(self, queue: str, *, paused: bool) -> None:
+        if not self._store.pause(queue, paused):
+            raise NotFound(f"no queue {queue!r}")
 
     def dead_letters(
         self,

@@ -20,6 +20,8 @@ from .errors import MessageRefused, ReliqError
 
 VERSION = 1
 
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+
 _BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
 
 
@@ -83,15 +85,13 @@ def _restore(code: int, data: bytes) -> Any:
 def _refuse_keys(value: Any) -> None:
     """Raise TypeError for a map whose key would be a list when it is read: it could not be."""
     if isinstance(value, dict):
-        for key, inner in value.items():
-            if isinstance(key, (tuple, list, frozenset)):
+        for key in value:
+            if type(key) not in _PLAIN and isinstance(key, (tuple, list, frozenset)):
                 raise TypeError(f"a {type(key).__name__} cannot be the key of a map")
-            if isinstance(inner, (dict, list, tuple)):
-                _refuse_keys(inner)
-    else:
-        for inner in value:
-            if isinstance(inner, (dict, list, tuple)):
-                _refuse_keys(inner)
+        value = value.values()
+    for inner in value:
+        if type(inner) not in _PLAIN and isinstance(inner, (dict, list, tuple)):
+            _refuse_keys(inner)
 
 
 def pack(value: Any) -> bytes:

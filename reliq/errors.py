@@ -8,7 +8,16 @@ that py-amqp gives them, so that ``except connection.channel_errors`` works.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from amqp.exceptions import ChannelError
+
+
+class Flushable(Protocol):
+    """What can be tried again after a failure."""
+
+    def flush(self) -> None:
+        """Try again; each message is stored once."""
 
 
 class ReliqError(Exception):
@@ -35,6 +44,15 @@ class BrokerTimeout(BrokerUnavailable):
     """
 
 
+class NotConfirmed(BrokerUnavailable):
+    """The broker has stored the message, but it is not as safe yet as ``confirm`` asks.
+
+    Not on enough replicas, or not on disk, within ``confirm_timeout``. It may be
+    lost with this broker, and it may well be delivered: trying again with the same
+    properties is safe, stores it once, and waits again.
+    """
+
+
 class BrokerRefused(ReliqError):
     """The broker understood and said no (out of memory, permission, wrong type).
 
@@ -44,6 +62,25 @@ class BrokerRefused(ReliqError):
 
 class MessageRefused(ReliqError, ValueError):
     """The message cannot be stored (too large, not serialisable); nothing was stored."""
+
+
+class BatchUncertain(ReliqError):
+    """A batch was not flushed; some, all or none of its messages may be stored.
+
+    Not a connection error: what helps is not to publish again but to call
+    ``flush()`` again, which stores each message once, however often it is called.
+
+    batch: the batch; its ``flush()`` works also after the ``with`` block of Kombu's
+        ``Producer.batch()`` has ended. Whoever drops it gives the messages up.
+    messages: how many messages are uncertain.
+    queues: where they go, as far as it is known: names of queues.
+    """
+
+    def __init__(self, text: str, batch: Flushable, messages: int, queues: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.batch = batch
+        self.messages = messages
+        self.queues = queues
 
 
 class NotFound(ReliqError, ChannelError):

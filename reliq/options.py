@@ -10,11 +10,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import ConfigurationError
 
 Check: TypeAlias = Callable[[Any], Any]
+Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
+
+CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,16 @@ class Options:
         in which a consumer's queues are asked. Defaults to ``round_robin``.
     priority_order: ``ascending`` (0 is served first, as Kombu's Redis transport
         does; the default) or ``descending`` (AMQP's order).
-    confirm: ``accepted`` (the default): a publish returns when the broker has
-        stored the message. ``none``: when it is written to the socket.
+    confirm: when a publish returns. ``none``: when it is written to the socket.
+        ``accepted`` (the default): when the broker has stored the message.
+        ``replicated``: when ``confirm_replicas`` replicas have it too. ``fsynced``:
+        when the broker has it on disk (Redis 7.2 or newer, with AOF).
+    confirm_replicas: how many replicas ``replicated`` waits for. Defaults to 1.
+    confirm_timeout: seconds that ``replicated`` and ``fsynced`` may take, after
+        which the publish raises NotConfirmed. Defaults to 5.
     unroutable: ``drop`` (the default, logged once) or ``error``.
+    native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
+        a worker. Defaults to True.
     global_keyprefix: goes before every key. Defaults to "".
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
         connection. Default to 10 and 5.
@@ -66,8 +76,11 @@ class Options:
     max_message_bytes: int = 128 * 1024 * 1024
     queue_order_strategy: Literal["round_robin", "sorted", "priority"] = "round_robin"
     priority_order: Literal["ascending", "descending"] = "ascending"
-    confirm: Literal["none", "accepted"] = "accepted"
+    confirm: Confirm = "accepted"
+    confirm_replicas: int = 1
+    confirm_timeout: float = 5.0
     unroutable: Literal["drop", "error"] = "drop"
+    native_delay: bool = True
     global_keyprefix: str = ""
     socket_timeout: float = 10.0
     socket_connect_timeout: float = 5.0
@@ -178,8 +191,11 @@ RULES: dict[str, tuple[str, Check]] = {
     "max_message_bytes": _count(1024),
     "queue_order_strategy": _choice("round_robin", "sorted", "priority"),
     "priority_order": _choice("ascending", "descending"),
-    "confirm": _choice("none", "accepted"),
+    "confirm": _choice(*CONFIRMS),
+    "confirm_replicas": _count(1),
+    "confirm_timeout": _seconds(0.001),
     "unroutable": _choice("drop", "error"),
+    "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),
     "socket_timeout": _seconds(0.05),
     "socket_connect_timeout": _seconds(0.05),

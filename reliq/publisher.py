@@ -54,14 +54,16 @@ class Publisher:
     """The numbers of this process. Thread-safe."""
 
     def __init__(self) -> None:
+        # Goes on in a forked child: there too a tag of the parent's may be dropped.
+        self._numbers = count(1)
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
         self.id = os.urandom(9).hex()
         self._lock = threading.Lock()
-        self._numbers = count(1)
-        self._open: dict[str, set[int]] = {}
+        # By queue. A dict for its order: numbers only grow, so the first is the lowest.
+        self._open: dict[str, dict[int, None]] = {}
         # Filled by __del__, which may run anywhere, even while the lock is held.
         self._dropped: deque[tuple[str, int]] = deque()
 
@@ -80,21 +82,22 @@ class Publisher:
         with self._lock:
             self._settle_dropped()
             number = next(self._numbers)
-            unsettled = self._open.setdefault(queue, set())
-            unsettled.add(number)
-            low = min(unsettled) if len(unsettled) > 1 else number
+            unsettled = self._open.setdefault(queue, {})
+            unsettled[number] = None
+            low = next(iter(unsettled))
         if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
             low = 0
         own = str(tag) if not tag.numbers else new_tag(rank)
         known = tag.numbers[queue] = Number(own, number, low)
         return known
 
-    def settle(self, tag: PublishTag) -> None:
-        """Note that the publish of *tag* has returned."""
-        numbers, tag.numbers = tag.numbers, {}
+    def settle(self, *tags: PublishTag) -> None:
+        """Note that the publishes of *tags* have returned."""
         with self._lock:
-            for queue, known in numbers.items():
-                self._discard(queue, known.number)
+            for tag in tags:
+                numbers, tag.numbers = tag.numbers, {}
+                for queue, known in numbers.items():
+                    self._discard(queue, known.number)
 
     def drop(self, numbers: dict[str, Number]) -> None:
         """Note that *numbers* will not be retried; safe in a destructor."""
@@ -107,7 +110,7 @@ class Publisher:
     def _discard(self, queue: str, number: int) -> None:
         unsettled = self._open.get(queue)
         if unsettled is not None:
-            unsettled.discard(number)
+            unsettled.pop(number, None)
             if not unsettled:
                 del self._open[queue]
 

@@ -64,7 +64,7 @@ message_published = NamedSignal(
 
     queue: str, the queue it was stored in.
     tag: str, its delivery tag there. task_id: str or None, its header ``id``.
-    headers: dict, as published; not to be changed.
+    headers: dict, as stored; not to be changed.
     exchange, routing_key: str, what it was published to; "" is the anonymous exchange.
     delay_s: float, seconds it waits before it can be taken. ttl_s: float or None,
     seconds after which it expires.

@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .envelope import Envelope, EnvelopeError, decode
 from .errors import ReliqError
 from .tags import published_ms
+
+if TYPE_CHECKING:
+    from .options import Confirm
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -70,7 +73,7 @@ class Publication(NamedTuple):
     number: int
     """The publisher's number in this queue; 0 when it will never be retried."""
     low: int
-    """Every number below it is settled."""
+    """Every number below it is settled: refused as a duplicate if it comes late."""
     delay_ms: int
     ttl_ms: int
     """-1: none."""
@@ -79,7 +82,7 @@ class Publication(NamedTuple):
     version: bytes
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
-    """Whether the number is that of a move: one below an earlier *low* is a duplicate."""
+    """Whether the number is that of a move: it is remembered for as long as moves may take."""
 
 
 # What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
@@ -116,6 +119,10 @@ class Lost(NamedTuple):
     """All of them: given back, or taken by another consumer, or gone."""
     gone: list[str]
     """Those of them whose message is stored no longer."""
+
+
+# Whose a claim is that was asked for: one's own, or another's who has finished.
+CLAIMED, FINISHED = -1, 0
 
 
 class Restored(NamedTuple):
@@ -187,6 +194,7 @@ class QueueStatus:
     consumers: int
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +356,29 @@ class Store(Protocol):
         the same route, are stored in one atomic step of up to some hundred.
         """
 
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused where the broker can never give this confirmation.
+
+        Asked before anything is stored; what was learned is kept while the
+        connection lives.
+        """
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Return when what :meth:`publish` has stored is as safe as *level* says.
+
+        "replicated": on so many replicas; "fsynced": on the broker's disk; an
+        engine that has no such step between storing and being as safe as it can
+        be returns at once, and its :meth:`require_confirm` refuses what it can never do.
+        Raises NotConfirmed after *timeout_ms*. It holds for DUPLICATEs too: what
+        an earlier try has stored, over whatever connection, is waited for.
+        """
+
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
@@ -467,6 +498,15 @@ class Store(Protocol):
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
 
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own.
+
+        Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
+        has finished it; else the ms that the claim of another still counts.
+        """
+
     # -- operators
 
     def now_ms(self) -> int:
@@ -474,6 +514,12 @@ class Store(Protocol):
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
 
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False

@@ -1,4 +1,4 @@
-"""What only Celery knows: whether this process is a worker, and whether it forks.
+"""What only Celery knows: whether this process is a worker, whether it forks, which broker.
 
 Celery is not a dependency. Nothing here imports it before the application did;
 without it every question has its plain answer.
@@ -41,3 +41,12 @@ class WorkerWatch:
 
 
 WATCH = WorkerWatch()
+
+
+def current_connection() -> Any | None:
+    """Return a Kombu connection, not opened, to the broker of the current application.
+
+    None where the application has not imported Celery.
+    """
+    celery = sys.modules.get("celery")
+    return None if celery is None else celery.current_app.connection_for_write()

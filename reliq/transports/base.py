@@ -42,8 +42,12 @@ class Transport(EventLoop, virtual.Transport):
     recoverable_channel_errors = ()
 
     implements = virtual.Transport.implements.extend(
-        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+        asynchronous=True,
+        batch_publish=True,
+        exchange_type=frozenset({"direct", "topic", "fanout"}),
+        heartbeats=False,
     )
+    supports_batch_publish = True
 
     def __init__(self, client: Any, **_: Any) -> None:
         # Not the base's: no broker state in the process, no polling cycle.
@@ -173,13 +177,16 @@ class Transport(EventLoop, virtual.Transport):
         for channel in self.channels:
             channel.store = self.store
 
-    def redeclare(self, queue: str) -> bool:
-        """Declare again a queue this connection declared and the broker has lost."""
+    def redeclare(self, queue: str, store: Store | None = None) -> bool:
+        """Declare again a queue this connection declared and the broker has lost.
+
+        Over *store*, where this connection may be gone.
+        """
         declared = self.declared_queues.get(queue)
         if declared is None or {"expires", "auto_delete"} & declared[1].keys():
             return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
-        self.store.declare_queue(queue, False, *declared)
+        (store or self.store).declare_queue(queue, False, *declared)
         return True
 
     def do_deferred(self) -> None:

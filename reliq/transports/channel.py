@@ -18,6 +18,7 @@ from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store import Delivery, How, Lease, Store
 from .arguments import queue_arguments
+from .confirming import by_default
 from .message import Message, raw_message
 from .publishing import Publishing
 from .qos import QoS
@@ -45,6 +46,7 @@ class Channel(Publishing, virtual.Channel):
         self.store = connection.store
         self.options = connection.options
         self.routes = connection.routes
+        self.confirmation = by_default(self.options)
         self.closed = False
         self.qos_ = QoS(self)
         self.no_ack_consumers: set[str] = set()

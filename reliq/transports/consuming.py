@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ class Consuming:
         for position, item in enumerate(wanting):
             n = self._share(item, wanting[position:])
             if n <= 0:
+                self.promote_for_others(item)
                 continue
             item.asked()
             try:
@@ -95,7 +97,27 @@ class Consuming:
         wanting = self._wanting()
         for position, item in enumerate(wanting):
             n = self._share(item, wanting[position:])
+            if n <= 0:
+                self.promote_for_others(item)
             self.post_request(item, n)
+
+    def promote_for_others(self, item: Subscription) -> None:
+        """Make what has become due ready, and ring: *item* has no credit to take it itself.
+
+        It may be the only consumer that was woken when the message was published, so
+        that no other knows when it is due.
+        """
+        if item.due:
+            item.due_at = None  # until the answer says what is due next
+            self.store.post_reserve(
+                item.queue, 0, self.session.lease_ms, item.no_ack, partial(self._promoted, item)
+            )
+
+    def _promoted(self, item: Subscription, result: Reservation | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            item.want()
+        else:
+            item.promoted(result)
 
     def post_request(self, item: Subscription, n: int) -> None:
         """Begin to reserve up to *n* messages for *item*."""
@@ -195,14 +217,23 @@ class Consuming:
         self._starved = True  # before looking: an ack after this line wakes the wait
         try:
             if not self.wait_for_bell():
-                dues = [item.due_at for item in self.subscriptions if item.due_at is not None]
-                if dues:
-                    timeout_s = min(timeout_s, max(min(dues) - monotonic(), 0.0))
-                self.store.doorbell.wait(timeout_s)
+                self.store.doorbell.wait(min(timeout_s, self.next_due_s()))
             self.heed_bell()
         finally:
             self._starved = False
         self.store.receive()
+
+    def next_due_s(self) -> float:
+        """Return the time until a queue is to be asked for what is due; infinite if never.
+
+        One with messages in the buffer is asked when they are delivered.
+        """
+        dues = [
+            item.due_at
+            for item in self.subscriptions
+            if item.due_at is not None and not item.buffer and not item.in_flight
+        ]
+        return max(min(dues) - monotonic(), 0.0) if dues else inf
 
     def wait_for_bell(self) -> bool:
         """Begin to wait for the bells of all queues with credit; True if it is too early.

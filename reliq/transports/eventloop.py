@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..contrib.celery import WATCH
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _DELIVERED_A_TICK = 100
 _ACKED_AT_ONCE = 200
+_ALARM_PRECISION_S = 0.0005
 
 
 class EventLoop(Consuming):
@@ -31,6 +33,8 @@ class EventLoop(Consuming):
         self._loop: Any = None
         self._loop_thread = 0
         self._timer: Any = None
+        self._alarm: Any = None
+        self._alarm_at = 0.0
         self._fds: list[int] = []
         self._acks: dict[str, list[str]] = {}
 
@@ -63,8 +67,9 @@ class EventLoop(Consuming):
         loop = self._loop
         if loop is not None:
             loop.on_tick.discard(self.on_tick)
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._alarm):
+                if timer is not None:
+                    timer.cancel()
             for fd in self._fds:
                 # After hub.reset() the loop no longer knows the descriptor.
                 with suppress(KeyError, ValueError, OSError, AttributeError):
@@ -91,6 +96,27 @@ class EventLoop(Consuming):
         if self._loop is not None:
             self.post_requests()
             self.wait_for_bell()
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Turn the loop when the next delayed message is due.
+
+        The doorbell's wait ends then too, but Redis looks at the timeouts of those who
+        wait only ten times a second.
+        """
+        left = self.next_due_s()
+        if not 0 < left <= self.options.poll_interval:
+            return  # now, or at a time that a later tick will see to
+        at = monotonic() + left
+        if self._alarm is None or abs(at - self._alarm_at) > _ALARM_PRECISION_S:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = at
+            self._alarm = self._loop.call_later(left, self._on_alarm, self._loop)
+
+    def _on_alarm(self, loop: Any) -> None:
+        self._alarm = None
+        loop.call_soon(_come_back)
 
     def _deliver_some(self) -> None:
         # A task may run inside the delivery (solo): then signals and timers have their

@@ -27,6 +27,9 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
         "routing_key": envelope.routing_key,
         "priority": properties.get("priority"),
     }
+    # The publisher may have copied these from a message it received: Celery's retry does.
+    headers.pop("x-delivery-count", None)
+    headers.pop("redelivered", None)
     if delivery.failed >= 0:
         info["redelivered"] = headers["redelivered"] = True
         if delivery.failed > 0:

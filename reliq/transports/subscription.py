@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 # What one reserve brings at most where the prefetch is unlimited.
 UNLIMITED = 100
+# A reply that is read later than this is known to be old when it is read.
+_PROMPT_S = 0.05
+# One that cannot take what is due promotes it for others no more often than this.
+_PROMOTE_EVERY_S = 0.05
 
 
 class Subscription:
@@ -43,7 +47,12 @@ class Subscription:
     @property
     def wanted(self) -> bool:
         """Whether the broker may have something for it."""
-        return self._wanted or (self.due_at is not None and monotonic() >= self.due_at)
+        return self._wanted or self.due
+
+    @property
+    def due(self) -> bool:
+        """Whether a delayed message has become due since the broker was asked."""
+        return self.due_at is not None and monotonic() >= self.due_at
 
     def want(self) -> None:
         """Ask the broker at the next opportunity."""
@@ -72,11 +81,21 @@ class Subscription:
         """Take what a reserve brought."""
         self.in_flight = False
         self._wanted = self._wanted or reservation.left
-        self.due_at = None
-        if reservation.next_due_ms >= 0:
-            self.due_at = monotonic() + reservation.next_due_ms / 1000
+        # The answer may have waited here while the application was busy.
+        self._note_due(reservation, min(monotonic(), self.asked_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
+
+    def promoted(self, reservation: Reservation) -> None:
+        """Note what was left when due messages were made ready for others."""
+        self._wanted = self._wanted or reservation.left
+        self._note_due(reservation, monotonic())
+        if self.due_at is not None:
+            self.due_at = max(self.due_at, monotonic() + _PROMOTE_EVERY_S)
+
+    def _note_due(self, reservation: Reservation, when: float) -> None:
+        known = reservation.next_due_ms >= 0
+        self.due_at = when + reservation.next_due_ms / 1000 if known else None
 
     def deliver(self) -> None:
         """Hand one buffered message to the application; what it raises is the caller's."""

@@ -15,7 +15,6 @@ from fakeredis import TcpFakeServer
 
 from reliq.brokers import address
 from reliq.engines.redis import scripts
-from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.store import RedisStore
 from reliq.options import parse
 from tests.support.servers import RedisServer
@@ -38,9 +37,6 @@ class Engine(Protocol):
 
     def forget_caches(self) -> None:
         """Drop what the broker keeps only to be faster."""
-
-    def pause(self, queue: str, paused: bool) -> None:
-        """Set or remove the operators' flag that keeps a queue from giving anything out."""
 
     def stop(self) -> None:
         """End the broker; stores are closed already."""
@@ -66,14 +62,6 @@ class _OverRedis:
     def forget_caches(self) -> None:
         """Drop the scripts."""
         self._client.script_flush()
-
-    def pause(self, queue: str, paused: bool) -> None:
-        """Change the flag in the queue's meta."""
-        meta = queue_keys("", queue).meta
-        if paused:
-            self._client.hset(meta, "paused", 1)
-        else:
-            self._client.hdel(meta, "paused")
 
     def stop(self) -> None:
         """Close the client."""

@@ -223,6 +223,12 @@ class Steps:
         self._audit(queue)
         return purged
 
+    def pause(self, paused: bool, queue: str = "q") -> bool:
+        """Pause a queue, or let it go on."""
+        done = self.store.pause(queue, paused)
+        self._audit(queue)
+        return done
+
     def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **record: str) -> list[str]:
         """Send a heartbeat, and wait; return the queues that may have expired."""
         record = {"client_id": "1", "run_id": "r", "queues": ""} | record

@@ -136,11 +136,11 @@ def test_a_duplicate_is_silent(store):
     assert silent(store)
 
 
-def test_a_paused_queue_does_not_announce_what_it_keeps(store, engine):
+def test_a_paused_queue_does_not_announce_what_it_keeps(store):
     """A reserve that may not take does not wake the next one to try in vain."""
     store.publish(message())
     assert "q" == ring(store)
-    engine.pause("q", True)
+    store.pause(True)
     store.reserve()
     assert silent(store)
 
@@ -251,3 +251,26 @@ def test_a_closed_doorbell_waits_no_more(connect):
     # The broker may have rung for the one that is gone; then a pass makes up for it.
     wait_until(lambda: waiting.restore() and waiting.store.doorbell.receive(), interval_s=0.05)
     assert "q" == waiting.store.doorbell.take_ring()
+
+
+def test_a_pass_rings_for_what_is_due(store):
+    """Whoever knew when to look may have died: a pass wakes another for a due message."""
+    store.publish(message(delay_ms=1))
+    store.store.doorbell.listen(["q"], 5.0)
+    assert store.store.doorbell.wait(5.0)  # the ring of the publish
+    store.pass_time(2)
+    store.store.doorbell.listen(["q"], 5.0)
+    store.restore()
+    assert store.store.doorbell.wait(5.0)
+
+
+def test_a_pass_does_not_ring_for_a_paused_queue(store):
+    """There is nothing to be had."""
+    store.publish(message())
+    store.store.pause("q", True)
+    store.store.doorbell.listen(["q"], 0.2)
+    assert store.store.doorbell.wait(1.0)  # the ring of the publish
+    store.restore()
+    store.store.doorbell.listen(["q"], 0.2)
+    assert store.store.doorbell.wait(1.0)
+    assert store.store.doorbell.take_ring() is None

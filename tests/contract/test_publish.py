@@ -197,3 +197,11 @@ def test_a_queue_is_listed_by_who_created_it(store):
     store.store.list_queue("a")
     store.store.list_queue("a")
     assert ["a", "b"] == store.store.queues()
+
+
+def test_a_request_that_comes_late_is_a_duplicate(store):
+    """Held back by the network until its retry has returned, it stores nothing."""
+    store.publish(message(number=2, low=2))
+    assert [DUPLICATE] == store.publish(message(number=1))
+    assert [STORED] == store.publish(message(number=3))
+    assert {"ready": 2} == store.places()

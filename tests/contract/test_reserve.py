@@ -196,25 +196,25 @@ def test_a_longer_lease_of_the_queue_holds(store):
 # -- paused
 
 
-def test_a_paused_queue_accepts_and_gives_nothing_out(store, engine):
+def test_a_paused_queue_accepts_and_gives_nothing_out(store):
     """Publishing goes on, nothing is taken and nothing is said to be left."""
     store.publish(message(envelope=b"before"))
-    engine.pause("q", True)
+    store.pause(True)
     store.publish(message(envelope=b"while"))
     reservation = store.reserve(9)
     assert [] == reservation.deliveries
     assert not reservation.left
     assert [] == store.reserve(9, no_ack=True).deliveries
     assert {"ready": 2} == store.places()
-    engine.pause("q", False)
+    store.pause(False)
     assert [b"before", b"while"] == envelopes(store.reserve(9))
 
 
-def test_a_paused_queue_still_settles(store, engine):
+def test_a_paused_queue_still_settles(store):
     """What was taken before can be acked, returned and renewed."""
     store.publish(message(), message(), message())
     done, back, kept = store.take(3)
-    engine.pause("q", True)
+    store.pause(True)
     assert 1 == store.ack(done.tag)
     assert [] == store.release("requeued", back)
     assert [] == store.renew(kept)

@@ -155,6 +155,20 @@ def test_published_again(client):
     assert second.delivery_tag != first.delivery_tag
 
 
+def test_published_again_after_a_redelivery(client):
+    """Headers copied from a redelivered message, as Celery's retry does, are not its past."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "x")
+    get(connection, "q").requeue()
+    first = get(connection, "q")
+    assert (True, 1) == (first.headers["redelivered"], first.headers["x-delivery-count"])
+    publish(connection, "q", "y", headers=first.headers)
+    second = get(connection, "q")
+    assert ("y", {}) == (second.payload, second.headers)
+    assert "redelivered" not in second.delivery_info
+
+
 def test_what_cannot_be_stored_is_refused(client):
     """A header that nothing can carry is refused with a reason; nothing is stored."""
     from reliq import MessageRefused

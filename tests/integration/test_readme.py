@@ -118,6 +118,7 @@ def test_the_acl_rule_is_enough(redis_factory):
     options = {"visibility_timeout": 3, "restore_interval": 0.2, "orphan_grace": 0.2}
     with Connection(url, transport_options=options) as connection:
         exercise(connection)
+        claim_twice(url)
         take_and_die(url, options)
         with connection.SimpleQueue("orders") as queue:
             message = queue.get(timeout=30)
@@ -141,6 +142,16 @@ def test_the_acl_rule_is_enough(redis_factory):
         assert {"cmdstat_client|id", "cmdstat_client|list"} <= subcommands
     else:
         assert set() == refused - {"client"}
+
+
+def claim_twice(url):
+    """Find the claim of another, while it is at it and after it."""
+    with reliq.once("x", ttl=60, lease=1, url=url) as first:
+        assert first
+        with reliq.once("x", ttl=60, url=url) as second:
+            assert not second
+    with reliq.once("x", ttl=60, url=url) as third:
+        assert not third
 
 
 def take_and_die(url, options):

@@ -87,7 +87,7 @@ def test_a_publish_is_announced_when_it_is_stored(client, heard):
         "queue": "q",
         "tag": held.delivery_tag,
         "task_id": "7",
-        "headers": headers,
+        "headers": {"id": "7", "x-delayed": 50},
         "exchange": "",
         "routing_key": "q",
         "delay_s": 0.05,

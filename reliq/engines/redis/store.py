@@ -30,6 +30,7 @@ from ...store import (
     Returned,
 )
 from . import keys, scripts
+from .confirm import Confirmer
 from .doorbell import RedisDoorbell
 from .keys import QueueKeys, queue_keys
 from .wire import Command, Reply, Wire
@@ -37,7 +38,7 @@ from .wire import Command, Reply, Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ...options import Options
+    from ...options import Confirm, Options
     from .connect import Address
 
 T = TypeVar("T")
@@ -127,6 +128,7 @@ class RedisStore:
         self._prefix = options.global_keyprefix
         name = f"{options.client_name}:{consumer}"
         self._wire = Wire(address, options, name)
+        self._confirmer = Confirmer(self._wire, self._prefix, _PUBLISHER_KEPT_MS)
         self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
@@ -221,7 +223,6 @@ class RedisStore:
             first.version,
             keep,
             low,
-            1 if first.moved else 0,
             self.options.dead_letter_max,
             first.tag,
             first.envelope,
@@ -291,6 +292,20 @@ class RedisStore:
             outcomes = [outcome for reply in replies for outcome in reply]
         self._note_kept(publications, outcomes)
         return outcomes
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused where the server can never give this confirmation."""
+        self._confirmer.require_confirm(level)
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Wait until what was published is as safe as *level* says; raises NotConfirmed."""
+        self._confirmer.confirm(level, replicas, timeout_ms, publications)
 
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
@@ -669,6 +684,14 @@ class RedisStore:
         version = table.pop(b"version", None)
         return ExchangeTable(declaration, version, frozenset(table))
 
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""
+        names = (keys.once(self._prefix, name),)
+        args = (token, keep_ms, 1 if finished else 0)
+        return int(self._wire.execute(scripts.ONCE, names, args))
+
     # -- operators
 
     def now_ms(self) -> int:
@@ -689,14 +712,21 @@ class RedisStore:
             k.meta,
             k.consumers,
         )
-        exists, *counts, stats, arguments = self._wire.execute(scripts.STATUS, names, ())
+        exists, *counts, stats, arguments, paused = self._wire.execute(scripts.STATUS, names, ())
         if not exists:
             return None
         ready, delayed, unacked, dead, stored, consumers = counts
         ledger = dict(zip(_texts(stats[::2]), map(int, stats[1::2]), strict=True))
+        arguments = {"": arguments}
         return QueueStatus(
-            queue, ready, delayed, unacked, dead, stored, consumers, ledger, {"": arguments}
+            queue, ready, delayed, unacked, dead, stored, consumers, ledger, arguments, paused == 1
         )
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
+        k = self._keys(queue)
+        names = (k.meta, k.ready, k.delayed, k.bell)
+        return bool(self._wire.execute(scripts.PAUSE, names, (1 if paused else 0,)))
 
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False

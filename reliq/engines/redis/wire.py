@@ -161,16 +161,19 @@ class Wire:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
         return self.exchange([(command, script)])[0]
 
-    def exchange(self, commands: Sequence[tuple[Command, Script | None]]) -> list[Reply]:
+    def exchange(
+        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
+    ) -> list[Reply]:
         """Write all *commands* at once and return their replies: one round trip.
 
         Not atomic. Raises the first error among the replies, after all have come.
+        *patience_s* is what the commands themselves may take, beyond socket_timeout.
         """
         replies: list[Reply] = []
         self._leave_parent()
         with self._lock:
             self._ready()
-            self._patience_s = 0.0
+            self._patience_s = patience_s
             data = b"".join([hiredis.pack_command(command) for command, _ in commands])
             with self._all_or_nothing():
                 for command, script in commands:

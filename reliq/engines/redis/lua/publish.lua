@@ -16,10 +16,10 @@
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
 -- ARGV[3] keep (ms that the publisher's numbers are kept from now; 0: as before)
--- ARGV[4] low (every number below it is settled and is forgotten; 0: not this time)
--- ARGV[5] moved (1: the numbers are those of a move, and one below an earlier low is old)
--- ARGV[6] dead_letter_max (messages)
--- ARGV[7..] tag, envelope, rank, number, delay, ttl (six for each message: delivery tag;
+-- ARGV[4] low (every number below it is settled: it is forgotten, and refused if it comes
+--         late all the same; 0: not this time)
+-- ARGV[5] dead_letter_max (messages)
+-- ARGV[6..] tag, envelope, rank, number, delay, ttl (six for each message: delivery tag;
 --   bytes; 0-255, lowest is served first; publish number of this publisher in this queue
 --   or 0: not numbered; ms or 0: none; ms or -1: none)
 --
@@ -31,7 +31,7 @@ local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
 local bell, stats, meta, publisher, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local must_exist, version, keep, low = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local moved, dead_letter_max = ARGV[5], tonumber(ARGV[6])
+local dead_letter_max = tonumber(ARGV[5])
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -43,7 +43,7 @@ elseif not queue[1] and must_exist == '1' then
   refused = -1
 end
 if refused then
-  for i = 7, #ARGV, 6 do
+  for i = 6, #ARGV, 6 do
     outcomes[#outcomes + 1] = refused
   end
   return outcomes
@@ -61,24 +61,27 @@ if limited then
   waiting = redis.call('ZCARD', ready) + redis.call('ZCARD', delayed)
   bytes = tonumber(redis.call('HGET', stats, 'waiting_bytes') or 0)
 end
-local settled = moved == '1' and redis.call('ZSCORE', publisher, 'low')
 
-local now, rang, numbered = nil, false, false
-for i = 7, #ARGV, 6 do
+local now, settled, rang, numbered = nil, nil, false, false
+for i = 6, #ARGV, 6 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])
   local full = rejects and (waiting + 1 > max_length or bytes + #envelope > max_bytes)
   local outcome = stored
   if number == '0' then
     outcome = full and -3 or stored
-  elseif settled and tonumber(number) < tonumber(settled) then
-    outcome = 0
-  elseif full then
-    outcome = redis.call('ZSCORE', publisher, number) and 0 or -3
-  elseif redis.call('ZADD', publisher, 'NX', number, number) == 0 then
-    outcome = 0
   else
-    numbered = true
+    settled = settled or tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
+    if tonumber(number) < settled then
+      -- The network held this request back until its retry had returned.
+      outcome = 0
+    elseif full then
+      outcome = redis.call('ZSCORE', publisher, number) and 0 or -3
+    elseif redis.call('ZADD', publisher, 'NX', number, number) == 0 then
+      outcome = 0
+    else
+      numbered = true
+    end
   end
   outcomes[#outcomes + 1] = outcome
   if outcome > 0 then
@@ -116,9 +119,7 @@ end
 if numbered then
   if low ~= '0' then
     redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
-    if moved == '1' then
-      redis.call('ZADD', publisher, low, 'low')
-    end
+    redis.call('ZADD', publisher, 'GT', low, 'low')
   end
   if queue[4] then
     -- A queue that expires needs to remember its publishers no longer than it lives.

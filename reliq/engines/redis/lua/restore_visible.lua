@@ -56,7 +56,8 @@ end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local own = redis.call('HMGET', meta, 'lease', 'delivery_limit', 'max_bytes', 'dead_letter_exchange')
+local own = redis.call('HMGET', meta,
+  'lease', 'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused')
 lease = tonumber(own[1] or lease)
 delivery_limit = tonumber(own[2] or delivery_limit)
 -- No lease runs out sooner than one lease after the server came back: while it was
@@ -137,8 +138,11 @@ if #ended > 0 then
     redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
   end
 end
--- Also makes up for a bell token that was lost with the consumer it had woken.
-if redis.call('LLEN', bell) == 0 and redis.call('EXISTS', ready) == 1 then
+-- Also makes up for a bell token, or the knowledge of what is due, that was lost with the
+-- consumer that had it.
+local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2]) <= now)
+if waiting and not own[5] and redis.call('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
 

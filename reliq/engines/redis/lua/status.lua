@@ -12,7 +12,7 @@
 -- ARGV: none
 --
 -- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
---   {counter, value, ...}, arguments}
+--   {counter, value, ...}, arguments, 1 paused or 0}
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, stats, meta, consumers = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -27,4 +27,5 @@ return {
   redis.call('HLEN', consumers),
   redis.call('HGETALL', stats),
   redis.call('HGET', meta, 'arguments') or '',
+  redis.call('HEXISTS', meta, 'paused'),
 }

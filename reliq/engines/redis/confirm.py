@@ -1,0 +1,116 @@
+"""Confirming: waiting until what was published is on replicas, or on disk.
+
+Owns WAIT and WAITAOF and what makes them mean what they seem to; knows nothing of
+how messages are stored. Both wait for what **this connection** has written. That
+is not enough: a retry that finds its message stored writes nothing, and on a new
+connection, which has written nothing, they are satisfied at once, though no
+replica may have the message (seen on Redis 7.0 and Valkey 9). Therefore each wait
+follows a write of its own, later in the stream of replication than the message,
+whoever wrote that and over whatever connection.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ...errors import BrokerRefused, NotConfirmed
+from . import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...options import Confirm
+    from ...store import Publication
+    from .wire import Command, Reply, Wire
+
+_NO_COMMAND = (
+    'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer or Valkey, '
+    'or confirm="replicated"'
+)
+_NO_AOF = (
+    'it keeps no append-only file, without which confirm="fsynced" means nothing: set '
+    'appendonly yes on the server, or use confirm="replicated"'
+)
+
+
+class Confirmer:
+    """The confirmations of one connection."""
+
+    def __init__(self, wire: Wire, prefix: str, kept_ms: int) -> None:
+        self._wire = wire
+        self._prefix = prefix
+        self._kept_ms = kept_ms
+        self._able_epoch = -1
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused where the server cannot say that a write is on disk."""
+        if level != "fsynced":
+            return
+        self._wire.connect()
+        if self._able_epoch == self._wire.dials:
+            return
+        self._call(("WAITAOF", 1, 0, 1), 0.0, "nothing was stored")
+        self._able_epoch = self._wire.dials
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*.
+
+        A second round trip, never in one with the publish: where the server did not
+        know the script, that is sent again, behind what was pipelined after it.
+        """
+        if level not in {"replicated", "fsynced"}:
+            return
+        fsynced = level == "fsynced"
+        wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
+        # The write of our own. PEXPIRE goes to replicas and into the file whenever
+        # the key exists, needs no memory, and changes nothing that anybody reads.
+        touched = dict.fromkeys(
+            keys.publisher(self._prefix, item.queue, item.publisher)
+            for item in publications
+            if item.number
+        )
+        touches: list[Command] = [("PEXPIRE", key, self._kept_ms) for key in touched]
+        began = monotonic()
+        reply = self._call(wait, timeout_ms / 1000, "the messages are stored", touches)
+        answered, wanted = (reply[0], 1) if fsynced else (reply, replicas)
+        if answered >= wanted:
+            return
+        got = (
+            "the append-only file was not synced"
+            if fsynced
+            else f"{answered} of {wanted} replicas answered (confirm_replicas)"
+        )
+        queues = ", ".join(repr(name) for name in dict.fromkeys(i.queue for i in publications))
+        raise NotConfirmed(
+            f"{self._wire.address}: not confirmed as {level!r} for {queues}: {got} within "
+            f"{monotonic() - began:.3g} s (confirm_timeout {timeout_ms / 1000:g} s). The message "
+            "may be stored, and lost with this server; publishing it again with the same "
+            "properties, as Kombu's retry does, is safe and stores it once"
+        )
+
+    def _call(
+        self, wait: Command, patience_s: float, stored: str, touches: Sequence[Command] = ()
+    ) -> Reply:
+        commands = [(command, None) for command in (*touches, wait)]
+        try:
+            *_, reply = self._wire.exchange(commands, patience_s=patience_s)
+        except BrokerRefused as exc:
+            reason = next(
+                (
+                    text
+                    for word, text in (("unknown command", _NO_COMMAND), ("appendonly", _NO_AOF))
+                    if word in str(exc)
+                ),
+                None,
+            )
+            if reason is None:
+                raise
+            raise BrokerRefused(f"{self._wire.address} refused: {reason}; {stored}") from exc
+        return reply

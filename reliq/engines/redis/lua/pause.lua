@@ -1,0 +1,29 @@
+-- pause: keeps a queue from giving anything out, or lets it give out again.
+--
+-- KEYS[1] meta (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] bell (LIST)
+--
+-- ARGV[1] paused (1: give nothing out; 0: go on)
+--
+-- Returns 1 done, 0 no such queue: nothing was changed.
+-- Redis 6.2 or newer.
+local meta, ready, delayed, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local paused = ARGV[1] == '1'
+
+if redis.call('HEXISTS', meta, 'exists') == 0 then
+  return 0
+end
+if paused then
+  -- A first write that does not grow: a queue can be paused when memory is full.
+  redis.call('HDEL', meta, '')
+  redis.call('HSET', meta, 'paused', '1')
+  return 1
+end
+redis.call('HDEL', meta, 'paused')
+-- Those who wait were told of nothing that came, or fell due, meanwhile.
+if redis.call('EXISTS', ready, delayed) > 0 and redis.call('LLEN', bell) == 0 then
+  redis.call('RPUSH', bell, '1')
+end
+return 1

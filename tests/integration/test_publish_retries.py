@@ -1,0 +1,388 @@
+"""A publish that is retried is stored once: the connection is cut at every byte of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import contextmanager
+
+import pytest
+from kombu import Exchange, Queue
+
+from reliq import BatchUncertain, BrokerUnavailable
+from reliq.envelope import decode
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+from .kombu_client import Client, Taker, get, payloads
+
+SOON = {"max_retries": 5, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+
+
+@contextmanager
+def through_a_proxy(server, scheme):
+    """Yield a proxy in front of *server*, and a client whose connections go through it."""
+    proxy = Proxy(server)
+    client = Client(server, proxy.url(scheme))
+    try:
+        yield proxy, client
+    finally:
+        proxy.disarm()
+        client.close()
+        client.audit()
+        client.raw.close()
+        proxy.close()
+
+
+@pytest.fixture
+def proxied(redis_server, redis_url, scheme):
+    """Return (proxy, client) of the shared server, emptied."""
+    with through_a_proxy(redis_server, scheme) as pair:
+        yield pair
+
+
+class Single:
+    """One message by the anonymous exchange, retried as any caller may: the same properties."""
+
+    copies = 1
+
+    def __init__(self, connection):
+        self.channel = connection.default_channel
+        self.message = None
+
+    def declare(self):
+        """Declare the queues it goes to."""
+        self.channel.queue_declare("q")
+
+    def new(self, number):
+        """Make what is to be published."""
+        self.message = self.channel.prepare_message(b"%d" % number, properties={})
+
+    def attempt(self):
+        """Try once."""
+        self.channel.basic_publish(self.message, exchange="", routing_key="q")
+
+
+class Routed(Single):
+    """One message by a named exchange, into two queues."""
+
+    def declare(self):
+        """Bind two queues."""
+        for name in ("q", "r"):
+            Queue(name, Exchange("e", "direct"), "key")(self.channel).declare()
+
+    def attempt(self):
+        """Try once."""
+        self.channel.basic_publish(self.message, exchange="e", routing_key="key")
+
+
+class Delayed(Single):
+    """One message that waits in the broker."""
+
+    def new(self, number):
+        """Make it, with its delay."""
+        super().new(number)
+        self.message["headers"]["x-delay"] = 3_600_000
+
+
+class Batched(Single):
+    """A batch of three, flushed again."""
+
+    copies = 3
+
+    def new(self, number):
+        """Make the batch, and fill it."""
+        self.batch = self.channel.create_publish_batch(100)
+        for part in range(self.copies):
+            super().new(number * 10 + part)
+            self.batch.publish(self.message, exchange="", routing_key="q")
+
+    def attempt(self):
+        """Try once more than the batch does by itself."""
+        self.batch.flush()
+
+
+def bodies(client, queue):
+    """Return what is stored in *queue*, wherever: the bodies in the envelopes."""
+    stored = client.raw.hvals(f"reliq:{{{queue}}}:messages")
+    return sorted(int(decode(envelope).body) for envelope in stored)
+
+
+@pytest.mark.parametrize("kind", [Single, Routed, Delayed, Batched])
+def test_a_cut_at_every_byte(proxied, kind):
+    """After each number of bytes, of the request and of the reply: retried, it is stored once."""
+    proxy, client = proxied
+    connection = client.connect()
+    way = kind(connection)
+    way.declare()
+    expected = []
+
+    def publish(number):
+        """Publish one, and retry until it is confirmed; return how many tries that took."""
+        way.new(number)
+        first = 0 if way.copies == 1 else number * 10
+        expected.extend(range(first, first + way.copies) if way.copies > 1 else [number])
+        for tries in range(1, 6):
+            try:
+                way.attempt()
+            except BrokerUnavailable:
+                continue
+            return tries
+        raise AssertionError("five tries did not do")
+
+    publish(1)
+    lengths = {"requests": 0, "replies": 0}
+    for number in range(2, 6):  # what varies is a few digits, and sometimes a settled number
+        before = dict(proxy.forwarded)
+        publish(number)
+        for name, length in lengths.items():
+            lengths[name] = max(length, proxy.forwarded[name] - before[name])
+    assert lengths["requests"] > 300
+    number = 6
+    for name, cut in (("requests", proxy.cut_requests), ("replies", proxy.cut_replies)):
+        for after in range(1 if name == "requests" else 0, lengths[name]):
+            cuts = proxy.cuts
+            cut(after)
+            publish(number)
+            proxy.disarm()
+            number += 1
+            assert proxy.cuts == cuts + 1, (name, after)
+    assert expected == bodies(client, "q")
+    assert len(expected) == client.status("q").ledger["published"]
+    if kind is Routed:
+        assert expected == bodies(client, "r")
+
+
+def cuts_of(proxy):
+    """Yield functions that arm the proxy: to cut in and before the reply, and in the request."""
+    for after in (0, 1, 2):
+        yield lambda after=after: proxy.cut_replies(after)
+    for after in (1, 150, 300, 450):
+        yield lambda after=after: proxy.cut_requests(after)
+
+
+def test_kombus_retry(proxied):
+    """Producer.publish(retry=True) over connections that are cut stores each message once."""
+    proxy, client = proxied
+    connection = client.connect()
+    producer = connection.Producer()
+    routed = Queue("r", Exchange("e", "topic"), "a.#")(connection.default_channel)
+    routed.declare()
+    number = 0
+    for arm in cuts_of(proxy):
+        for target in ({"exchange": "", "routing_key": "q"}, {"exchange": "e", "routing_key": "a"}):
+            producer.publish(number, **target)  # so that the next one is a single exchange
+            arm()
+            cuts = proxy.cuts
+            producer.publish(number + 1, retry=True, retry_policy=SOON, **target)
+            assert proxy.cuts == cuts + 1
+            number += 2
+    stored = [body for queue in ("q", "r") for body in bodies(client, queue)]
+    assert list(range(number)) == sorted(stored)
+    assert number == sum(client.status(queue).ledger["published"] for queue in ("q", "r"))
+
+
+def test_kombus_retry_in_a_batch(proxied):
+    """A batch whose flush is cut tries once more by itself; its block ends without an error."""
+    proxy, client = proxied
+    producer = client.connect().Producer()
+    number = 0
+    for arm in cuts_of(proxy):
+        with producer.batch(max_size=4):
+            for _ in range(10):  # it flushes itself twice, and at the end
+                if number % 10 == 3:
+                    arm()
+                producer.publish(number, routing_key="q", retry=True, retry_policy=SOON)
+                number += 1
+    assert 7 == proxy.cuts
+    assert list(range(number)) == bodies(client, "q")
+    assert number == client.status("q").ledger["published"]
+
+
+def test_celerys_retry(redis_server, redis_url, site_factory):
+    """apply_async with Celery's publish retry over connections that are cut: each task once."""
+    site = site_factory(redis_server, task_publish_retry=True, task_publish_retry_policy=SOON)
+    proxy = Proxy(redis_server)
+    site.broker = proxy.url()
+    try:
+        ids = []
+        for arm in cuts_of(proxy):
+            ids.append(site.send("record").id)
+            arm()
+            ids.append(site.send("record").id)
+        assert 7 == proxy.cuts
+        assert len(ids) == site.counts()["ready"]
+        worker = site.worker(pool="solo")
+        wait_until(lambda: len(site.journal.finished()) >= len(ids), what=worker.tail)
+        assert sorted(ids) == sorted(site.journal.finished())
+        site.settled()
+    finally:
+        site.close()
+        proxy.close()
+
+
+@pytest.mark.parametrize("kind", [Single, Routed, Delayed, Batched])
+def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
+    """The reply is lost, and Redis restarts from its file before the retry: stored once."""
+    server = redis_factory(appendonly=True)
+    with through_a_proxy(server, scheme) as (proxy, client):
+        way = kind(client.connect())
+        way.declare()
+        way.new(0)
+        way.attempt()  # the server knows the script from here on
+        way.new(1)
+        proxy.cut_replies(0)
+        restarted = []
+
+        def restart_first(*_):
+            restarted.append(True)
+            server.restart()
+
+        if kind is Batched:  # whose flush would try again by itself before the restart
+            restart_between_tries(way.channel, restart_first)
+            way.attempt()
+        else:
+            with pytest.raises(BrokerUnavailable):
+                way.attempt()
+            restart_first()
+            way.attempt()
+        assert [True] == restarted
+        client.raw = server.client()
+        assert 2 * way.copies == client.status("q").ledger["published"]
+        assert 2 * way.copies == len(set(bodies(client, "q"))) == len(bodies(client, "q"))
+
+
+def restart_between_tries(channel, restart):
+    """Have *restart* called when the batch takes another connection for its second try."""
+    spare_store = channel.session.spare_store
+
+    def restarting():
+        restart()
+        return spare_store()
+
+    channel.session.spare_store = restarting
+
+
+def test_redis_restarts_before_kombus_retry(redis_factory, scheme):
+    """The same with Kombu's own retry, which connects again: stored once."""
+    server = redis_factory(appendonly=True)
+    with through_a_proxy(server, scheme) as (proxy, client):
+        producer = client.connect().Producer()
+        producer.publish(1, routing_key="q")
+        proxy.cut_replies(0)
+        errors = []
+
+        def restart(exc, interval):
+            errors.append(exc)
+            server.restart()
+
+        policy = {**SOON, "errback": restart}
+        producer.publish(2, routing_key="q", retry=True, retry_policy=policy)
+        assert 1 == len(errors)
+        assert isinstance(errors[0], BrokerUnavailable)
+        client.raw = server.client()
+        assert [1, 2] == bodies(client, "q")
+        assert 2 == client.status("q").ledger["published"]
+
+
+def publish_surely(channel, numbers, retried):
+    """Publish each by itself until it is confirmed."""
+    for number in numbers:
+        message = channel.prepare_message(b"%d" % number, properties={})
+        while True:
+            try:
+                channel.basic_publish(message, exchange="", routing_key="q")
+            except BrokerUnavailable:
+                retried.append(number)
+                continue
+            break
+
+
+def flush_surely(channel, numbers, retried):
+    """Publish five at a time, and flush until all are confirmed."""
+    for start in range(0, len(numbers), 5):
+        batch = channel.create_publish_batch(100)
+        for number in numbers[start : start + 5]:
+            message = channel.prepare_message(b"%d" % number, properties={})
+            batch.publish(message, exchange="", routing_key="q")
+        while True:
+            try:
+                batch.flush()
+            except BatchUncertain:
+                retried.append(numbers[start])
+                continue
+            break
+
+
+@contextmanager
+def random_cuts(proxy):
+    """Cut in a thread, again and again, where the dice say."""
+    ended = threading.Event()
+    dice = random.Random(7)
+
+    def cut():
+        while not ended.wait(0.004):
+            if dice.random() < 0.5:
+                proxy.cut_requests(dice.randrange(1, 3000))
+            else:
+                proxy.cut_replies(dice.randrange(30))
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        cutter.join()
+        proxy.disarm()
+
+
+@pytest.mark.parametrize("surely", [publish_surely, flush_surely])
+def test_threads_share_a_channel_under_cuts(proxied, surely):
+    """Four threads publish over one channel while the proxy cuts at random: each message once."""
+    proxy, client = proxied
+    channel = client.connect().default_channel
+    channel.queue_declare("q")
+    failures, retried = [], []
+
+    def work(numbers):
+        try:
+            surely(channel, numbers, retried)
+        except Exception as exc:  # noqa: BLE001 - reported below
+            failures.append(exc)
+
+    threads = [
+        threading.Thread(target=work, args=(range(start, start + 60),))
+        for start in range(0, 240, 60)
+    ]
+    with random_cuts(proxy):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [] == failures
+    assert proxy.cuts > 3
+    assert list(range(240)) == bodies(client, "q")
+    assert 240 == client.status("q").ledger["published"]
+
+
+def test_what_was_received_is_a_new_message(proxied):
+    """Properties copied from a message whose own publish was retried are not its retry."""
+    proxy, client = proxied
+    connection = client.connect()
+    producer = connection.Producer()
+    producer.publish(0, routing_key="q")
+    proxy.cut_replies(0)
+    producer.publish(1, routing_key="q", retry=True, retry_policy=SOON)
+    first = get(connection, "q")
+    second = get(connection, "q")
+    for message in (first, second):
+        again = dict(message.properties)
+        again.pop("delivery_info", None)
+        proxy.cut_replies(0)
+        producer.publish(
+            message.payload + 10, routing_key="q", retry=True, retry_policy=SOON, **again
+        )
+        message.ack()
+    assert [10, 11] == sorted(payloads(Taker(client.connect(), "q").take(2)))
+    assert 4 == client.status("q").ledger["published"]

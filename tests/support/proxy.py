@@ -1,0 +1,129 @@
+"""A TCP proxy that cuts connections: after so many bytes, one way or the other.
+
+It stands between a client and a server of the test, in this process. Armed with
+`cut_requests(n)` or `cut_replies(n)` it forwards exactly n more bytes that way, over
+whatever connection they come, and then closes both ends of the connection that would
+carry the next one. Each arming cuts once; connections made after it work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.servers import RedisServer
+
+
+class Proxy:
+    """Listens on a loopback port of its own until it is closed."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._left: dict[str, int] = {}
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._closed = False
+        self.cuts = 0
+        """How often a connection was cut."""
+        self.forwarded = {"requests": 0, "replies": 0}
+        """How many bytes went through each way."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, scheme: str = "reliq") -> str:
+        """Return the URL of the server, by way of this proxy."""
+        return f"{scheme}://127.0.0.1:{self.port}/0"
+
+    def cut_requests(self, after: int) -> None:
+        """Forward *after* more bytes to the server, then cut: at the last of them, not later."""
+        with self._lock:
+            self._left = {"requests": after}
+
+    def cut_replies(self, after: int) -> None:
+        """Forward *after* more bytes to the client and cut when the server sends the next.
+
+        With 0 the server has done what it was asked, and the client learns nothing.
+        """
+        with self._lock:
+            self._left = {"replies": after}
+
+    def disarm(self) -> None:
+        """Cut nothing that is not cut yet."""
+        with self._lock:
+            self._left = {}
+
+    def cut_all(self) -> None:
+        """Cut every connection there is now."""
+        for client, server in list(self._pairs):
+            self._hang_up(client, server)
+
+    def close(self) -> None:
+        """Stop listening, and cut what is left."""
+        self._closed = True
+        # A close alone does not wake the thread that waits in accept().
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut_all()
+
+    # -- inside
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server.port))
+            except OSError:
+                client.close()
+                continue
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._pairs.add((client, server))
+            threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+
+    def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        ways = {client: ("requests", server), server: ("replies", client)}
+        try:
+            while True:
+                for end in select.select([client, server], [], [])[0]:
+                    data = end.recv(1 << 16)
+                    way, other = ways[end]
+                    passed, cut = self._allowed(way, data)
+                    other.sendall(passed)
+                    if not data or cut:
+                        return
+        except (OSError, ValueError):
+            pass  # one end is closed: so is the other, below.
+        finally:
+            self._hang_up(client, server)
+
+    def _allowed(self, way: str, data: bytes) -> tuple[bytes, bool]:
+        """Return what of *data* may pass, and whether the connection ends with it."""
+        with self._lock:
+            left = self._left.get(way)
+            # A reply is cut before its next byte, a request after its last one.
+            passing = 0 if left is None else left if way == "replies" else left - 1
+            cut = left is not None and len(data) > passing
+            if cut:
+                data = data[:left]
+                self._left = {}
+                self.cuts += 1
+            if way in self._left:
+                self._left[way] -= len(data)
+            self.forwarded[way] += len(data)
+        return data, cut
+
+    def _hang_up(self, client: socket.socket, server: socket.socket) -> None:
+        self._pairs.discard((client, server))
+        for end in (client, server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .brokers import connect
+from .carrying import carry, is_lasting
 from .deadletters import Choice, choose, limited, replay
 from .envelope import unpack
 from .errors import NotFound
 from .store import DeadLetter, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
 __all__ = ["AuditResult", "DeadLetter", "Inspector", "QueueStatus"]
@@ -170,6 +171,19 @@ class Inspector:
             self._store.purge_dead(queue, [letter.tag for letter in page])
             for page in limited(choose(self._store, queue, choice), limit)
         )
+
+    def lasting_queues(self) -> list[str]:
+        """Return the names of the queues that do not go by themselves (auto_delete, x-expires)."""
+        return [queue for queue in self.queues() if is_lasting(self._store, queue)]
+
+    def carry(self, queue: str, target: Inspector) -> Iterator[int]:
+        """Carry what waits in *queue*, and its dead letters, to the broker of *target*.
+
+        Yields how many messages went, step by step; what was not asked for stays. Each
+        is stored there once: cut off at any point, the next call goes on. Raises
+        NotFound, ConfigurationError where both are one broker, BrokerUnavailable.
+        """
+        return carry(self._store, target._store, queue)
 
     def audit(self) -> list[AuditResult]:
         """Check the ledger of every queue. Each queue is read at one instant."""

@@ -51,6 +51,9 @@ class Options:
     confirm_replicas: how many replicas ``replicated`` waits for. Defaults to 1.
     confirm_timeout: seconds that ``replicated`` and ``fsynced`` may take, after
         which the publish raises NotConfirmed. Defaults to 5.
+    probe_interval: seconds between two questions to the first broker of several, while
+        another one is used. Defaults to 5.
+    failback: whether to go back to it when it answers. Defaults to True.
     unroutable: ``drop`` (the default, logged once) or ``error``.
     native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
         a worker. Defaults to True.
@@ -79,6 +82,8 @@ class Options:
     confirm: Confirm = "accepted"
     confirm_replicas: int = 1
     confirm_timeout: float = 5.0
+    probe_interval: float = 5.0
+    failback: bool = True
     unroutable: Literal["drop", "error"] = "drop"
     native_delay: bool = True
     global_keyprefix: str = ""
@@ -194,6 +199,8 @@ RULES: dict[str, tuple[str, Check]] = {
     "confirm": _choice(*CONFIRMS),
     "confirm_replicas": _count(1),
     "confirm_timeout": _seconds(0.001),
+    "probe_interval": _seconds(0.1),
+    "failback": _typed(bool, "True or False"),
     "unroutable": _choice("drop", "error"),
     "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),

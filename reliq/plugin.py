@@ -3,7 +3,8 @@
 Kombu has no entry point for transports, but loads those for serializers when
 ``kombu.serialization`` is imported, which Celery always does. So ours is a real
 serializer, and loading it makes ``reliq://`` known. Runs in the middle of
-Kombu's own import: it must import nothing of Kombu but ``kombu.transport``.
+Kombu's own import: it must import nothing of Kombu but ``kombu.transport`` and
+``kombu.connection``, which do without serialization.
 """
 
 from __future__ import annotations

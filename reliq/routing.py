@@ -81,6 +81,11 @@ class Routes:
         """Go on over another connection to the same broker."""
         self._store = store
 
+    def move(self, store: Store) -> None:
+        """Go on at another broker: what it knows has to be asked for."""
+        self._store = store
+        self._cache.clear()
+
     # -- exchanges
 
     def declare(self, exchange: str, type_: str, declaration: dict[str, Any]) -> None:

@@ -112,16 +112,20 @@ class Session:
                 self._spare = self.open_store()
             return self._spare
 
-    def leave(self, carrier: Carrier, lost: bool = False) -> None:
+    def leave(self, carrier: Carrier, lost: bool = False, elsewhere: bool = False) -> None:
         """Note that a transport is closed; the last one ends the session if nothing is owed.
 
         After a *lost* connection the consumer stays itself for a while: it is
-        expected back.
+        expected back. Where it may come back *elsewhere*, at another broker, a thread
+        keeps what is held and owed here until this one answers.
         """
         with _registry.lock:
             self._carriers.discard(carrier)
             if lost:
                 self._expected_until = monotonic() + self.options.visibility_timeout
+            alone = not self._carriers
+        if elsewhere and alone and not self.idle:
+            self.keeper.start()
         self.maybe_end()
 
     @property

@@ -131,10 +131,11 @@ lease_lost = NamedSignal(
 
 broker_switched = NamedSignal(
     "broker_switched",
-    """This process went from one broker of its list to another. Not sent yet: declared
-    for the fail-back that is to come.
+    """A connection went from one broker of its list to another.
 
-    By: the thread that connects. The sender is the new broker.
+    Sent for the first connection of a process that does so, when it is connected there.
+
+    By: the process and thread that connects. The sender is the new broker.
 
     old, new: str, the names of the brokers. reason: str, why, in words.
     """,

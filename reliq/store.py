@@ -242,11 +242,19 @@ class DeadLetter:
 
 
 class Move(NamedTuple):
-    """A dead letter on its way to another queue, which knows it by its number."""
+    """A message on its way to another queue or broker, which knows it by its number."""
 
     tag: str
     number: int
     envelope: bytes
+    delay_ms: int = 0
+    """Until it is due."""
+    ttl_ms: int = -1
+    """Until it expires; -1: never."""
+    failed: int = -1
+    """Failed deliveries; -1 when it was never delivered before."""
+    letter: DeadLetter | None = None
+    """What is known of its death, where it is a dead letter and stays one."""
 
 
 class Liveness(NamedTuple):
@@ -343,6 +351,9 @@ class Store(Protocol):
     @property
     def waiting(self) -> bool:
         """Whether something posted has no answer yet."""
+
+    def probe(self) -> None:
+        """Raise ReliqError unless the broker answers and accepts a write now."""
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id)."""
@@ -538,6 +549,22 @@ class Store(Protocol):
         *target* names the destination; a letter that is on its way to another one is left
         out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
         """
+
+    def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
+        """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
+
+        They are unacked, held by the move, until :meth:`end_move`. Returns (low, moves) as
+        :meth:`begin_move`; no moves when nothing waits any more.
+        """
+
+    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+        """Store messages that come from *source*, each once; return what became of each.
+
+        STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
+        """
+
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one; it is given at the first call."""
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now, counted as moved; return how many."""

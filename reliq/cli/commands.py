@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import click
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from reliq._version import __version__
@@ -101,6 +102,53 @@ def _print_audit(results: list[AuditResult]) -> None:
         console.print(f"NOT balanced: {', '.join(wrong)}", markup=False)
     else:
         console.print(f"{len(results)} queue(s), all balanced", markup=False)
+
+
+@main.command()
+@click.argument("queue", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every queue that is to last.")
+@click.option("--from", "source", required=True, metavar="URL", help="The broker to empty.")
+@click.option("--to", "target", required=True, metavar="URL", help="The broker to fill.")
+@prefix_option
+@json_option
+def move(
+    queue: str | None, everything: bool, source: str, target: str, prefix: str, as_json: bool
+) -> None:
+    r"""Carry ready, delayed and dead messages of QUEUE, or of all, to another broker.
+
+    Each message is stored there once, however often the command is cut off: run it
+    again to go on. What consumers hold stays with them; run it again when it is back.
+
+    \b
+    Examples:
+      reliq move orders --from reliq://b:6379/0 --to reliq://a:6379/0
+      reliq move --all --from reliq://b:6379/0 --to reliq://a:6379/0
+    """
+    if (queue is None) != everything:
+        raise click.UsageError("give a QUEUE, or --all")
+    moved: dict[str, int] = {}
+    try:
+        with _inspector(source, prefix) as from_, _inspector(target, prefix) as to:
+            for name in [queue] if queue is not None else from_.lasting_queues():
+                moved[name] = _move_one(from_, to, name)
+    except ReliqError as error:
+        raise Refused(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(moved, indent=2))
+        return
+    for name, count in moved.items():
+        click.echo(f"{name}: {count} moved")
+
+
+def _move_one(source: Inspector, target: Inspector, queue: str) -> int:
+    status = source.status(queue)
+    count = 0
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(queue, total=status.ready + status.delayed + status.dead)
+        for step in source.carry(queue, target):
+            count += step
+            progress.advance(task, step)
+    return count
 
 
 @main.command()

@@ -1,6 +1,8 @@
-"""The schemes, and how Kombu gets to know them."""
+"""The schemes and failover strategies, and how Kombu gets to know them."""
 
 from __future__ import annotations
+
+from ..failover import STRATEGIES
 
 SCHEMES = {
     "reliq": "reliq.transports.redis:Transport",
@@ -10,7 +12,9 @@ SCHEMES = {
 
 
 def register() -> None:
-    """Enter the schemes into Kombu's table; doing it twice is harmless."""
-    from kombu.transport import TRANSPORT_ALIASES  # noqa: PLC0415 - see plugin.py
+    """Enter schemes and failover strategies into Kombu's tables; twice is harmless."""
+    from kombu.connection import failover_strategies  # noqa: PLC0415 - see plugin.py
+    from kombu.transport import TRANSPORT_ALIASES  # noqa: PLC0415
 
     TRANSPORT_ALIASES.update(SCHEMES)
+    failover_strategies.update(STRATEGIES)

@@ -19,6 +19,7 @@ from ..routing import Routes
 from ..session import StoreFactory, session_for
 from .channel import Channel
 from .eventloop import EventLoop
+from .homing import Homing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-class Transport(EventLoop, virtual.Transport):
+class Transport(Homing, EventLoop, virtual.Transport):
     """What every scheme of reliq has in common."""
 
     driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
@@ -65,6 +66,7 @@ class Transport(EventLoop, virtual.Transport):
         self._epoch = 0
         self._closing = threading.Lock()
         EventLoop.__init__(self)
+        Homing.__init__(self)
 
     # -- what a scheme says
 
@@ -92,7 +94,7 @@ class Transport(EventLoop, virtual.Transport):
 
     def establish_connection(self) -> Transport:
         """Connect, and bring the session up to date; raises BrokerUnavailable."""
-        self.store.connect()
+        self.connect_in_turn()
         self._catch_up()
         return self
 
@@ -159,7 +161,8 @@ class Transport(EventLoop, virtual.Transport):
         self._reset_order()
         self.leave_loop()
         self.store.close()  # a reserve under way is noted as lost by its callback
-        self.session.leave(self, lost=lost)
+        self.leave_home()
+        self.session.leave(self, lost=lost, elsewhere=bool(self.urls))
 
     def forget_parent(self) -> None:
         """Drop, in a forked child, what the parent consumes and holds."""
@@ -205,6 +208,7 @@ class Transport(EventLoop, virtual.Transport):
         self._reset_order()
         self.store.end_wait()
         self.keep_leases()
+        self.watch_home()
 
     def remove_subscription(self, subscription: Subscription) -> None:
         """Stop consuming; what was reserved and not delivered goes back at once."""

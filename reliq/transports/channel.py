@@ -13,11 +13,11 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 
 from .. import reports
+from ..arguments import queue_arguments
 from ..envelope import EnvelopeError
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store import Delivery, How, Lease, Store
-from .arguments import queue_arguments
 from .confirming import by_default
 from .message import Message, raw_message
 from .publishing import Publishing
@@ -196,6 +196,19 @@ class Channel(Publishing, virtual.Channel):
     def _size(self, queue: str) -> int:
         status = self.store.status(queue)
         return 0 if status is None else status.ready + status.delayed
+
+    # -- publishing
+
+    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Make Kombu's raw message; before that, go home where that is due (see homing.py).
+
+        It is the first thing that Kombu does to publish: what is declared next is
+        declared where the message goes.
+        """
+        if self.transport.urls:
+            self.transport.move_home()
+        prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
+        return prepared
 
     # -- consuming
 

@@ -18,7 +18,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..store import Delivery, Lease, Reservation, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..options import Options
     from ..session import Session
@@ -37,6 +37,7 @@ class Consuming:
     store: Store
     session: Session
     options: Options
+    leave_when_dry: Callable[[], None]
 
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
@@ -204,6 +205,7 @@ class Consuming:
             self.request()
             if self.deliver_one():
                 return
+            self.leave_when_dry()
             left = self.options.poll_interval
             if deadline is not None:
                 left = min(left, deadline - monotonic())

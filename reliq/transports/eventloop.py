@@ -23,6 +23,7 @@ class EventLoop(Consuming):
     """One registration per transport: two readers, one tick callback, one timer."""
 
     do_deferred: Callable[[], None]
+    leave_when_dry: Callable[[], None]
 
     def __init__(self) -> None:
         Consuming.__init__(self)
@@ -97,6 +98,7 @@ class EventLoop(Consuming):
             self.post_requests()
             self.wait_for_bell()
             self._set_alarm()
+            self.leave_when_dry()
 
     def _set_alarm(self) -> None:
         """Turn the loop when the next delayed message is due.

@@ -60,6 +60,8 @@ WRONG = {
     "confirm": ["yes", True, None],
     "confirm_replicas": [0, "1", 1.5, None],
     "confirm_timeout": [0, "5", None, True],
+    "probe_interval": [0, "5", None],
+    "failback": ["yes", 1, None],
     "unroutable": ["raise", None],
     "native_delay": ["yes", 1, None],
     "global_keyprefix": [None, 1, b"bytes"],

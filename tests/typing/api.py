@@ -88,6 +88,10 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
             removed: int = inspector.purge_dead_letters(queue, reason="expired", limit=5)
             one: DeadLetter = inspector.dead_letter(queue, "tag")
             del paused, counts, published, arguments, reasons, known, replayed, removed, one
+            steps: list[int] = list(inspector.carry(queue, inspector))
+            del steps
+        lasting: list[str] = inspector.lasting_queues()
+        del lasting
         results: list[AuditResult] = inspector.audit()
         unbalanced: list[tuple[str, int]] = [
             (result.queue, result.difference) for result in results if not result.balanced

@@ -17,9 +17,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
     {"reliq._version", "reliq.errors"},
-    {"reliq.options", "reliq.tags", "reliq.envelope"},
+    {"reliq.options", "reliq.tags", "reliq.envelope", "reliq.arguments"},
     {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
-    {"reliq.routing", "reliq.moving", "reliq.engines"},
+    {"reliq.routing", "reliq.moving", "reliq.carrying", "reliq.failback", "reliq.engines"},
     {
         "reliq.reports",
         "reliq.rerouting",
@@ -62,6 +62,10 @@ LATE_IMPORTS = {
     (
         "reliq.transports",
         "kombu.transport.TRANSPORT_ALIASES",
+    ): "the entry point runs in the middle of Kombu's own import",
+    (
+        "reliq.transports",
+        "kombu.connection.failover_strategies",
     ): "the entry point runs in the middle of Kombu's own import",
     (
         "reliq",

@@ -18,7 +18,7 @@ from reliq.engines.redis.connect import Address
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
-from reliq.store import Lease, Publication
+from reliq.store import Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
@@ -215,6 +215,8 @@ CALLS = {
     "replay": lambda store: store.replay("q", ["a"]),
     "purge_dead": lambda store: store.purge_dead("q", ["a"]),
     "move": lambda store: store.begin_move("q", "queue:other", ["a"]),
+    "move_out": lambda store: store.move_out("q", "broker:b"),
+    "accept": lambda store: store.accept("q", "b", 1, [Move("05tag", 1, b"")]),
     "moved": lambda store: store.end_move("q", ["a"]),
     "purge": lambda store: store.purge("q"),
     "list_queue": lambda store: store.list_queue("q"),

@@ -16,7 +16,7 @@ stats           the ledger's counters, and the sequence of lease tokens
 meta            the queue's arguments (msgpack) and what scripts need of them
 consumers       consumer id -> how many subscriptions it has on the queue
 unacked_mutex   holder of the current restore_visible pass; lapses by itself
-moves           tag -> "number|target": dead letters on their way to another queue
+moves           tag -> "number|target": messages on their way to another queue or broker
 publisher:<id>  numbers of publishes that this publisher may still retry; expires
 """
 
@@ -71,6 +71,16 @@ def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
 def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expires; 0: never
     """Return the key of the set of all queues."""
     return f"{prefix}reliq:queues"
+
+
+def probe(prefix: str) -> str:  # STRING that expires
+    """Return the key that is written to see whether a server accepts writes."""
+    return f"{prefix}reliq:probe"
+
+
+def broker_id(prefix: str) -> str:  # STRING
+    """Return the key of the name by which other brokers know this one."""
+    return f"{prefix}reliq:broker_id"
 
 
 def rerouted(prefix: str) -> str:  # ZSET queue name -> 0

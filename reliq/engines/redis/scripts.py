@@ -22,6 +22,7 @@ def load(name: str) -> Script:
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+ACCEPT = load("accept")
 ACK = load("ack")
 ATTACH = load("attach")
 BIND = load("bind")
@@ -33,6 +34,7 @@ LEASES_OF = load("leases_of")
 LIST_QUEUE = load("list_queue")
 MOVE = load("move")
 MOVED = load("moved")
+MOVE_OUT = load("move_out")
 ONCE = load("once")
 PAUSE = load("pause")
 PUBLISH = load("publish")

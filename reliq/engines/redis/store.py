@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,7 @@ from ...store import (
     Restored,
     Returned,
 )
+from ...tags import new_tag, rank_of
 from . import keys, scripts
 from .confirm import Confirmer
 from .doorbell import RedisDoorbell
@@ -193,6 +195,10 @@ class RedisStore:
     def waiting(self) -> bool:
         """Whether something posted has no answer yet."""
         return self._wire.waiting
+
+    def probe(self) -> None:
+        """Raise ReliqError unless the server answers and accepts a write now."""
+        self._wire.call(("SET", keys.probe(self._prefix), "1", "PX", 1000))
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id or "")."""
@@ -789,8 +795,76 @@ class RedisStore:
         ]
         return int(low), moves
 
+    def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
+        """Take waiting messages out of *queue*, or go on with those taken out before."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.expiry,
+            k.dead,
+            k.stats,
+            k.moves,
+        )
+        low, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, _MOST_MOVED))
+        moves = []
+        for i in range(0, len(flat), 6):
+            tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
+            moves.append(Move(tag.decode(), int(number), envelope, delay_ms, ttl_ms, failed))
+        return int(low), moves
+
+    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+        """Store messages that come from *source*, each once; return what became of each."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.expiry,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.bell,
+            k.stats,
+            k.meta,
+            keys.publisher(self._prefix, queue, f"move:{source}"),
+        )
+        args: list[Any] = [_MOVES_KEPT_MS, low]
+        for move in moves:
+            rank, letter = rank_of(move.tag), move.letter
+            args += new_tag(rank), move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
+            args.append(move.failed)
+            if letter is None:
+                args += 0, ""
+            else:
+                info = (letter.reason, str(letter.count), letter.consumer, letter.error)
+                args += letter.died_ms, "|".join(info)
+        outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
+        return outcomes
+
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one."""
+        key = keys.broker_id(self._prefix)
+        _, name = self._wire.exchange(
+            [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
+        )
+        return str(name.decode())
+
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now; return how many."""
         k = self._keys(queue)
-        names = (k.messages, k.deliveries, k.dead, k.dead_info, k.stats, k.moves)
+        names = (
+            k.messages,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.unacked_index,
+            k.unacked,
+            k.stats,
+            k.moves,
+        )
         return sum(self._wire.execute(scripts.MOVED, names, batch) for batch in _batches(tags))

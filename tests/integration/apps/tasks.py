@@ -104,6 +104,13 @@ def poison(self):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(bind=True, name="poison_group", acks_late=True)
+def poison_group(self):
+    """Kill the worker that runs it, whatever its pool: its whole process group."""
+    journal.write(STARTED, self.request.id)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
 @app.task(bind=True, name="reject_first", acks_late=True)
 def reject_first(self):
     """Be rejected the first time; be done when run again."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..envelope import pack
-from ..errors import ConfigurationError
+from .envelope import pack
+from .errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,76 @@
+-- accept: stores messages that are moved here from another queue, each once.
+--
+-- Limits of the queue do not apply: they were accepted once, and lose nothing now.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] expiry (ZSET)
+-- KEYS[5] deliveries (HASH)
+-- KEYS[6] dead (ZSET)
+-- KEYS[7] dead_info (HASH)
+-- KEYS[8] bell (LIST)
+-- KEYS[9] stats (HASH)
+-- KEYS[10] meta (HASH)
+-- KEYS[11] publisher (ZSET)
+--
+-- ARGV[1] keep (ms that the numbers of the move are kept from now)
+-- ARGV[2] low (every number below it is settled; one that comes late all the same is old)
+-- ARGV[3..] tag, envelope, rank, number, delay, ttl, failed, died, info (nine for each
+--   message: delivery tag; bytes; 0-255; number of the move; ms; ms or -1: none; failed
+--   deliveries or -1: never delivered; ms since the epoch when it died or 0: it lives;
+--   "reason|count|consumer|error" of a dead letter)
+--
+-- Returns for each 1 stored, 0 was stored before, -1 no such queue.
+-- Redis 6.2 or newer.
+local messages, ready, delayed, expiry, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local dead, dead_info, bell = KEYS[6], KEYS[7], KEYS[8]
+local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
+local keep, low = tonumber(ARGV[1]), ARGV[2]
+
+local outcomes = {}
+local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
+local settled = tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for i = 3, #ARGV, 9 do
+  local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  local delay, ttl, failed = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
+  local died, info = tonumber(ARGV[i + 7]), ARGV[i + 8]
+  local outcome = 0
+  if not queue[1] then
+    outcome = -1
+  elseif tonumber(number) >= settled and redis.call('ZADD', publisher, 'NX', number, number) == 1 then
+    outcome = 1
+    local sequence = redis.call('HINCRBY', stats, 'published', 1) + (queue[2] or 0)
+    redis.call('HSET', messages, tag, envelope)
+    if failed >= 0 then
+      redis.call('HSET', deliveries, tag, failed)
+    end
+    if died > 0 then
+      redis.call('ZADD', dead, died, tag)
+      redis.call('HSET', dead_info, tag, info)
+      redis.call('HINCRBY', stats, 'dead_lettered', 1)
+    else
+      if ttl >= 0 then
+        redis.call('ZADD', expiry, now + ttl, tag)
+      end
+      if delay > 0 then
+        redis.call('ZADD', delayed, now + delay, tag)
+      else
+        redis.call('ZADD', ready, rank * 35184372088832 + sequence, tag)
+      end
+      if queue[3] then
+        redis.call('HINCRBY', stats, 'waiting_bytes', #envelope)
+      end
+    end
+  end
+  outcomes[#outcomes + 1] = outcome
+end
+redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
+redis.call('ZADD', publisher, 'GT', low, 'low')
+redis.call('PEXPIRE', publisher, keep)
+if redis.call('EXISTS', ready, delayed) > 0 and redis.call('LLEN', bell) == 0 then
+  redis.call('RPUSH', bell, '1')
+end
+return outcomes

@@ -1,0 +1,89 @@
+-- move_out: takes waiting messages out of the queue's order, to be stored elsewhere.
+--
+-- Each gets a number, once and for all, by which the other place knows it. Until it is
+-- stored there (moved.lua) it is unacked here, held by the move and by no consumer,
+-- without an end: only a move to the same target goes on with it.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] unacked (HASH)
+-- KEYS[6] deliveries (HASH)
+-- KEYS[7] expiry (ZSET)
+-- KEYS[8] dead (ZSET)
+-- KEYS[9] stats (HASH)
+-- KEYS[10] moves (HASH)
+--
+-- ARGV[1] target (of the move)
+-- ARGV[2] batch (messages at most)
+--
+-- Returns {low, tag, number, envelope, delay in ms or 0, ttl in ms or -1,
+--   failed deliveries or -1, ...}: below low every number is settled.
+-- Redis 6.2 or newer.
+local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local deliveries, expiry, dead, stats, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local target, batch = ARGV[1], tonumber(ARGV[2])
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('ZREM', unacked_index, '')
+redis.call('HSETNX', stats, 'move', string.format('%d', clock[1] * 1000000 + clock[2]))
+local low = redis.call('HGET', stats, 'move') + 1
+local begun = redis.call('HGETALL', moves)
+local going = {}
+for i = 1, #begun, 2 do
+  local tag = begun[i]
+  local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
+  if redis.call('ZSCORE', unacked_index, tag) == 'inf' then
+    low = math.min(low, tonumber(number))
+    if to == target and #going < batch then
+      going[#going + 1] = tag
+    end
+  elseif redis.call('ZSCORE', dead, tag) then
+    low = math.min(low, tonumber(number))
+  else
+    redis.call('HDEL', moves, tag)
+  end
+end
+
+if #going < batch then
+  local waiting = redis.call('ZRANGE', ready, 0, batch - #going - 1, 'WITHSCORES')
+  local place = ready
+  if #waiting == 0 then
+    waiting = redis.call('ZRANGE', delayed, 0, batch - #going - 1, 'WITHSCORES')
+    place = delayed
+  end
+  local bytes = 0
+  for i = 1, #waiting, 2 do
+    local tag = waiting[i]
+    local due = place == delayed and waiting[i + 1] or ''
+    local expires = redis.call('ZSCORE', expiry, tag) or ''
+    redis.call('ZREM', place, tag)
+    redis.call('ZREM', expiry, tag)
+    local number = string.format('%d', redis.call('HINCRBY', stats, 'move', 1))
+    redis.call('HSET', moves, tag, number .. '|' .. target)
+    redis.call('ZADD', unacked_index, 'inf', tag)
+    redis.call('HSET', unacked, tag, '0|' .. due .. '|' .. expires .. '|move/' .. target)
+    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+    going[#going + 1] = tag
+  end
+  if bytes > 0 and redis.call('HEXISTS', stats, 'waiting_bytes') == 1 then
+    redis.call('HINCRBY', stats, 'waiting_bytes', -bytes)
+  end
+end
+
+local result = {string.format('%d', low)}
+for _, tag in ipairs(going) do
+  local number = string.match(redis.call('HGET', moves, tag), '^%d+')
+  local record = redis.call('HGET', unacked, tag)
+  local due, expires = string.match(record, '^%d+|([^|]*)|([^|]*)|')
+  result[#result + 1] = tag
+  result[#result + 1] = number
+  result[#result + 1] = redis.call('HGET', messages, tag)
+  result[#result + 1] = due ~= '' and math.max(due - now, 0) or 0
+  result[#result + 1] = expires ~= '' and math.max(expires - now, 0) or -1
+  result[#result + 1] = tonumber(redis.call('HGET', deliveries, tag) or -1)
+end
+return result

@@ -1,0 +1,214 @@
+"""Fail-back: the way home to the first broker, and what was left on the others.
+
+One thread per process, only while it is needed: it asks the first broker while a
+transport is on another one, and carries over what waits on the others while consumers
+are at home. It is stopped while the process forks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import weakref
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from .carrying import carry, is_lasting
+from .errors import ReliqError
+from .failover import BROKERS, without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from .store import Store
+
+logger = logging.getLogger("reliq")
+
+_SWEPT_EVERY_S = 30.0
+
+
+class Traveller(Protocol):
+    """What is to go home: a transport."""
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """All brokers, home first."""
+
+    @property
+    def url(self) -> str:
+        """The broker it is connected to."""
+
+    @property
+    def probe_interval(self) -> float:
+        """Seconds between two questions to the first broker."""
+
+    @property
+    def consumed(self) -> Sequence[str]:
+        """The queues it consumes from, with acks."""
+
+    def home_answers(self) -> None:
+        """Learn that the first broker answers; called by the fail-back's thread."""
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the leases are that it takes."""
+
+    def visit(self, url: str) -> AbstractContextManager[Store]:
+        """Open a store at *url* for a while; what this process owed there is sent."""
+
+
+class Failback:
+    """The thread, and who waits for what."""
+
+    def __init__(self) -> None:
+        self._travellers: weakref.WeakSet[Traveller] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._swept: dict[str, float] = {}
+        self._next: dict[str, float] = {}
+        self._paused = False
+        os.register_at_fork(
+            before=self._pause, after_in_parent=self._resume, after_in_child=self._forget
+        )
+
+    def watch(self, traveller: Traveller) -> None:
+        """Look after *traveller* until :meth:`leave`, or until it is collected."""
+        with self._lock:
+            self._travellers.add(traveller)
+            self._start()
+
+    def leave(self, traveller: Traveller) -> None:
+        """Look after *traveller* no longer."""
+        with self._lock:
+            self._travellers.discard(traveller)
+
+    # -- the thread
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._stop = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stop,), name="reliq-failback", daemon=True
+            )
+            self._thread.start()
+
+    def _pause(self) -> None:
+        self._lock.acquire()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._paused = True
+            self._stop.set()
+            thread.join()
+
+    def _resume(self) -> None:
+        # Not the thread: Python warns of a fork when there is one as soon as it is done.
+        self._lock.release()
+
+    def go_on(self) -> None:
+        """Start the thread again after a fork; transports call it now and then."""
+        if self._paused:
+            with self._lock:
+                self._paused = False
+                if self._travellers:
+                    self._start()
+
+    def _forget(self) -> None:
+        BROKERS.renew_lock()
+        self._thread, self._paused = None, False
+        self._lock = threading.Lock()
+        self._travellers = weakref.WeakSet()
+        self._swept, self._next = {}, {}
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._pause_s()):
+            for traveller in list(self._travellers):
+                if stop.is_set():
+                    return
+                try:
+                    self._look_after(traveller)
+                except ReliqError as exc:
+                    logger.info("fail-back: %s", exc)
+                except Exception:
+                    # Whatever it was: without this thread nobody would ever go home.
+                    logger.exception("fail-back: a duty failed; it goes on")
+
+    def _pause_s(self) -> float:
+        intervals = [traveller.probe_interval for traveller in list(self._travellers)]
+        return min(intervals, default=1.0) * random.uniform(0.4, 0.5)  # noqa: S311 - no secret
+
+    def _look_after(self, traveller: Traveller) -> None:
+        home = traveller.urls[0]
+        if traveller.url != home:
+            if self._is_due(self._next, home, traveller.probe_interval * 0.9):
+                try:
+                    BROKERS.ask(home)
+                except ReliqError as exc:
+                    logger.debug("fail-back: %s", exc)
+            if BROKERS.answered_within(home, traveller.probe_interval * 2):
+                traveller.home_answers()
+        elif traveller.consumed:
+            for url in traveller.urls[1:]:
+                if self._is_due(self._swept, url, _SWEPT_EVERY_S):
+                    self._sweep(traveller, url)
+
+    @staticmethod
+    def _is_due(last: dict[str, float], url: str, interval_s: float) -> bool:
+        now = monotonic()
+        if now - last.get(url, float("-inf")) < interval_s:
+            return False
+        last[url] = now
+        return True
+
+    def came_home(self, url: str) -> None:
+        """Sweep what is left at *url* soon: a consumer has just left it."""
+        self._swept.pop(url, None)
+
+    # -- what was left elsewhere
+
+    def _sweep(self, traveller: Traveller, url: str) -> None:
+        """Carry home what waits at *url* in the queues that *traveller* consumes from."""
+        if BROKERS.rests(url):
+            return
+        try:
+            BROKERS.ask(url)
+        except ReliqError:
+            return
+        with traveller.visit(url) as there:
+            for queue in traveller.consumed:
+                status = there.status(queue)
+                if status is None or not is_lasting(there, queue):
+                    continue
+                left = status.ready + status.delayed + status.unacked + status.dead
+                if left:
+                    # Somebody must return what dead consumers of that broker held.
+                    there.post_restore(queue, traveller.lease_ms, _nothing)
+                    there.settle()
+                    with traveller.visit(traveller.urls[0]) as home:
+                        self._carry(there, home, queue, url)
+
+    def _carry(self, there: Store, home: Store, queue: str, url: str) -> None:
+        count = 0
+        for step in carry(there, home, queue):
+            count += step
+            if self._stop.is_set():  # the process forks; the next sweep goes on
+                self.came_home(url)
+                break
+        if not count:
+            return
+        logger.warning(
+            "carried %d messages of %r home from %s, where they were left",
+            count,
+            queue,
+            without_password(url),
+        )
+
+
+def _nothing(_result: object) -> None:
+    """Take the answer to a pass that is made for others."""
+
+
+FAILBACK = Failback()

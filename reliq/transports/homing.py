@@ -1,0 +1,253 @@
+"""Homing: the half of a transport that knows of other brokers, and goes home.
+
+The first URL of a connection's list is home. A transport on another one learns from
+the fail-back's thread when home answers again: without consumers it moves there in
+place, before the next message is published; with consumers it goes on until nothing
+is left where it is, and then ends the connection, so that the application connects
+anew and finds home.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from kombu import Connection
+from kombu.utils.url import parse_url
+
+from ..errors import BrokerUnavailable, ReliqError
+from ..failback import FAILBACK
+from ..failover import BROKERS, admit, without_password
+from ..signals import broker_switched, emit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..options import Options
+    from ..routing import Routes
+    from ..session import Session
+    from ..store import Store
+    from .channel import Channel
+    from .subscription import Subscription
+
+logger = logging.getLogger("reliq")
+
+_PROBE_S = 1.0
+_PARTS = {
+    "transport_cls": "transport",
+    "hostname": "hostname",
+    "port": "port",
+    "userid": "userid",
+    "password": "password",
+    "virtual_host": "virtual_host",
+}
+
+
+def probe(url: str, arguments: Mapping[str, Any]) -> float:
+    """Return the seconds that the broker at *url* takes to answer and to accept a write.
+
+    Waits a second at most for a connection, and for an answer; raises ReliqError.
+    """
+    options = dict(arguments.get("transport_options") or {})
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        options[name] = min(float(options.get(name) or _PROBE_S), _PROBE_S)
+    with Connection(url, **{**arguments, "transport_options": options}) as connection:
+        store = connection.transport.store
+        try:
+            store.connect()
+            began = perf_counter()
+            store.probe()
+            return perf_counter() - began
+        finally:
+            connection.transport.close_connection(None)
+
+
+BROKERS.ask_with(probe)
+
+
+def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
+    """Return (all brokers of a Kombu connection, the one it is set to now); () for one."""
+    urls = tuple(url for url in client.alt or () if "://" in url)
+    if len(set(urls)) < 2:  # noqa: PLR2004 - one broker is no choice
+        return (), ""
+    for url in urls:
+        parts = parse_url(url)
+        if all(
+            _plain(getattr(client, name)) == _plain(parts.get(part))
+            for name, part in _PARTS.items()
+        ):
+            return urls, url
+    return urls, urls[0]
+
+
+def _plain(value: Any) -> Any:
+    return None if value in {"", "/"} else value
+
+
+class Homing:
+    """See the module's description. A mixin of Transport."""
+
+    client: Any
+    session: Session
+    store: Store
+    options: Options
+    routes: Routes
+    channels: list[Channel]
+    subscriptions: list[Subscription]
+
+    def __init__(self) -> None:
+        self.urls, self.url = urls_of(self.client)
+        self.homeward = False
+        if self.urls:
+            arguments = {"transport_options": self.client.transport_options}
+            if self.client.ssl:
+                arguments["ssl"] = self.client.ssl
+            BROKERS.learn(self.urls, arguments)
+
+    @property
+    def probe_interval(self) -> float:
+        """Seconds between two questions to the first broker."""
+        return self.options.probe_interval
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the leases are that it takes."""
+        return self.session.lease_ms
+
+    @property
+    def consumed(self) -> Sequence[str]:
+        """The queues it consumes from, with acks."""
+        return sorted({item.queue for item in list(self.subscriptions) if not item.no_ack})
+
+    @property
+    def _fresh_s(self) -> float:
+        return self.options.probe_interval * 2 if self.options.failback else 0.0
+
+    # -- connecting
+
+    def connect_in_turn(self) -> None:
+        """Open the connection, unless another broker is to be tried before this one.
+
+        Raises BrokerUnavailable, and lets the broker rest that could not be reached.
+        """
+        if not self.urls:
+            self.store.connect()
+            return
+        admit(self.url, self.urls, self._fresh_s)
+        try:
+            self.store.connect()
+        except BrokerUnavailable:
+            BROKERS.failed(self.url)
+            raise
+        BROKERS.answered(self.url)
+        self._say_where("it was the first to answer")
+        self.watch_home()
+
+    def watch_home(self) -> None:
+        """Have the fail-back look after this transport, if it is away or consumes."""
+        if self.urls and self.options.failback and (self.url != self.urls[0] or self.consumed):
+            FAILBACK.watch(self)
+
+    def leave_home(self) -> None:
+        """Be looked after no longer."""
+        FAILBACK.leave(self)
+
+    # -- going home
+
+    def home_answers(self) -> None:
+        """Learn that home answers again; called by the fail-back's thread."""
+        self.homeward = True
+        self.store.doorbell.wake()
+
+    def move_home(self) -> None:
+        """Go on at home, in place, where nothing ties this transport to where it is."""
+        FAILBACK.go_on()
+        if not self.homeward or self.subscriptions:
+            return
+        if any(channel.qos_.delivered for channel in self.channels):
+            return
+        self.homeward = False
+        home = Connection(
+            self.urls[0],
+            transport_options=self.client.transport_options,
+            **({"ssl": self.client.ssl} if self.client.ssl else {}),
+        )
+        other = home.transport
+        try:
+            other.store.connect()
+        except ReliqError as exc:
+            BROKERS.failed(self.urls[0])
+            logger.info("%s: staying where we are", exc)
+            return
+        self._adopt(home, other)
+
+    def _adopt(self, home: Connection, other: Any) -> None:
+        left, store = self.session, self.store
+        try:
+            store.settle()
+        except ReliqError as exc:
+            logger.info("%s; what is owed goes out over the next connection", exc)
+        other.session.add(self)
+        self.session, self.store = other.session, other.store
+        other.session.leave(other)
+        left.leave(self)  # type: ignore[arg-type]
+        store.close()
+        self.routes.move(self.store)
+        for channel in self.channels:
+            channel.session, channel.store = self.session, self.store
+        # Kombu declares again what it is about to publish to, and says where it is.
+        self.client.declared_entities.clear()
+        for name in _PARTS:
+            if name != "transport_cls":
+                setattr(self.client, name, getattr(home, name))
+        self.url = self.urls[0]
+        self.leave_home()
+        BROKERS.answered(self.url)
+        self._say_where("the first broker answers again")
+
+    def leave_when_dry(self) -> None:
+        """End the connection where home answers and nothing is left to consume here.
+
+        Raises BrokerUnavailable: the application connects anew, to the first broker.
+        """
+        FAILBACK.go_on()
+        if not self.homeward or not self.consumed or self.session.held:
+            return
+        if any(
+            item.buffer or item.in_flight or item.wanted
+            for item in self.subscriptions
+            if not item.no_ack
+        ):
+            return
+        self.homeward = False
+        if not BROKERS.answered_within(self.urls[0], self._fresh_s):
+            return
+        FAILBACK.came_home(self.url)
+        raise BrokerUnavailable(
+            f"{without_password(self.urls[0])} answers again: leaving "
+            f"{without_password(self.url)}, where nothing is left to do"
+        )
+
+    def _say_where(self, reason: str) -> None:
+        before = BROKERS.used(self.urls, self.url)
+        if before is None:
+            return
+        old, new = without_password(before), without_password(self.url)
+        logger.warning("switched from %s to %s: %s", old, new, reason)
+        emit(broker_switched, new, old=old, new=new, reason=reason)
+
+    @contextmanager
+    def visit(self, url: str) -> Iterator[Store]:
+        """Open a store at *url* for a while; what this process owed there is sent."""
+        arguments = {"transport_options": self.client.transport_options}
+        if self.client.ssl:
+            arguments["ssl"] = self.client.ssl
+        with Connection(url, **arguments) as connection:
+            transport = connection.transport
+            transport.establish_connection()
+            try:
+                yield transport.store
+            finally:
+                transport.close_connection(None)

@@ -1,0 +1,181 @@
+"""A task that kills its whole worker each time it runs, among many that do no harm."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from reliq.admin import Inspector
+from reliq.store import Lease
+from tests.support.audits import assert_balanced
+from tests.support.waiting import wait_until
+
+INNOCENTS = 200
+HELD = 1000
+FAST = {
+    "visibility_timeout": 3.0,
+    "restore_interval": 0.3,
+    "orphan_grace": 0.3,
+    "poll_interval": 0.5,
+}
+LATE = {"task_acks_late": True, "task_ignore_result": True}
+
+
+class Supervisor:
+    """Keeps so many workers running: one that was killed is replaced, under another name."""
+
+    def __init__(self, site, number, **options):
+        self._site = site
+        self._options = options
+        self._number = number
+        self.deaths = 0
+        self._workers = [self._start() for _ in range(number)]
+
+    def _start(self):
+        return self._site.worker(ready=False, **self._options)
+
+    def look(self):
+        """Replace who has ended."""
+        for i, worker in enumerate(self._workers):
+            if not worker.running:
+                assert worker.returncode == -9, worker.tail()
+                self.deaths += 1
+                self._workers[i] = self._start()
+
+    def tails(self):
+        """Return the end of every log, for a failure's message."""
+        return "\n".join(worker.tail(15) for worker in self._workers)
+
+
+def dead_letters(site):
+    """Return the dead letters of the queue."""
+    with Inspector(site.broker, transport_options=site.transport_options) as inspector:
+        return inspector.dead_letters("celery")
+
+
+def poison_among_innocents(site, *, limit, workers):
+    """Let the poison task meet its limit; check that it alone did."""
+    with site.app.producer_or_acquire() as producer:
+
+        def send(task, number):
+            return [site.send(task, producer=producer).id for _ in range(number)]
+
+        innocents = send("record_late", INNOCENTS // 10)
+        (poison,) = send("poison_group", 1)
+        innocents += send("record_late", INNOCENTS - INNOCENTS // 10)
+    began = time.monotonic()
+    # All that there is, is prefetched by the first worker that comes.
+    supervisor = Supervisor(
+        site,
+        workers,
+        pool="prefork",
+        concurrency=1,
+        loglevel="WARNING",
+        config={**LATE, "worker_prefetch_multiplier": INNOCENTS + 1},
+    )
+
+    def done():
+        supervisor.look()
+        counts = site.counts()
+        return counts == {"ready": 0, "delayed": 0, "unacked": 0, "dead": 1}
+
+    wait_until(
+        done,
+        timeout_s=60 + 15 * limit,
+        interval_s=0.1,
+        what=lambda: f"all but the poison: {site.counts()}\n{supervisor.tails()}",
+    )
+    took = time.monotonic() - began
+    started, finished = site.journal.started(), site.journal.finished()
+    again = sum(times - 1 for task, times in started.items() if task != poison)
+    with Inspector(site.broker, transport_options=site.transport_options) as inspector:
+        restored = inspector.status("celery").ledger["restored"]
+    print(
+        f"limit {limit}, {workers} workers: {took:.1f} s, {supervisor.deaths} deaths, "
+        f"{again} innocent runs repeated, {restored} messages returned"
+    )
+    assert restored > INNOCENTS // (2 * workers), "they were not there when it killed"
+    (letter,) = dead_letters(site)
+    assert letter.reason == "delivery_limit"
+    assert limit == letter.count
+    assert limit == started[poison]
+    assert set(innocents) == set(finished)
+    site.settled(dead=1)
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
+    """One worker, restarted each time: the poison is dead-lettered, all the others run."""
+    site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": limit})
+    poison_among_innocents(site, limit=limit, workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "workers"), [(20, 1), (2, 3), (3, 3), (20, 3)])
+def test_poison_meets_any_limit_alone(fresh_redis, site_factory, limit, workers):
+    """The same with the default limit, and where several workers are killed by turns."""
+    site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": limit})
+    poison_among_innocents(site, limit=limit, workers=workers)
+
+
+def seconds_until_all_is_held_again(site, *, suspects):
+    """Kill the worker that holds everything; return how long another takes to have it all."""
+    with site.app.producer_or_acquire() as producer:
+        for _ in range(HELD):
+            site.send("record_late", 60.0, producer=producer)
+    with Inspector(site.broker, transport_options=site.transport_options) as inspector:
+        store = inspector._store
+        for _ in range(2 if suspects else 0):
+            taken = store.reserve("celery", 1, 60_000, no_ack=False).deliveries
+            leases = [Lease(delivery.tag, delivery.token) for delivery in taken]
+            assert ([], []) == store.release("celery", "requeued", leases)
+
+        def holder():
+            """Return which consumer holds everything; None while no single one does."""
+            names = {
+                name
+                for name in store.consumers_of("celery")
+                if len(store.leases_of("celery", f"{name}/")) == HELD
+            }
+            return names.pop() if names else None
+
+        options = {
+            "pool": "prefork",
+            "concurrency": 1,
+            "config": {**LATE, "worker_prefetch_multiplier": HELD},
+        }
+        victim = site.worker(**options)
+        first = wait_until(
+            holder,
+            timeout_s=20,
+            what=site.counts,
+        )
+        heir = site.worker(**options)
+        killed = time.monotonic()
+        victim.kill_group()
+        wait_until(lambda: holder() not in (None, first), timeout_s=60, interval_s=0.02)
+        took = time.monotonic() - killed
+        counted = inspector.status("celery").ledger["restored"]
+        heir.kill_group()
+    print(f"suspects: {suspects}; {HELD} messages held again after {took:.2f} s")
+    assert HELD == counted
+    assert_balanced(site.broker)
+    return took
+
+
+@pytest.mark.slow
+def test_recovery_of_a_thousand_messages_is_not_slowed(redis_factory, site_factory):
+    """What a healthy worker held when it was killed is all held by another in one pass.
+
+    A suspect among it makes no difference: nothing is given out by one at a time.
+    """
+    took = [
+        seconds_until_all_is_held_again(
+            site_factory(redis_factory(), broker_transport_options=FAST), suspects=suspects
+        )
+        for suspects in (False, True)
+    ]
+    without, beside = took
+    # One pass is a part of either; a pass for each message would be a thousand of them.
+    assert beside < 5 * without

@@ -1,0 +1,32 @@
+"""Command: ``python -m tests.model --examples 20000 --seed 7 --broker redis``."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+from tests.model.brokers import running
+from tests.model.run import run
+
+
+def main() -> None:
+    """Run the model; end with the shortest failing trace, if there is one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--examples", type=int, default=2000, help="default 2000")
+    parser.add_argument("--steps", type=int, default=20, help="of each example; default 20")
+    parser.add_argument("--seed", type=int, default=None, help="default: another each time")
+    parser.add_argument("--broker", choices=("fakeredis", "redis"), default="fakeredis")
+    arguments = parser.parse_args()
+    seeded = random.randrange(2**32) if arguments.seed is None else arguments.seed
+    print(
+        f"--broker {arguments.broker} --examples {arguments.examples} --seed {seeded}", flush=True
+    )
+    began = time.monotonic()
+    with running(arguments.broker) as broker:
+        run(broker, examples=arguments.examples, steps=arguments.steps, seeded=seeded)
+    print(f"{arguments.examples} examples in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The brokers that the model runs on: each an engine of the contract suite, and its clock."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from reliq.engines.redis.keys import queue_keys
+from tests.contract.engines import FakeRedisEngine, RedisEngine
+from tests.model.clocks import Clock, FakeClock, ScriptedClock
+from tests.model.snapshot import LOOK, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reliq.store import Store
+    from tests.model.terms import Settings
+
+
+class Broker:
+    """A broker under the model: connections by consumer, and a look at every key."""
+
+    def __init__(self, engine: FakeRedisEngine | RedisEngine, clock: Clock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self._client = engine._client
+        self._look = self._client.script_load(LOOK)
+        self._stores: dict[tuple[Settings, int], Store] = {}
+
+    def clear(self) -> None:
+        """Forget all queues."""
+        self.engine.clear()
+        self.clock.advance(1)
+
+    def hold_mutex(self, queue: str, remaining_ms: int) -> None:
+        """Let the mutex of a queue's pass have so long to go."""
+        self.clock.hold(queue_keys("", queue).unacked_mutex, remaining_ms)
+
+    def store(self, settings: Settings, number: int, consumer: str) -> Store:
+        """Return the connection of consumer *number*, which from now on has this name."""
+        store = self._stores.get((settings, number))
+        if store is None:
+            backoff = tuple(ms / 1000 for ms in settings.backoff_ms)
+            store = self._stores[settings, number] = self.engine.connect(
+                consumer,
+                delivery_limit=settings.delivery_limit,
+                dead_letter_max=settings.dead_letter_max,
+                dead_letter_ttl=settings.dead_letter_ttl_ms / 1000,
+                restore_interval=settings.restore_interval_ms / 1000,
+                redelivery_backoff=backoff if all(backoff) else None,
+            )
+        store.consumer = consumer
+        return store
+
+    def snapshot(self, queue: str) -> Snapshot:
+        """Return all that is stored of a queue, read at one instant."""
+        reply: list[Any] = self._client.evalsha(self._look, 1, queue_keys("", queue).messages)
+        return Snapshot.read(reply)
+
+    def take_bell(self, queue: str) -> bool:
+        """Take the token of the bell, as a waiting consumer does; False when there was none."""
+        return self._client.lpop(queue_keys("", queue).bell) is not None
+
+    def close(self) -> None:
+        """End the connections and the server."""
+        for store in self._stores.values():
+            store.close()
+        self.engine.stop()
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[Broker]:
+    """Run the broker of that name: fakeredis or redis."""
+    with contextlib.ExitStack() as stack:
+        if name == "fakeredis":
+            fake = FakeClock()
+            stack.enter_context(fake.installed())
+            broker = Broker(FakeRedisEngine(), fake)
+        else:
+            stack.enter_context(ScriptedClock.installed())
+            engine = RedisEngine()
+            broker = Broker(engine, ScriptedClock(engine._client))
+        stack.callback(broker.close)
+        yield broker

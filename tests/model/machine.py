@@ -1,0 +1,319 @@
+"""The state machine: any order of steps, by several consumers and publishers.
+
+Each rule draws one step; what must come of it is said by the oracle. A failing run is
+shrunk by Hypothesis and printed as a trace of steps with their answers.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from reliq.store import Lease, Publication
+from tests.model.dead_letters import DeadLetters
+from tests.model.oracle import QueueOracle
+from tests.model.stepping import QUEUE, consumers, picked_of, picks
+from tests.model.surroundings import Surroundings
+from tests.model.terms import Arguments, Settings
+
+if TYPE_CHECKING:
+    from reliq.store import How
+    from tests.model.brokers import Broker
+
+EXCHANGE = "x"
+RESTORE_LEASE_MS = 1000
+PUBLISHERS = ("p", "r")
+SETTINGS = tuple(
+    Settings(
+        limit,
+        dead_letter_max=2,
+        dead_letter_ttl_ms=5000,
+        restore_interval_ms=30_000,
+        backoff_ms=backoff_ms,
+    )
+    for limit in (2, 3, 2, None, 1, 4)
+    for backoff_ms in ((0, 0), (0, 0), (100, 300))
+)
+
+leases_ms = st.sampled_from((200, 500, 60_000))
+messages = st.lists(
+    st.tuples(
+        st.sampled_from((5, 5, 5, 0, 255)),  # rank
+        st.sampled_from((0, 0, 0, 150, 400)),  # delay, ms
+        st.sampled_from((-1, -1, -1, 0, 200, 700)),  # ttl, ms
+    ),
+    min_size=1,
+    max_size=4,
+)
+arguments = st.builds(
+    Arguments,
+    message_ttl=st.sampled_from((None, None, None, 300)),
+    lease=st.sampled_from((None, None, None, 250)),
+    delivery_limit=st.sampled_from((None, None, None, 0, 2)),
+    max_length=st.sampled_from((None, None, 3)),
+    max_bytes=st.sampled_from((None, None, None, 50)),
+    overflow=st.sampled_from(("drop-head", "reject-publish")),
+    dead_expired=st.sampled_from((None, None, 1)),
+)
+
+
+class Model(DeadLetters, Surroundings):
+    """The rules."""
+
+    # -- the beginning
+
+    @initialize(
+        settings=st.sampled_from(SETTINGS),
+        declared=st.booleans(),
+        arguments=arguments,
+        first=messages,
+        n=st.integers(0, 4),
+        lease_ms=leases_ms,
+    )
+    def begin(
+        self,
+        settings: Settings,
+        declared: bool,
+        arguments: Arguments,
+        first: list[tuple[int, int, int]],
+        n: int,
+        lease_ms: int,
+    ) -> None:
+        """Declare a queue, or let the first publish create it; take something."""
+        self.settings, self.oracle, self.other = (
+            settings,
+            QueueOracle(settings),
+            QueueOracle(settings),
+        )
+        self.store().bind(EXCHANGE, True, [b"a binding"])
+        version = self.store().bindings_version(EXCHANGE)
+        assert version
+        self.version = version
+        note(f"{settings}")
+        if declared:
+            self.store().declare_queue(QUEUE, False, b"", arguments.meta())
+            note(f"declared: {arguments}")
+            self.oracle.exists, self.oracle.arguments = True, arguments
+        self.publish(first, "p", "", False, 0)
+        self.reserve(1, n, lease_ms, False)
+
+    # -- publishing
+
+    @rule(
+        new=messages,
+        publisher=st.sampled_from((*PUBLISHERS, "")),
+        exchange=st.sampled_from(("", EXCHANGE)),
+        stale=st.sampled_from((False, False, False, True)),
+        settled=st.integers(0, 2),
+    )
+    def publish(
+        self,
+        new: list[tuple[int, int, int]],
+        publisher: str,
+        exchange: str,
+        stale: bool,
+        settled: int,
+    ) -> None:
+        """Publish some messages; the oldest `settled` numbers will not be retried any more."""
+        retriable = self.retriable.setdefault(publisher, [])
+        del retriable[:settled]
+        version = b"" if not exchange else b"stale" if stale else self.version
+        items = []
+        for rank, delay_ms, ttl_ms in new:
+            self.made += 1
+            # Tags that were made in order sort in any.
+            tag = f"{rank:02x}.{self.made * 37 % 100:02d}.{self.made}"
+            body = f"message {self.made}".encode()
+            number = self.made if publisher else 0
+            low = retriable[0].number if retriable else number
+            item = Publication(
+                QUEUE, tag, body, rank, publisher, number, low, delay_ms, ttl_ms, exchange, version
+            )
+            items.append(item)
+            self.tags.append(tag)
+            if publisher:
+                retriable.append(item)
+        self._publish(items)
+
+    @precondition(lambda self: any(self.retriable.values()))
+    @rule(publisher=st.sampled_from(PUBLISHERS), picked=picks)
+    def retry_publish(self, publisher: str, picked: list[int]) -> None:
+        """Publish again what may have been stored."""
+        items = picked_of(self.retriable.get(publisher, []), picked)
+        if items:
+            self._publish(items)
+
+    def _publish(self, items: list[Publication]) -> None:
+        about = [(i.tag, f"{i.publisher}{i.number}", i.delay_ms, i.ttl_ms) for i in items]
+        self.step(
+            f"publish {about}",
+            lambda: self.store().publish(items),
+            lambda now: [
+                outcome
+                for _, alike in groupby(items, key=lambda i: (i.exchange, i.version))
+                for outcome in self.oracle.publish(list(alike), self.version, now)
+            ],
+        )
+
+    # -- taking
+
+    @rule(
+        number=consumers,
+        n=st.integers(0, 5),
+        lease_ms=leases_ms,
+        no_ack=st.sampled_from((False,) * 6 + (True,)),
+    )
+    def reserve(self, number: int, n: int, lease_ms: int, no_ack: bool) -> None:
+        """Take up to n; the tokens are above all that were given before."""
+        store, oracle = self.store(number), self.oracle
+        next_due_ms: list[int] = []
+
+        def take() -> Any:
+            got = store.reserve(QUEUE, n, lease_ms, no_ack)
+            next_due_ms.append(got.next_due_ms)
+            if not no_ack:
+                self.leases += [Lease(d.tag, d.token) for d in got.deliveries]
+            return [tuple(d) for d in got.deliveries], got.lease_ms, got.left, got.held_back
+
+        def expect(now: int) -> Any:
+            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, now)
+            next_due_ms.append(want.next_due_ms)
+            taken = [
+                (QUEUE, tag, str(want.first_token + i), failed, envelope)
+                for i, (tag, failed, envelope) in enumerate(want.taken)
+            ]
+            return taken, want.lease_ms, want.left, want.held_back
+
+        kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}"
+        self.step(f"{store.consumer} reserves {kind}", take, expect)
+        is_ms, wanted_ms = next_due_ms
+        assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"
+
+    @rule(number=consumers, lease_ms=leases_ms)
+    def reserve_all(self, number: int, lease_ms: int) -> None:
+        """Take all that there is: what was put in a wrong place shows now."""
+        self.reserve(number, 20, lease_ms, False)
+
+    # -- what becomes of it
+
+    @rule(number=consumers, picked=picks)
+    def ack(self, number: int, picked: list[int]) -> None:
+        """Ack messages in whatever state they are: held, returned, dead, gone."""
+        tags, store = picked_of(self.tags, picked), self.store(number)
+        self.step(
+            f"ack {tags}",
+            lambda: self.posted(store, lambda on: store.post_ack(QUEUE, tags, on)),
+            lambda _: self.oracle.ack(tags),
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule(
+        number=consumers,
+        how=st.sampled_from(("requeued", "requeued", "returned", "buffered")),
+        picked=picks,
+    )
+    def release(self, number: int, how: How, picked: list[int]) -> None:
+        """Give back what is held, with leases of any age."""
+        leases = picked_of(self.leases, picked)
+
+        def give() -> Any:
+            released = self.store(number).release(QUEUE, how, leases)
+            return released.refused, [(item.tag, item.failed) for item in released.dead]
+
+        self.step(
+            f"release as {how} {_short(leases)}",
+            give,
+            lambda now: self.oracle.release(how, leases, now),
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule(number=consumers, picked=picks)
+    def dead_letter(self, number: int, picked: list[int]) -> None:
+        """Give up on what is held, with leases of any age."""
+        leases = picked_of(self.leases, picked)
+        self.step(
+            f"dead-letter {_short(leases)}",
+            lambda: self.store(number).dead_letter(QUEUE, "rejected", "why", leases),
+            lambda now: self.oracle.dead_letter("rejected", "why", leases, now),
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule(number=consumers, lease_ms=st.sampled_from((0, 0, 200, 60_000)), picked=picks)
+    def renew(self, number: int, lease_ms: int, picked: list[int]) -> None:
+        """Extend leases of any age, or end them."""
+        self._renew(number, lease_ms, picked_of(self.leases, picked))
+
+    def _renew(self, number: int, lease_ms: int, leases: list[Lease]) -> None:
+        store = self.store(number)
+        self.step(
+            f"renew for {lease_ms} ms {_short(leases)}",
+            lambda: self.posted(store, lambda on: store.post_renew(QUEUE, lease_ms, leases, on)),
+            lambda now: self.oracle.renew(lease_ms, leases, now),
+        )
+
+    @precondition(lambda self: self._overtaken())
+    @rule(number=consumers, picked=picks)
+    def act_late(self, number: int, picked: list[int]) -> None:
+        """Be refused in everything: somebody else holds the message by now."""
+        late = picked_of(self._overtaken(), picked)
+        places = [len(self.leases) - 1 - self.leases.index(lease) for lease in late]
+        self.release(number, "requeued", places)
+        self.dead_letter(number, places)
+        self.renew(number, 200, places)
+
+    def _overtaken(self) -> list[Lease]:
+        """Return the leases of what is held under another one."""
+        held = {m.tag: m.lease for m in self.oracle.at("unacked")}
+        return [lease for lease in self.leases if held.get(lease.tag, lease) != lease]
+
+    @rule(number=consumers, hurry=st.booleans())
+    def restore(self, number: int, hurry: bool) -> None:
+        """Make a step of the pass that returns what has lost its lease."""
+        store = self.store(number)
+        retry_ms: list[int] = []
+
+        def make() -> Any:
+            got = self.posted(
+                store, lambda on: store.post_restore(QUEUE, RESTORE_LEASE_MS, on, hurry, True)
+            )
+            retry_ms.append(got.retry_ms)
+            return got.granted, got.more, got.unacked, got.restored, got.dead
+
+        def expect(now: int) -> Any:
+            want = self.oracle.restore(store.consumer, hurry, now)
+            retry_ms.append(want.retry_ms)
+            return want.granted, False, want.unacked, want.restored, want.dead
+
+        self.step(f"{store.consumer} {'hurries to restore' if hurry else 'restores'}", make, expect)
+        is_ms, wanted_ms = retry_ms
+        assert abs(wanted_ms - is_ms) <= self.clock.lapses_within_ms, f"{wanted_ms=}, {is_ms=}"
+
+    @rule(number=consumers, other=consumers, greedy=st.booleans())
+    def kill(self, number: int, other: int, greedy: bool) -> None:
+        """End the leases of a consumer that is gone and return its messages; a new one comes.
+
+        A greedy one took all that it could before, so that failures add up.
+        """
+        if greedy:
+            self.reserve_all(number, 60_000)
+        victim = self.names[number]
+        held = [m.lease for m in self.oracle.at("unacked") if m.consumer == victim]
+        assert sorted(held) == self.store(other).leases_of(QUEUE, victim)
+        note(f"{victim} is killed")
+        if held:
+            self._renew(other, 0, held)
+        self.restore(other, True)
+        self.rename(number)
+
+
+def _short(leases: list[Lease]) -> list[str]:
+    return [f"{lease.tag}#{lease.token}" for lease in leases]
+
+
+def machine_for(running: Broker) -> type[Model]:
+    """Return the state machine that drives this broker."""
+    return type("Model", (Model,), {"broker": running})

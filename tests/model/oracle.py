@@ -1,0 +1,411 @@
+"""What a queue does, said once more in plain Python: no broker, no clock of its own.
+
+Each rule of the broker stands in one method of QueueOracle, which is told the time
+(``now``, ms) and changes the oracle as the broker should change, and returns what the
+broker should answer. Nothing here is fast, and nothing knows how an engine stores it.
+Longer than other files, because all the rules of a queue are to be found in one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from reliq.store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, STORED
+from tests.model.terms import (
+    DEAD,
+    DELAYED,
+    READY,
+    UNACKED,
+    Arguments,
+    Failure,
+    Message,
+    Pass,
+    Reserved,
+    Settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from reliq.store import How, Lease, Publication
+
+
+@dataclass
+class QueueOracle:
+    """One queue."""
+
+    settings: Settings
+    exists: bool = False
+    arguments: Arguments = field(default_factory=Arguments)
+    paused: bool = False
+    messages: dict[str, Message] = field(default_factory=dict)
+    ledger: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    bell: bool = False
+    mutex: tuple[str, int] | None = None
+    marks: dict[str, str] = field(default_factory=dict)
+    """The suspect that each consumer was given last, until it reserves without holding it."""
+    numbers: dict[str, set[int]] = field(default_factory=dict)
+    """By publisher; outlives the queue."""
+    moving: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Dead letters on their way to another queue: tag -> number, target."""
+    last_move: int = 0
+    """Outlives the queue, too."""
+
+    # -- looking
+
+    def at(self, place: str) -> list[Message]:
+        """Return what is in one place, in the order in which it is served there."""
+        keys = {
+            READY: lambda m: (m.rank, m.turn),
+            DELAYED: lambda m: (m.due, m.tag),
+            UNACKED: lambda m: (m.deadline, m.tag),
+            DEAD: lambda m: (m.died, m.tag),
+        }
+        return sorted((m for m in self.messages.values() if m.place == place), key=keys[place])
+
+    def held(self, lease: Lease) -> Message | None:
+        """Return the message of a lease that is still the newest of its message."""
+        message = self.messages.get(lease.tag)
+        if message is None or message.place != UNACKED or str(message.token) != lease.token:
+            return None
+        return message
+
+    def boundaries(self) -> set[int]:
+        """Return every moment at which something begins or ends to be so."""
+        moments = set()
+        for message in self.messages.values():
+            moments |= {
+                READY: set(),
+                DELAYED: {message.due},
+                UNACKED: {message.deadline},
+                DEAD: {message.died + self.settings.dead_letter_ttl_ms},
+            }[message.place]
+            if message.expires is not None and message.place != DEAD:
+                moments.add(message.expires)
+        return moments
+
+    @property
+    def limit(self) -> int:
+        """Return the delivery limit; 0: none."""
+        own = self.arguments.delivery_limit
+        return (self.settings.delivery_limit or 0) if own is None else own
+
+    def _is_suspect(self, message: Message) -> bool:
+        """Whether it has failed twice, or once less than its limit if that is sooner."""
+        return bool(self.limit) and (message.failed or 0) >= max(1, min(2, self.limit - 1))
+
+    @property
+    def waiting(self) -> list[Message]:
+        """Return what the length limits count."""
+        return self.at(READY) + self.at(DELAYED)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the size of what the length limits count."""
+        return sum(len(m.envelope) for m in self.waiting)
+
+    # -- publishing
+
+    def publish(self, items: Sequence[Publication], version: bytes, now: int) -> list[int]:
+        """Store messages that differ in nothing but themselves, each once."""
+        first = items[0]
+        if first.version not in (b"", version):
+            return [STALE] * len(items)
+        if not self.exists and first.exchange:
+            return [NO_QUEUE] * len(items)
+        stored = STORED if self.exists else CREATED
+        self.exists = True
+        outcomes = []
+        for item in items:
+            outcome = self._accept(item)
+            if outcome == STORED:
+                self._store(item, now)
+                outcome, stored = stored, STORED
+            outcomes.append(outcome)
+        if self.arguments.overflow != "reject-publish" and self._too_long(0, 0):
+            while self._too_long(0, 0):
+                self._bury(self._head(), "maxlen", "", "", now)
+            self._keep_to_the_cap()
+        return outcomes
+
+    def _accept(self, item: Publication) -> int:
+        known = self.numbers.setdefault(item.publisher, set())
+        if item.number and item.number in known:
+            return DUPLICATE
+        rejects = self.arguments.overflow == "reject-publish"
+        if rejects and self._too_long(1, len(item.envelope)):
+            return FULL
+        known.add(item.number)
+        return STORED
+
+    def _too_long(self, more: int, more_bytes: int) -> bool:
+        length, size = self.arguments.max_length, self.arguments.max_bytes
+        return (length is not None and len(self.waiting) + more > length) or (
+            size is not None and self.waiting_bytes + more_bytes > size
+        )
+
+    def _head(self) -> Message:
+        """Return what gives way first: the oldest of the lowest priority, then what is due."""
+        ready = self.at(READY)
+        if ready:
+            return next(m for m in ready if m.rank == ready[-1].rank)
+        return self.at(DELAYED)[0]
+
+    def _store(self, item: Publication, now: int) -> None:
+        message = Message(item.tag, item.envelope, item.rank)
+        ttls = [item.ttl_ms, self.arguments.message_ttl]
+        given = [ttl for ttl in ttls if ttl is not None and ttl >= 0]
+        if given:
+            message.expires = now + item.delay_ms + min(given)
+        self.messages[item.tag] = message
+        self.ledger["published"] += 1
+        if item.delay_ms:
+            message.place, message.due = DELAYED, now + item.delay_ms
+            self.bell |= self.at(DELAYED)[0] is message
+        else:
+            self._line_up(message)
+            self.bell = True
+
+    def _line_up(self, message: Message) -> None:
+        """Put a message behind all that are ready at its rank."""
+        self.turns += 1
+        message.place, message.turn = READY, self.turns
+
+    # -- taking
+
+    def reserve(self, consumer: str, n: int, lease_ms: int, no_ack: bool, now: int) -> Reserved:
+        """Expire, promote, and lease up to n."""
+        lease_ms = self.arguments.lease or lease_ms
+        self._expire(now)
+        for message in self.at(DELAYED):
+            if message.due <= now:
+                self._line_up(message)
+        delayed = self.at(DELAYED)
+        next_due = delayed[0].due - now if delayed else -1
+        taken, blocked = self._choose(consumer, 0 if self.paused else n)
+        told = [(m.tag, -1 if m.failed is None else m.failed, m.envelope) for m in taken]
+        first = 0 if no_ack or not taken else self.ledger["token"] + 1
+        for number, message in enumerate(taken):
+            if no_ack:
+                del self.messages[message.tag]
+                self.ledger["acked"] += 1
+            else:
+                self.ledger["token"] += 1
+                message.place, message.token = UNACKED, first + number
+                message.consumer, message.deadline = consumer, now + lease_ms
+        left = not blocked and not self.paused and bool(self.at(READY))
+        self.bell |= left
+        if blocked:
+            next_due = 1000 if next_due < 0 else min(next_due, 1000)
+        return Reserved(told, first, next_due, lease_ms, left, blocked)
+
+    def _expire(self, now: int) -> None:
+        for message in list(self.messages.values()):
+            waits = message.place in (READY, DELAYED)
+            if waits and message.expires is not None and message.expires <= now:
+                if self.arguments.dead_expired:
+                    self._bury(message, "expired", "", "", now)
+                else:
+                    self._leave(message, "expired")
+
+    def _choose(self, consumer: str, n: int) -> tuple[list[Message], bool]:
+        """Return what a consumer is given: one suspect at most, beside the one that it holds."""
+        mark = self.messages.get(self.marks.get(consumer, ""))
+        holds = mark is not None and mark.place == UNACKED and mark.consumer == consumer
+        if not holds:
+            self.marks.pop(consumer, None)
+        line = self.at(READY)
+        taken: list[Message] = []
+        passed_over: list[Message] = []
+        for _ in range(4):  # it looks further so often
+            count = n - len(taken)
+            asked, line = line[:count], line[count:]
+            for message in asked:
+                if self._is_suspect(message) and holds:
+                    passed_over.append(message)
+                    continue
+                if self._is_suspect(message):
+                    holds = True
+                    self.marks[consumer] = message.tag
+                taken.append(message)
+            if not passed_over:
+                break
+        return taken, bool(passed_over) and len(taken) < n
+
+    # -- what becomes of it
+
+    def _leave(self, message: Message, counter: str) -> None:
+        del self.messages[message.tag]
+        self.moving.pop(message.tag, None)
+        self.ledger[counter] += 1
+
+    def ack(self, tags: Iterable[str]) -> int:
+        """Finish messages wherever they are."""
+        found = [self.messages[tag] for tag in set(tags) if tag in self.messages]
+        for message in found:
+            self._leave(message, "acked")
+        return len(found)
+
+    def release(
+        self, how: How, leases: Sequence[Lease], now: int
+    ) -> tuple[list[str], list[tuple[str, int]]]:
+        """Give messages back to their old place; return the refused and the dead."""
+        refused, dead = [], []
+        for lease in leases:
+            message = self.held(lease)
+            if message is None:
+                refused.append(lease.tag)
+                continue
+            if how == "requeued":
+                message.failed = (message.failed or 0) + 1
+                if self.limit and message.failed >= self.limit:
+                    self._bury(message, "delivery_limit", "requeued", message.consumer, now)
+                    dead.append((message.tag, message.failed))
+                    continue
+            elif how == "returned":
+                message.failed = message.failed or 0
+            self.ledger[how] += 1
+            self._go_back(message, now, failed=how == "requeued")
+            self.bell = True
+        return refused, dead
+
+    def _go_back(self, message: Message, now: int, *, failed: bool) -> None:
+        """Put a message in its own place, or let it wait for it."""
+        least, most = self.settings.backoff_ms
+        pause = min(least * 2 ** ((message.failed or 1) - 1), most) if failed else 0
+        message.place = DELAYED if pause else READY
+        message.due = now + pause
+
+    def dead_letter(self, reason: str, error: str, leases: Sequence[Lease], now: int) -> list[str]:
+        """Give up on messages."""
+        refused, died = [], False
+        for lease in leases:
+            message = self.held(lease)
+            if message is None:
+                refused.append(lease.tag)
+            else:
+                self._bury(message, reason, error, message.consumer, now)
+                died = True
+        if died:
+            self._keep_to_the_cap()
+        return refused
+
+    def _bury(self, message: Message, reason: str, error: str, blamed: str, now: int) -> None:
+        message.place, message.died, message.expires = DEAD, now, None
+        message.reason, message.error, message.blamed = reason, error, blamed
+        self.ledger["dead_lettered"] += 1
+
+    def _keep_to_the_cap(self) -> None:
+        dead = self.at(DEAD)
+        for message in dead[: max(0, len(dead) - self.settings.dead_letter_max)]:
+            self._leave(message, "dropped")
+
+    def renew(
+        self, lease_ms: int, leases: Sequence[Lease], now: int
+    ) -> tuple[list[str], list[str]]:
+        """Extend leases, or end them now; return the lost, and those of them that are gone."""
+        lost = []
+        for lease in leases:
+            message = self.held(lease)
+            if message is None:
+                lost.append(lease.tag)
+            else:
+                message.deadline = now + (self.arguments.lease or lease_ms) if lease_ms else 0
+        return lost, [tag for tag in lost if tag not in self.messages]
+
+    def restore(self, consumer: str, hurry: bool, now: int) -> Pass:
+        """Return what has lost its lease, in one step of the pass."""
+        if not hurry:
+            if self.mutex and self.mutex[1] > now and self.mutex[0] != consumer:
+                return Pass(False, self.mutex[1] - now, 0, [], [])
+            self.mutex = (consumer, now + self.settings.restore_interval_ms)
+        restored: list[Failure] = []
+        dead: list[Failure] = []
+        for message in [m for m in self.at(UNACKED) if m.deadline <= now]:
+            mark = self.marks.get(message.consumer)
+            blamed = mark in (None, message.tag)
+            message.failed = (message.failed or 0) + blamed
+            failure = (message.tag, message.failed, message.consumer, message.envelope)
+            if blamed and self.limit and message.failed >= self.limit:
+                self._bury(message, "delivery_limit", "lease ended", message.consumer, now)
+                dead.append(failure)
+            else:
+                self._go_back(message, now, failed=blamed)
+                self.ledger["restored"] += 1
+                self.bell |= message.place == DELAYED
+                restored.append(failure)
+        due = [m for m in self.at(DELAYED) if m.due <= now]
+        self.bell |= bool(self.at(READY) or due) and not self.paused
+        old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]
+        for message in old:
+            self._leave(message, "dropped")
+        if not old:
+            self._keep_to_the_cap()
+        return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
+
+    # -- operators
+
+    def pause(self, paused: bool) -> bool:
+        """Give nothing out, or go on."""
+        if self.exists:
+            self.paused = paused
+            self.bell |= not paused and bool(self.waiting)
+        return self.exists
+
+    def purge(self) -> int:
+        """Remove what waits."""
+        waiting = self.at(READY) + self.at(DELAYED)
+        for message in waiting:
+            self._leave(message, "purged")
+        return len(waiting)
+
+    # -- dead letters
+
+    def _idle_dead(self, tags: Iterable[str]) -> list[Message]:
+        """Return the dead letters among *tags* that are not on their way elsewhere."""
+        found = [self.messages[tag] for tag in tags if tag in self.messages]
+        return [m for m in found if m.place == DEAD and m.tag not in self.moving]
+
+    def replay(self, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into the line, as if they had never been delivered."""
+        replayed = self._idle_dead(tags)
+        for message in replayed:
+            self._line_up(message)
+            message.failed = None
+            self.ledger["replayed"] += 1
+            self.bell = True
+        return [m.tag for m in replayed]
+
+    def purge_dead(self, tags: Sequence[str]) -> int:
+        """Remove dead letters for good."""
+        purged = self._idle_dead(tags)
+        for message in purged:
+            self._leave(message, "purged")
+        return len(purged)
+
+    def begin_move(
+        self, target: str, tags: Sequence[str], told: Mapping[str, int]
+    ) -> list[tuple[str, int, bytes]]:
+        """Give numbers to dead letters; one that is on its way to the target keeps its own.
+
+        The broker chooses the numbers (*told*): each above all before, also of a queue
+        of the same name that was deleted.
+        """
+        for message in self._idle_dead(tags):
+            self.last_move = max(self.last_move + 1, told.get(message.tag, 0))
+            self.moving[message.tag] = (self.last_move, target)
+        return [
+            (tag, self.moving[tag][0], self.messages[tag].envelope)
+            for tag in tags
+            if tag in self.moving and self.moving[tag][1] == target
+        ]
+
+    def end_move(self, tags: Sequence[str]) -> int:
+        """Take out dead letters that are stored elsewhere now."""
+        moved = [tag for tag in tags if tag in self.moving]
+        for tag in moved:
+            self._leave(self.messages[tag], "moved")
+        return len(moved)

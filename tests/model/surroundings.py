@@ -1,0 +1,68 @@
+"""The rules about what happens around the messages: operators, the bell, and time."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.model.oracle import QueueOracle
+from tests.model.stepping import QUEUE, Stepping
+
+# What operators do, the rarer the more it takes away.
+ORDERS = (*("resume",) * 3, "pause", "purge", "delete")
+
+
+class Surroundings(Stepping):
+    """Nobody here holds or publishes anything."""
+
+    # -- operators, and the bell
+
+    @rule(order=st.sampled_from(ORDERS))
+    def operate(self, order: str) -> None:
+        """Pause, resume, purge or delete the queue."""
+        if order in ("pause", "resume"):
+            paused = order == "pause"
+            self.step(
+                order,
+                lambda: self.store().pause(QUEUE, paused),
+                lambda _: self.oracle.pause(paused),
+            )
+        elif order == "purge":
+            self.step(order, lambda: self.store().purge(QUEUE), lambda _: self.oracle.purge())
+        else:
+            self.step(order, lambda: self.store().delete_queue(QUEUE), self._delete)
+            self.tags = [""]
+            self.leases.clear()
+            self.pass_time(1)
+
+    def _delete(self, _: int) -> tuple[str, int]:
+        found = self.oracle
+        if not found.exists:
+            return "missing", 0
+        self.oracle = QueueOracle(self.settings, numbers=found.numbers, last_move=found.last_move)
+        return "deleted", len(found.at("ready") + found.at("delayed"))
+
+    @rule()
+    def hear(self) -> None:
+        """Take the token of the bell, as a waiting consumer does."""
+
+        def expect(_: int) -> bool:
+            rang, self.oracle.bell = self.oracle.bell, False
+            return rang
+
+        self.step("the bell", lambda: self.broker.take_bell(QUEUE), expect)
+
+    # -- time
+
+    @rule(ms=st.sampled_from((1, 40, 300, 1000, 31_000)))
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+        self.pass_time(ms)
+
+    @rule(beyond=st.sampled_from((0, -1, 1)))
+    def wait_for_something(self, beyond: int) -> None:
+        """Let time pass until something is due, expires, or has lost its lease, to the ms."""
+        now = self.clock.now
+        ahead = min((m for m in self.oracle.boundaries() if m > now), default=now) - now
+        if 0 < ahead + beyond < 6000:
+            self.pass_time(ahead + beyond)

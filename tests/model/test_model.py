@@ -1,0 +1,62 @@
+"""The model in the suite: some examples each time, two thousand before a change lands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.model.brokers import running
+from tests.model.mutants import MUTANTS, broken
+from tests.model.run import run
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = 2000
+SHARES = 2
+
+
+def test_any_order_of_steps_on_fakeredis():
+    """A hundred examples do as the oracle says."""
+    with running("fakeredis") as broker:
+        run(broker, examples=100)
+
+
+def test_any_order_of_steps_on_redis():
+    """On a real server, too, whose scripts read a clock that is set by hand."""
+    with running("redis") as broker:
+        run(broker, examples=100)
+
+
+@pytest.mark.slow
+def test_two_thousand_examples():
+    """The command runs them, a share on each core; each share has its seed."""
+    command = [sys.executable, "-m", "tests.model", "--examples", str(EXAMPLES // SHARES)]
+    shares = [
+        subprocess.Popen(
+            [*command, "--seed", str(seed)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for seed in range(1, SHARES + 1)
+    ]
+    try:
+        outputs = [share.communicate()[0] for share in shares]
+    finally:
+        for share in shares:
+            share.kill()
+            share.wait()
+    for share, output in zip(shares, outputs, strict=True):
+        assert 0 == share.returncode, output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_model_finds_a_bug(mutant):
+    """A script that is broken in one place does not do as the oracle says."""
+    with broken(mutant), running("fakeredis") as broker, pytest.raises(BaseException) as caught:  # noqa: PT011
+        run(broker, examples=EXAMPLES, shrink=False)
+    assert not isinstance(caught.value, KeyboardInterrupt)

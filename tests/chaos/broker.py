@@ -19,10 +19,18 @@ _NOWHERE = ("127.0.0.1", 1)  # nobody listens there.
 
 
 class Broker:
-    """Two servers that sync every write to disk; clients see one address, the proxy's."""
+    """Two servers that sync every write to disk; clients see one address, the proxy's.
 
-    def __init__(self) -> None:
+    With *second* there is another broker, of which the first knows nothing: clients have
+    a list of two URLs.
+    """
+
+    def __init__(self, *, second: bool = False) -> None:
         self._stack = ExitStack()
+        self.second = RedisServer(appendonly=True) if second else None
+        if self.second is not None:
+            self._stack.callback(self.second.destroy)
+            self.second.start()
         self.primary = RedisServer(appendonly=True)
         self._stack.callback(lambda: [server.destroy() for server in (self.primary, self.replica)])
         self.replica = RedisServer(appendonly=True, replica_of=self.primary)
@@ -47,11 +55,13 @@ class Broker:
 
     def url(self, scheme: str) -> str:
         """Return what clients connect to."""
-        return f"{scheme}://127.0.0.1:{self.proxy.port}/0"
+        url = f"{scheme}://127.0.0.1:{self.proxy.port}/0"
+        return url if self.second is None else f"{url};{self.second.url(scheme)}"
 
-    def direct_url(self) -> str:
-        """Return the URL of the server in charge, past the proxy."""
-        return self.primary.url("reliq")
+    @property
+    def in_charge(self) -> list[RedisServer]:
+        """The servers that hold messages: the first broker's, and the second broker."""
+        return [self.primary] if self.second is None else [self.primary, self.second]
 
     def client(self) -> redis.Redis:
         """Return a client of the server in charge, past the proxy."""

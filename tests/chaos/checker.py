@@ -148,6 +148,19 @@ class Blame:
             return "worker-term", "exit in an outage"
         return None
 
+    def stored_elsewhere(self, history: History, retries: int) -> int:
+        """Return how often a retried publish may have been stored at a second broker, too."""
+        if not self.limits.two_brokers:
+            return 0
+        spans = [
+            (run.finish, run.finish + self.limits.hold)
+            for run in history.runs
+            if run.retried and run.finish is not None and run.retries == retries - 1
+        ]
+        if not retries:
+            spans = [(history.intent or 0.0, history.confirmed or float("inf"))]
+        return sum(self._away(at, until) for at, until in spans)
+
     def _away(self, at: float, until: float) -> bool:
         """Whether the broker was away at some time in between."""
         reconnect = self.limits.reconnect
@@ -155,7 +168,8 @@ class Blame:
 
     def _died_unacked(self, run: Run, at: float) -> bool:
         """Whether the broker cannot have had the ack when the process died."""
-        if run.start > at:
+        # What it wrote down after that was on its way: nothing runs in a dead process.
+        if run.start > at + self.limits.in_flight:
             return False
         if run.finish is None or run.finish >= at - self.limits.in_flight:
             return True
@@ -224,27 +238,34 @@ def _judge_repeats(history: History, blame: Blame, verdict: Verdict, one_tag: bo
     by_tag: dict[tuple[int, str], list[Run]] = defaultdict(list)
     for run in history.runs:
         by_tag[run.retries, run.tag if one_tag else "-"].append(run)
-    for runs in by_tag.values():
+    for (retries, _), runs in by_tag.items():
         if len(runs) > 1:
-            _explain(runs, blame, verdict)
+            more = blame.stored_elsewhere(history, retries)
+            if not one_tag:  # what is told apart by its tag otherwise: see below.
+                more += max(0, _asked_for(history, retries) - 1)
+            _explain(runs, blame, verdict, more)
     stored = Counter(retries for retries, _ in by_tag)
     for retries, number in stored.items():
         # A retry is published by each run of the message before it that got so far.
-        allowed = (
-            1
-            if not retries
-            else sum(run.retried for run in history.runs if run.retries == retries - 1)
-        )
+        allowed = _asked_for(history, retries)
         if number > allowed:
             verdict.findings.append(
                 f"{history.id}: stored {number} times, not {allowed} (retry {retries})"
             )
 
 
-def _explain(runs: Sequence[Run], blame: Blame, verdict: Verdict) -> None:
+def _asked_for(history: History, retries: int) -> int:
+    """Return how often this retry of a task was published; the task itself was once."""
+    if not retries:
+        return 1
+    return sum(run.retried for run in history.runs if run.retries == retries - 1)
+
+
+def _explain(runs: Sequence[Run], blame: Blame, verdict: Verdict, elsewhere: int) -> None:
     runs = sorted(runs, key=lambda run: run.start)
     causes = [blame.of(run) for run in runs]
     blamed = [cause for cause in causes if cause is not None]
+    blamed += elsewhere * [("stored twice", "death")]
     for kind, how in blamed[: len(runs) - 1]:
         verdict.duplicates[kind if kind != "outage" else how] += 1
     missing = len(runs) - 1 - len(blamed)

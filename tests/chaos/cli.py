@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.chaos import scorecard
 from tests.chaos.faults import FAULTS
+from tests.chaos.faults import kinds as fault_kinds
 from tests.chaos.run import Watcher, carry_out, new_directory
 from tests.chaos.settings import KOMBU, POOLS, SHORT, Settings
 from tests.support.servers import server_version
@@ -49,6 +50,11 @@ _WIDTH_OF_A_FILE = 140
     "--rate", default=300.0, show_default=True, help="Publishes a second; 0: all that goes."
 )
 @click.option("--poison-every", default=20.0, show_default=True, help="Seconds; 0: none.")
+@click.option(
+    "--second-broker",
+    is_flag=True,
+    help="Give clients a second URL to go to; adds the kind url-failover.",
+)
 @click.option("--scheme", default="reliq", show_default=True, help="The transport under fire.")
 @click.option(
     "--out",
@@ -65,6 +71,7 @@ def main(
     producers: int,
     rate: float,
     poison_every: float,
+    second_broker: bool,
     scheme: str,
     out: Path | None,
 ) -> None:
@@ -74,7 +81,7 @@ def main(
     loopback. Exits with 1 when anything confirmed was lost, ran twice without a
     death to blame, or was left behind.
     """
-    kinds = _chosen(faults, FAULTS, "--faults")
+    kinds = _chosen(faults, fault_kinds(second_broker), "--faults")
     chosen_pools = _chosen(pools, POOLS, "--pools")
     seed = random.randrange(2**32) if seed is None else seed
     screen = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
@@ -98,6 +105,7 @@ def main(
             producers=producers,
             rate=rate,
             poison_every_s=poison_every,
+            second_broker=second_broker,
             options=SHORT if scheme.startswith("reliq") else KOMBU,
         )
         columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()

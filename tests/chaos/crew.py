@@ -84,7 +84,9 @@ class Crew:
         ]
         self.producers: list[Process] = []
         self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
-        self._config = {"broker_transport_options": dict(settings.options)}
+        self._config: dict[str, object] = {"broker_transport_options": dict(settings.options)}
+        if settings.second_broker:
+            self._config["broker_failover_strategy"] = "primary"
 
     # -- starting
 

@@ -35,6 +35,8 @@ class FaultKind:
     span: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """Shortest and longest time until it is undone, in seconds."""
     about: ClassVar[str]
+    second: ClassVar[bool] = False
+    """Whether it needs a second broker to go to."""
     of_broker: ClassVar[bool] = False
     """Whether it talks to the server itself: one at a time, in turn."""
 
@@ -212,6 +214,14 @@ class SwitchOver(FaultKind):
         return Fault(self.name, at, now, outage=True, lifted=now)
 
 
+class UrlFailover(BrokerKill):
+    """Away for so long that everybody goes to the second broker, and then home again."""
+
+    name, about = "url-failover", "SIGKILL to the first of two brokers, back after some seconds"
+    second = True
+    span = (6.0, 10.0)
+
+
 class ScriptFlush(FaultKind):
     """As after a failover: no script is known."""
 
@@ -306,6 +316,7 @@ FAULTS: dict[str, type[FaultKind]] = {
         BrokerKill,
         Demotion,
         SwitchOver,
+        UrlFailover,
         ScriptFlush,
         ClientKill,
         NetCut,
@@ -314,3 +325,8 @@ FAULTS: dict[str, type[FaultKind]] = {
         NetReplyLost,
     )
 }
+
+
+def kinds(second_broker: bool) -> list[str]:
+    """Return the kinds that a run can have."""
+    return [name for name, kind in FAULTS.items() if second_broker or not kind.second]

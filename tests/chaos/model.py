@@ -94,5 +94,7 @@ class Limits:
     """The longest that an ack is under way while the broker answers."""
     hold: float = 15.0
     """The longest that a message waits in a worker for those taken with it."""
+    two_brokers: bool = False
+    """Whether a publish that is retried may go to another broker than the first try did."""
     early: float = 0.1
     """How much earlier than its countdown a task may start: clocks are rounded."""

@@ -90,7 +90,7 @@ def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
     strikes = plan(
         settings.seed, settings.kinds, spans, settings.duration_s, settings.fault_every_s
     )
-    with Broker() as broker:
+    with Broker(second=settings.second_broker) as broker:
         crew = Crew(settings, broker.url(settings.scheme))
         try:
             return _Run(settings, strikes, broker, crew, watcher).carry_out()
@@ -189,22 +189,24 @@ class _Run:
             time.sleep(_LOOK_S)
 
     def _restless(self) -> str:
-        with Inspector(self.broker.direct_url()) as inspector:
-            for queue in QUEUES:
-                status = inspector.status(queue)
-                left = {name: getattr(status, name) for name in ("ready", "delayed", "unacked")}
-                if any(left.values()):
-                    return f"{queue}: {left}"
+        for server in self.broker.in_charge:
+            with Inspector(server.url("reliq")) as inspector:
+                for queue in set(QUEUES) & set(inspector.queues()):
+                    status = inspector.status(queue)
+                    left = {name: getattr(status, name) for name in ("ready", "delayed", "unacked")}
+                    if any(left.values()):
+                        return f"{queue} at {server.port}: {left}"
         return ""
 
     def _haunted(self) -> str:
         """Return a consumer that is listed and does not live: the others must have noticed."""
         living = {slot.worker.pid for slot in self.crew.slots if slot.worker is not None}
-        with self.broker.client() as client:
-            for raw in client.scan_iter("reliq:{*}:consumers"):
-                for name in client.hkeys(raw):
-                    if int(name.split(b":")[1]) not in living:
-                        return f"{name.decode()} in {raw.decode()}"
+        for server in self.broker.in_charge:
+            with server.client() as client:
+                for raw in client.scan_iter("reliq:{*}:consumers"):
+                    for name in client.hkeys(raw):
+                        if int(name.split(b":")[1]) not in living:
+                            return f"{name.decode()} in {raw.decode()}"
         return ""
 
     # -- the end
@@ -226,6 +228,8 @@ class _Run:
         ]
         blame = Blame(nemesis.faults, crew.exits, poisoned, settings.limits)
         size = sum(path.stat().st_size for path in ledger.files(settings.directory))
+        # What is carried from one broker to another may get another tag there.
+        one_tag = settings.reliq and not settings.second_broker
         parts = 1 + size // (_LINES_AT_ONCE * 60)
         for part in range(parts):
             lines = []
@@ -238,7 +242,7 @@ class _Run:
                         counts[second] = counts.get(second, 0) + 1
             tasks = histories(lines).values()
             del lines
-            verdict.add(check(tasks, blame, settings.limits, one_tag=settings.reliq))
+            verdict.add(check(tasks, blame, settings.limits, one_tag=one_tag))
             recovery.add(tasks)
         verdict.findings += self.findings + crew.findings
         outcome = Outcome(
@@ -260,29 +264,30 @@ class _Run:
         return outcome
 
     def _inspect(self, outcome: Outcome) -> None:
-        """Look at the idle broker: dead letters, the audit, and every key."""
+        """Look at the idle brokers: dead letters, the audit, and every key."""
         verdict = outcome.verdict
-        try:
-            with Inspector(self.broker.direct_url()) as inspector:
-                dead = [
-                    (letter.id, letter.reason)
-                    for queue in QUEUES
-                    for letter in inspector.dead_letters(queue, None)
-                ]
-                audit = inspector.audit()
-        except (ReliqError, redis.RedisError) as exc:
-            verdict.findings.append(f"the broker could not be inspected: {exc!r}")
-            return
+        dead: list[tuple[str | None, str]] = []
+        for number, server in enumerate(self.broker.in_charge):
+            where = "" if not number else "second broker: "
+            try:
+                with Inspector(server.url("reliq")) as inspector:
+                    for queue in set(QUEUES) & set(inspector.queues()):
+                        letters = inspector.dead_letters(queue, None)
+                        dead += [(letter.id, letter.reason) for letter in letters]
+                    audit = inspector.audit()
+            except (ReliqError, redis.RedisError) as exc:
+                verdict.findings.append(f"{where}the broker could not be inspected: {exc!r}")
+                continue
+            for result in audit:
+                outcome.audit[where + result.queue] = {**result.ledger, **result.counts}
+                if not result.balanced:
+                    verdict.findings.append(
+                        f"{where}the ledger of {result.queue!r} does not balance: "
+                        f"{result.difference} ({result.ledger}, {result.counts})"
+                    )
+            with server.client() as client:
+                verdict.findings += [where + wrong for wrong in keys.unexplained(client)]
         check_dead(verdict, dead)
-        for result in audit:
-            outcome.audit[result.queue] = {**result.ledger, **result.counts}
-            if not result.balanced:
-                verdict.findings.append(
-                    f"the ledger of {result.queue!r} does not balance: {result.difference} "
-                    f"({result.ledger}, {result.counts})"
-                )
-        with self.broker.client() as client:
-            verdict.findings += keys.unexplained(client)
 
 
 def new_directory(path: Path) -> Path:

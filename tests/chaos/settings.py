@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 SHORT: Mapping[str, Any] = {
     "visibility_timeout": 4.0,
     "restore_interval": 0.5,
-    "orphan_grace": 0.5,
+    # Longer than Celery waits before it connects for the second time (2 s): a worker that
+    # is on its way back is not dead.
+    "orphan_grace": 3.0,
     "poll_interval": 0.5,
     "socket_timeout": 1.5,
     "socket_connect_timeout": 1.5,
     "delivery_limit": 5,
+    "probe_interval": 0.5,
 }
 KOMBU: Mapping[str, Any] = {"visibility_timeout": 4.0, "socket_timeout": 1.5}
 QUEUES = ("chaos", "chaos.second")
@@ -44,6 +47,8 @@ class Settings:
     producers: int = 2
     rate: float = 300.0
     """Publishes a second, by all producers together; 0: as many as they can."""
+    second_broker: bool = False
+    """Whether clients have a second URL to go to (`broker_failover_strategy` primary)."""
     backlog: int = 2000
     """Producers wait while so many confirmed tasks are unfinished."""
     poison_every_s: float = 20.0
@@ -63,4 +68,6 @@ class Settings:
     def limits(self) -> Limits:
         """What the checker needs to know of the options."""
         lease = float(self.options["visibility_timeout"])
-        return replace(Limits(), lease=lease, renewed_every=lease / 3)
+        return replace(
+            Limits(), lease=lease, renewed_every=lease / 3, two_brokers=self.second_broker
+        )

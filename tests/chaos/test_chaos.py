@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import kinds
 from tests.chaos.picture import draw
 from tests.chaos.run import carry_out
 from tests.chaos.scorecard import summary, write_json, write_markdown
@@ -32,7 +32,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
             directory=tmp_path,
             seed=seed,
             duration_s=95,
-            kinds=list(FAULTS),
+            kinds=kinds(second_broker=False),
             fault_every_s=3.2,
             poison_every_s=25,
             rate=150,

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
     import redis
 
-GLOBAL = {"queues": "zset", "exchanges": "hash", "consumers": "zset", "rerouted": "zset"}
+GLOBAL = {
+    "queues": "zset",
+    "exchanges": "hash",
+    "consumers": "zset",
+    "rerouted": "zset",
+    "broker_id": "string",
+}
 _OF_A_QUEUE = re.compile(r"^reliq:\{(?P<queue>[^{}]*)\}:(?P<part>.+)$")
 
 

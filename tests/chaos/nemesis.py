@@ -59,4 +59,6 @@ class Nemesis:
     def _undo(self) -> None:
         _, _, act, fault = heapq.heappop(self._active)
         act.undo()
-        fault.until = fault.lifted = time.monotonic()
+        fault.until = time.monotonic()
+        if not act.second:  # where there is another broker, recovery need not wait for this.
+            fault.lifted = fault.until

@@ -2,8 +2,9 @@
 
 A worker's death or freeze: for each message that was running there, from the fault to the
 start of its next run, wherever that was. A fault of the broker or the network: for each
-worker that was up and not full of long tasks, from when the nemesis let go to the start of
-its next run.
+worker that was up and not full of long tasks, from when the nemesis let go (of a broker
+with a second one beside it: from when it struck) to the first run there of a task that
+was published after the fault struck; so publishers must have recovered, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ OF_EVERYBODY = frozenset(
         "broker-kill",
         "demotion",
         "switch-over",
+        "url-failover",
         "script-flush",
         "client-kill",
         "net-cut",
@@ -59,7 +61,7 @@ class Recovery:
         for fault in self._faults:
             if fault.worker:
                 self._of_worker[fault.worker].append(fault)
-        self._starts: dict[str, list[float]] = defaultdict(list)
+        self._starts: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._long: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._samples: dict[str, list[float]] = defaultdict(list)
 
@@ -67,7 +69,7 @@ class Recovery:
         """Look at some tasks."""
         for history in tasks:
             for run in history.runs:
-                self._starts[run.worker].append(run.start)
+                self._starts[run.worker].append((run.start, history.intent or 0.0))
                 if run.finish is None or run.finish - run.start > _LONG_S:
                     end = float("inf") if run.finish is None else run.finish
                     self._long[run.worker].append((run.start, end))
@@ -96,11 +98,12 @@ class Recovery:
             if fault.kind not in OF_EVERYBODY:
                 continue
             for worker, starts in self._starts.items():
-                if starts[0] > fault.at or self._full(worker, fault.lifted):
+                if starts[0][0] > fault.at or self._full(worker, fault.lifted):
                     continue  # it came later, or could not start anything
-                place = bisect_left(starts, fault.lifted)
-                if place < len(starts) and starts[place] <= self._end:
-                    found.setdefault(fault.kind, []).append(starts[place] - fault.lifted)
+                later = starts[bisect_left(starts, (fault.lifted,)) :]
+                first = next((start for start, intent in later if intent > fault.at), None)
+                if first is not None and first <= self._end:
+                    found.setdefault(fault.kind, []).append(first - fault.lifted)
         return found
 
     def _full(self, worker: str, at: float) -> bool:

@@ -121,7 +121,7 @@ def test_a_death_explains_what_it_interrupted(book, kind, known):
     [
         (2.5, {"worker": "w3"}),  # another worker
         (2.5, {"worker": "w1", "pid": 12}),  # another child
-        (1.5, {"worker": "w1"}),  # before it began
+        (0.5, {"worker": "w1"}),  # before it began
         (9.0, {"worker": "w1"}),  # long after it was done
         (2.5, {"worker": "w1", "applied": False}),  # it did not take place
     ],

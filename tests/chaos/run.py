@@ -50,6 +50,8 @@ class Outcome:
     recovery: dict[str, list[float]]
     audit: dict[str, dict[str, int]] = field(default_factory=dict)
     """Queue -> its ledger and counts."""
+    dead: int = 0
+    """Dead letters, whatever they are."""
     poison_deaths: int = 0
     """Workers that poison took with it."""
     finishes: dict[int, int] = field(default_factory=dict)
@@ -287,6 +289,7 @@ class _Run:
                     )
             with server.client() as client:
                 verdict.findings += [where + wrong for wrong in keys.unexplained(client)]
+        outcome.dead = len(dead)
         check_dead(verdict, dead)
 
 

@@ -56,6 +56,7 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
         },
         "poison": {
             "confirmed": len(verdict.poison),
+            "in_the_dead_letters": outcome.dead,
             "workers_it_killed": outcome.poison_deaths,
             "times_run": {str(k): v for k, v in sorted(verdict.poison_runs.items())},
         },
@@ -110,9 +111,7 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "poison",
             f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "
-            "all in the dead letters"
-            if not any("poison" in finding for finding in card["findings"])
-            else f"{poison['confirmed']} tasks; see the findings",
+            f"in the dead letters: {poison['in_the_dead_letters']}",
         ),
         ("queues whose ledger was audited", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),

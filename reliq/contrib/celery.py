@@ -33,11 +33,19 @@ class WorkerWatch:
         return self._consumer is not None and self._consumer() is not None
 
     @property
+    def _pool(self) -> str:
+        consumer = None if self._consumer is None else self._consumer()
+        return type(getattr(consumer, "pool", None)).__module__
+
+    @property
     def forks(self) -> bool:
         """Whether the worker's pool forks children, so that threads are unwelcome."""
-        consumer = None if self._consumer is None else self._consumer()
-        pool = getattr(consumer, "pool", None)
-        return type(pool).__module__ == "celery.concurrency.prefork"
+        return self._pool == "celery.concurrency.prefork"
+
+    @property
+    def inline(self) -> bool:
+        """Whether a task may run inside the delivery of its message, as in a solo pool."""
+        return self._pool not in {"celery.concurrency.prefork", "celery.concurrency.thread"}
 
 
 WATCH = WorkerWatch()

@@ -123,7 +123,7 @@ class EventLoop(Consuming):
     def _deliver_some(self) -> None:
         # A task may run inside the delivery (solo): then signals and timers have their
         # turn after each one.
-        for _ in range(_DELIVERED_A_TICK if WATCH.forks else 1):
+        for _ in range(1 if WATCH.inline else _DELIVERED_A_TICK):
             if not self.deliver_one():
                 return
         if not any(item.can_deliver() for item in self.subscriptions):

@@ -179,3 +179,27 @@ def test_who_may_take_nothing_is_not_sent_to_try_again(store):
     reservation = store.reserve(9)
     assert [] == reservation.deliveries
     assert not reservation.left
+
+
+def test_a_suspect_that_was_acked_is_to_blame_for_nothing(store):
+    """Its neighbour's failure after that is counted like any other."""
+    suspects(store, 1)
+    store.publish(message())
+    suspect, innocent = store.take(2)
+    store.ack(suspect.tag)
+    store.return_ended(innocent)
+    assert 1 == store.take()[0].failed
+
+
+def test_a_consumer_that_died_leaves_no_mark(store):
+    """What named its suspect goes with its leases."""
+    suspects(store, 1)
+    held = store.take()
+    assert [2] == [item.failed for item in held]
+    store.return_ended(*held)
+    (again,) = store.take()
+    assert 3 == again.failed
+    store.publish(message())
+    (innocent,) = store.reserve(1).deliveries
+    store.return_ended(again, innocent)
+    assert {"ready": 2} == store.places()

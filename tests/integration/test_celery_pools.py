@@ -196,3 +196,13 @@ def test_events_are_received(pooled):
                 return wanted <= set(seen) and "worker-heartbeat" in {kind for kind, _ in seen}
 
             wait_until(complete, interval_s=0, what=lambda: f"events; have {seen}")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_as_many_tasks_run_at_once_as_the_pool_can(site, pool):
+    """Long tasks that wait together begin together, not one with each turn of the loop."""
+    ids = [site.send("record", 8.0).id for _ in range(12)]
+    site.worker(pool=pool, concurrency=6, config={"worker_prefetch_multiplier": 2})
+    wait_until(lambda: len(site.journal.started()) == 6, timeout_s=30)
+    assert site.journal.finished().total() == 0
+    assert set(site.journal.started()) <= set(ids)

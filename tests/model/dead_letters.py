@@ -60,7 +60,7 @@ class DeadLetters(Stepping):
             told.update((move.tag, move.number) for move in moves)
             if moves and to == TARGETS[0]:
                 self.begun.append((low, moves))
-            return [tuple(move) for move in moves]
+            return [tuple(move[:3]) for move in moves]
 
         self.step(f"move {tags} to {to}", begin, lambda _: self.oracle.begin_move(to, tags, told))
         unsettled = [number for number, _ in self.oracle.moving.values()]

@@ -324,9 +324,11 @@ class QueueOracle:
             self.mutex = (consumer, now + self.settings.restore_interval_ms)
         restored: list[Failure] = []
         dead: list[Failure] = []
-        for message in [m for m in self.at(UNACKED) if m.deadline <= now]:
+        ended = [m for m in self.at(UNACKED) if m.deadline <= now]
+        holders = {message.consumer for message in ended}
+        for message in ended:
             mark = self.marks.get(message.consumer)
-            blamed = mark in (None, message.tag)
+            blamed = mark in (None, message.tag) or mark not in self.messages
             message.failed = (message.failed or 0) + blamed
             failure = (message.tag, message.failed, message.consumer, message.envelope)
             if blamed and self.limit and message.failed >= self.limit:
@@ -337,6 +339,10 @@ class QueueOracle:
                 self.ledger["restored"] += 1
                 self.bell |= message.place == DELAYED
                 restored.append(failure)
+        for holder in holders:  # their marks have done their work
+            mark = self.messages.get(self.marks.get(holder, ""))
+            if mark is None or mark.place != UNACKED or mark.consumer != holder:
+                self.marks.pop(holder, None)
         due = [m for m in self.at(DELAYED) if m.due <= now]
         self.bell |= bool(self.at(READY) or due) and not self.paused
         old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]

@@ -81,7 +81,9 @@ if #ended > 0 then
   for i, tag in ipairs(ended) do
     local _, score, expire, owner = string.match(records[i], '^(%d+)|([^|]*)|([^|]*)|(.*)$')
     if suspects[owner] == nil then
-      suspects[owner] = redis.call('HGET', meta, 'suspect:' .. owner)
+      local suspect = redis.call('HGET', meta, 'suspect:' .. owner)
+      -- One that was acked meanwhile is to blame for nothing.
+      suspects[owner] = suspect and redis.call('HEXISTS', messages, suspect) == 1 and suspect
     end
     -- A consumer that held a suspect failed because of it, not of what lay beside it.
     local blamed = not suspects[owner] or suspects[owner] == tag
@@ -133,6 +135,15 @@ if #ended > 0 then
   end
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
+  if #ended < batch then
+    -- Nothing more of these consumers has ended: their marks have done their work.
+    for owner, suspect in pairs(suspects) do
+      local record = suspect and redis.call('HGET', unacked, suspect)
+      if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= owner then
+        redis.call('HDEL', meta, 'suspect:' .. owner)
+      end
+    end
+  end
   redis.call('HINCRBY', stats, 'restored', #restored / 4)
   if bytes > 0 then
     redis.call('HINCRBY', stats, 'waiting_bytes', bytes)

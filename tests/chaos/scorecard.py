@@ -110,8 +110,10 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "poison",
-            f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "
-            f"in the dead letters: {poison['in_the_dead_letters']}",
+            (
+                f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "
+                f"in the dead letters: {poison['in_the_dead_letters']}"
+            ),
         ),
         ("queues whose ledger was audited", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),

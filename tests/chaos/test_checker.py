@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.chaos import ledger
 from tests.chaos.checker import Blame, check, check_dead, histories
 from tests.chaos.keys import Contents, misplaced
 from tests.chaos.model import Exit, Fault, Limits
+from tests.chaos.recovery import Recovery, percentiles
 
 LIMITS = Limits(lease=4.0, renewed_every=4.0 / 3)
 
@@ -46,12 +48,18 @@ class Book:
         self.faults.append(Fault(kind, at, at if until is None else until, **known))
         return self
 
-    def verdict(self):
+    def verdict(self, limits=LIMITS, *, one_tag=True):
         """Return what the checker says."""
         tasks = histories(self.lines)
         poisoned = [run for task in tasks.values() if task.id[0] == "x" for run in task.runs]
-        blame = Blame(self.faults, self.exits, poisoned, LIMITS)
-        return check(tasks.values(), blame, LIMITS)
+        blame = Blame(self.faults, self.exits, poisoned, limits)
+        return check(tasks.values(), blame, limits, one_tag=one_tag)
+
+    def recovery(self, end=100.0):
+        """Return the samples of each kind of fault."""
+        recovery = Recovery(self.faults, end)
+        recovery.add(histories(self.lines).values())
+        return recovery.samples()
 
 
 @pytest.fixture
@@ -215,6 +223,52 @@ def test_a_retry_is_stored_once_for_each_run_that_asked(book):
     assert book.fault("worker-kill", 2.2, worker="w1").verdict().passed
     book.run("r1", 7, 7.1, retries=1, tag="d")
     assert ["r1: stored 3 times, not 2 (retry 1)"] == book.verdict().findings
+
+
+def test_a_publish_that_was_retried_at_another_broker(book):
+    """With two brokers an outage while it was published may have stored it at both."""
+    book.write("P", 1, "i1", 0).write("C", 4, "i1")
+    book.run("i1", 5, 6, tag="a").run("i1", 7, 8, worker="w2", tag="b")
+    book.fault("url-failover", 0.5, 8, outage=True)
+    two = replace(LIMITS, two_brokers=True)
+    assert ["i1: stored 2 times, not 1 (retry 0)"] == book.verdict().findings
+    assert book.verdict(two, one_tag=False).passed
+
+
+def test_a_retry_without_tags_to_tell_it_by(book):
+    """Where a tag may change, a task that asked for its retry twice may run it twice."""
+    book.published("r1").run("r1", 2, 2.1, end="R", tag="a").run("r1", 4, 4.1, end="R", tag="c")
+    book.run("r1", 5, 5.1, retries=1, tag="b").run("r1", 6, 6.1, retries=1, tag="d")
+    book.fault("worker-kill", 2.2, worker="w1")
+    assert Counter({"worker-kill": 1, "stored twice": 1}) == (
+        book.verdict(one_tag=False).duplicates
+    )
+
+
+def test_recovery_from_a_death(book):
+    """From the kill to the next run of what ran there; what was done already does not count."""
+    book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2")
+    book.published("i2").run("i2", 1, 2, tag="t2").run("i2", 6, 7, worker="w2", tag="t2")
+    book.fault("worker-kill", 2.5, worker="w1")
+    assert {"worker-kill": [1.5]} == book.recovery()
+
+
+def test_recovery_from_a_broker_that_was_away(book):
+    """From its return to the first run, in each worker, of what was published after its end."""
+    for number, (start, worker) in enumerate([(1.0, "w1"), (3.5, "w1"), (1.0, "w2"), (1.0, "w3")]):
+        book.published(f"i{number}", at=0.5).run(f"i{number}", start, start, worker=worker)
+    book.published("i7", at=2.5).run("i7", 3.75, 4, worker="w1", tag="t7")
+    book.published("i8", at=2.5).run("i8", 5.0, 6, worker="w2", tag="t8")
+    book.published("l9", at=0.5).run("l9", 1.5, 9, worker="w3", tag="t9")  # it was full
+    book.published("i9", at=2.5).run("i9", 9.5, 9.6, worker="w3", tag="t10")
+    book.fault("broker-kill", 2, 3, lifted=3.0)
+    assert {"broker-kill": [0.75, 2.0]} == book.recovery()
+
+
+def test_percentiles_of_few_samples():
+    """The greatest is never hidden."""
+    assert {} == percentiles([])
+    assert {"p50": 2.0, "p95": 3.0, "p99": 3.0, "max": 3.0} == percentiles([3.0, 1.0, 2.0])
 
 
 def test_a_task_that_ran_before_its_time(book):

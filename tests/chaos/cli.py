@@ -37,7 +37,7 @@ _WIDTH_OF_A_FILE = 140
     "--faults",
     default="",
     metavar="KIND,...",
-    help=f"Only these kinds. Kinds: {', '.join(FAULTS)}.",
+    help=f"Only these kinds. Kinds: {', '.join(FAULTS)}. url-failover needs --second-broker.",
 )
 @click.option("--every", default=4.0, show_default=True, help="Seconds between faults, on average.")
 @click.option("--seed", type=int, help="Repeats a schedule. Default: chosen by chance, printed.")

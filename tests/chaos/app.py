@@ -13,10 +13,11 @@ import signal
 import time
 
 from celery import Celery
+from celery.exceptions import Retry
 from kombu import Exchange, Queue
 
 from tests.chaos import broken
-from tests.chaos.ledger import FINISHED, RETRIED, STARTED, Writer
+from tests.chaos.ledger import FINISHED, HANDED_ON, RETRIED, STARTED, Writer
 from tests.chaos.settings import QUEUES
 
 broken.register()
@@ -74,7 +75,11 @@ def again(self, times, countdown):
     ledger.write(STARTED, self.request.id, *identity)
     if (self.request.retries or 0) < times:
         ledger.write(RETRIED, self.request.id, *identity)
-        raise self.retry(countdown=countdown)
+        try:
+            raise self.retry(countdown=countdown)
+        except Retry:
+            ledger.write(HANDED_ON, self.request.id, *identity)
+            raise
     ledger.write(FINISHED, self.request.id, *identity)
 
 

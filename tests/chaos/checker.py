@@ -81,16 +81,23 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
                 run = Run(line.id, *line[5:], line.at)
                 history.runs.append(run)
                 under_way[key].append(run)
+            elif under_way[key] and line.event == ledger.RETRIED:
+                under_way[key][-1].retried = True
             elif under_way[key]:
-                run = under_way[key].pop()
-                run.finish, run.retried = line.at, line.event == ledger.RETRIED
+                under_way[key].pop().finish = line.at
     return found
 
 
-def outages(faults: Iterable[Fault], reconnect_s: float) -> list[tuple[float, float]]:
-    """Return the times without a broker; those that leave no time to come back are one."""
+def outages(
+    faults: Iterable[Fault], reconnect_s: float, *, cuts: bool = False
+) -> list[tuple[float, float]]:
+    """Return the times without a broker; those that leave no time to come back are one.
+
+    With *cuts* also those without a connection.
+    """
     merged: list[tuple[float, float]] = []
-    for at, until in sorted((f.at, f.until) for f in faults if f.applied and f.outage):
+    away = (f for f in faults if f.applied and (f.outage or (cuts and f.cuts)))
+    for at, until in sorted((f.at, f.until) for f in away):
         if merged and at <= merged[-1][1] + reconnect_s:
             merged[-1] = (merged[-1][0], max(merged[-1][1], until))
         else:
@@ -111,6 +118,7 @@ class Blame:
         faults = [fault for fault in faults if fault.applied]
         self.limits = limits
         self.outages = outages(faults, limits.reconnect)
+        self.cut_off = outages(faults, limits.reconnect, cuts=True)
         self.of_worker: dict[str, list[Fault]] = defaultdict(list)
         self.of_pid: dict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
         for fault in faults:
@@ -153,9 +161,9 @@ class Blame:
         if not self.limits.two_brokers:
             return 0
         spans = [
-            (run.finish, run.finish + self.limits.hold)
+            (run.start, (run.finish or run.start) + self.limits.hold)
             for run in history.runs
-            if run.retried and run.finish is not None and run.retries == retries - 1
+            if run.retried and run.retries == retries - 1
         ]
         if not retries:
             spans = [(history.intent or 0.0, history.confirmed or float("inf"))]
@@ -171,14 +179,18 @@ class Blame:
         # What it wrote down after that was on its way: nothing runs in a dead process.
         if run.start > at + self.limits.in_flight:
             return False
+        return self._unacked(run, at)
+
+    def _unacked(self, run: Run, at: float) -> bool:
+        """Whether the broker cannot have had the ack at a time."""
         if run.finish is None or run.finish >= at - self.limits.in_flight:
             return True
-        # Finished long before, but the broker was away from then on.
+        # Finished long before, but there was no connection from then on.
         reconnect = self.limits.reconnect
         return any(
             a - self.limits.in_flight <= run.finish <= u + reconnect
             and at <= u + reconnect + self.limits.in_flight
-            for a, u in self.outages
+            for a, u in self.cut_off
         )
 
     def _stood_still(self, run: Run, fault: Fault) -> bool:
@@ -186,9 +198,7 @@ class Blame:
         limits = self.limits
         if fault.until - fault.at < limits.lease - limits.renewed_every:
             return False
-        return run.start <= fault.until + limits.hold and (
-            run.finish is None or run.finish >= fault.at - limits.in_flight
-        )
+        return run.start <= fault.until + limits.hold and self._unacked(run, fault.at)
 
 
 def _end(run: Run) -> float:

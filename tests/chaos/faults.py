@@ -245,7 +245,7 @@ class ClientKill(FaultKind):
         """Kill them."""
         with self.stage.broker.client() as client:
             number = client.client_kill_filter(_type="normal", skipme=True)
-        return self._fault(note=f"{number} connections")
+        return self._fault(cuts=True, note=f"{number} connections")
 
 
 class NetCut(FaultKind):
@@ -255,7 +255,7 @@ class NetCut(FaultKind):
 
     def apply(self) -> Fault:
         """Cut."""
-        return self._fault(note=f"{self.stage.broker.proxy.cut()} connections")
+        return self._fault(cuts=True, note=f"{self.stage.broker.proxy.cut()} connections")
 
 
 class NetDelay(FaultKind):
@@ -298,7 +298,7 @@ class NetReplyLost(FaultKind):
     def apply(self) -> Fault:
         """Lose them."""
         self.stage.broker.proxy.lose_replies()
-        return self._fault()
+        return self._fault(cuts=True)
 
     def undo(self) -> None:
         """Lose no more."""

@@ -10,6 +10,7 @@ C time id                    it has returned: the message is confirmed
 E time id error              it has raised: nobody knows
 S time id retries tag attempt worker pid     a run starts
 R time id retries tag attempt worker pid     it asks for a retry, which is a new message
+T time id retries tag attempt worker pid     the retry is published
 F time id retries tag attempt worker pid     it is done
 ```
 """
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INTENT, CONFIRMED, FAILED = "P", "C", "E"
-STARTED, RETRIED, FINISHED = "S", "R", "F"
-OF_A_RUN = frozenset({STARTED, RETRIED, FINISHED})
+STARTED, RETRIED, HANDED_ON, FINISHED = "S", "R", "T", "F"
+OF_A_RUN = frozenset({STARTED, RETRIED, HANDED_ON, FINISHED})
 
 IMMEDIATE, DELAYED, RETRYING, URGENT, LONG, POISON = "i", "d", "r", "u", "l", "x"
 KINDS = {

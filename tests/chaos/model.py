@@ -37,6 +37,8 @@ class Fault:
     """False: there was nothing to hit, or the broker refused; it counts as nothing."""
     outage: bool = False
     """Whether the broker could not be reached, or did not answer, from `at` to `until`."""
+    cuts: bool = False
+    """Whether connections were lost, so that what was under way is sent again later."""
     lifted: float = 0.0
     """When the nemesis had let go: what comes later is the time that recovery took."""
 
@@ -66,7 +68,7 @@ class Run:
     pid: int
     start: float
     finish: float | None = None
-    """When it was done, or had asked for its retry; None: it never was."""
+    """When it was done, or its retry was published; None: it never was."""
     retried: bool = False
 
 

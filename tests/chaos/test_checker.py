@@ -39,8 +39,10 @@ class Book:
     ):
         """Write a run; without *finish* it never ended."""
         self.write("S", start, task_id, retries, tag, 0, worker, pid)
+        if end == "R":
+            self.write("R", start, task_id, retries, tag, 0, worker, pid)
         if finish is not None:
-            self.write(end, finish, task_id, retries, tag, 0, worker, pid)
+            self.write({"R": "T"}.get(end, end), finish, task_id, retries, tag, 0, worker, pid)
         return self
 
     def fault(self, kind, at, until=None, **known):
@@ -159,6 +161,27 @@ def test_an_ack_that_waited_for_the_broker_died_with_its_worker(book):
     book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
     book.fault("broker-kill", 2.5, 4.0, outage=True)
     assert book.fault("worker-kill", 5.0, worker="w1").verdict().passed
+
+
+def test_an_ack_that_was_cut_off_before_a_freeze(book):
+    """Done, the connection lost, and then frozen before the ack could be sent again."""
+    book.published("i1").run("i1", 2, 2.1).run("i1", 8, 9, worker="w2")
+    book.fault("worker-freeze", 4, 10, worker="w1")
+    assert not book.verdict().passed
+    assert book.fault("net-cut", 2.5, cuts=True).verdict().passed
+
+
+def test_a_lost_connection_explains_nothing_by_itself(book):
+    """What ran is acked over the next one."""
+    book.published("i1").run("i1", 2, 2.1).run("i1", 4, 5, worker="w2")
+    assert not book.fault("net-cut", 2.5, cuts=True).verdict().passed
+
+
+def test_a_death_while_a_retry_was_published(book):
+    """Asked for, and never published as far as anybody knows: it may run again."""
+    book.published("r1").run("r1", 2, end="R", tag="a").run("r1", 8, 8.1, end="R", tag="a")
+    book.run("r1", 9, 9.1, retries=1, tag="b")
+    assert book.fault("main-kill", 5, worker="w1").verdict().passed
 
 
 def test_poison_excuses_its_neighbours_in_the_same_process(book):

@@ -12,13 +12,13 @@ from .carrying import carry, is_lasting
 from .deadletters import Choice, choose, limited, replay
 from .envelope import unpack
 from .errors import NotFound
-from .store import DeadLetter, QueueStatus
+from .store import Consumer, DeadLetter, QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["AuditResult", "DeadLetter", "Inspector", "QueueStatus"]
+__all__ = ["AuditResult", "Consumer", "DeadLetter", "Inspector", "QueueStatus"]
 
 _LEFT = ("acked", "expired", "purged", "dropped", "moved")
 _HERE = ("ready", "delayed", "unacked", "dead")
@@ -98,6 +98,15 @@ class Inspector:
     def _pause(self, queue: str, *, paused: bool) -> None:
         if not self._store.pause(queue, paused):
             raise NotFound(f"no queue {queue!r}")
+
+    def consumers(self) -> list[Consumer]:
+        """Return the processes that consume from this broker, by id.
+
+        One that was killed stays, as not connected, until another consumer of its queues
+        has ended its leases (5 to 10 s), or its heartbeats have been missing for three
+        times their interval. Not read at one instant.
+        """
+        return self._store.consumers()
 
     def dead_letters(
         self,

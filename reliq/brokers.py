@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .engines.redis.connect import Address
+from .engines.redis.sentinel import SCHEME as SENTINEL
+from .engines.redis.sentinel import sentinel_address
 from .engines.redis.store import RedisStore
 from .engines.redis.tls import tls_options
 from .errors import ConfigurationError
@@ -14,9 +16,10 @@ from .options import parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .engines.redis.connect import Broker
     from .store import Store
 
-_SCHEMES = ("reliq", "reliqs", "reliq-unix")
+_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL)
 
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
@@ -54,8 +57,17 @@ def address(url: str, username: str | None = None, password: str | None = None) 
 
 
 def connect(url: str, transport_options: Mapping[str, Any] | None, name: str) -> Store:
-    """Return a connected store for *url*; raises ConfigurationError, BrokerUnavailable."""
+    """Return a connected store for *url*; raises ConfigurationError, BrokerUnavailable.
+
+    *url* may be several of ``reliq-sentinel://``, separated by semicolons.
+    """
     options = parse(transport_options)
-    store = RedisStore(address(url, options.username, options.password), options, name)
+    login = (options.username, options.password)
+    broker: Broker
+    if url.startswith(f"{SENTINEL}://"):
+        broker = sentinel_address(url.split(";"), options, *login)
+    else:
+        broker = address(url, *login)
+    store = RedisStore(broker, options, name)
     store.connect()
     return store

@@ -57,6 +57,10 @@ class Keeper:
         self._resend_s = max(self.period, options.socket_timeout)
         self._renew_s = options.visibility_timeout / 3
         self._heartbeat_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
+        # While the broker is away. Others must see us again before they take us for dead.
+        self._longest_pause_s = max(
+            self.period, min(2.0, options.orphan_grace / 2, self._renew_s / 2)
+        )
         self._next_restore: dict[str, float] = {}
         self._passing: set[str] = set()
         self._tally: dict[str, dict[str, int]] = {}
@@ -103,26 +107,36 @@ class Keeper:
 
     def _run(self, stop: threading.Event) -> None:
         store = self.session.open_store()
-        down = False
-        while not stop.wait(self.period):
+        down = 0
+        while not stop.wait(self._pause(down)):
             try:
                 self.session.read_replies()
+                if not store.alive:
+                    store.connect()
+                    store.require_writable()  # a replica takes the login too
                 self.tick(store)
                 store.settle()
                 while self._later:
                     self.do_later(store)
                     store.settle()
-                down = False
+                down = 0
             except ReliqError as exc:
                 if not down:
                     logger.warning("keeper: %s; it goes on when the broker answers", exc)
-                down = True
+                down += 1
             except Exception:
                 # Not around a message: a keeper that dies of a mistake would end
                 # the renewal of every lease of this process without a word.
                 logger.exception("keeper: a duty failed; it goes on")
             self.session.maybe_end()
         store.close()
+
+    def _pause(self, failures: int) -> float:
+        """Return how long to wait for the next tick: longer, and not as long as others, if down."""
+        if not failures:
+            return self.period
+        longest = min(self.period * 2.0 ** min(failures, 8), self._longest_pause_s)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def do_later(self, store: Store) -> None:
         """Do what replies asked for; waits for the broker."""
@@ -157,7 +171,7 @@ class Keeper:
         if self.session.owes:
             self._later.append(self.session.send_owed)
         self.renew(store)
-        if not self.session.subscriptions:
+        if not (self.session.subscriptions or self.session.expected_back):
             return
         self._orphans.tick(self._later)
         known = self._registered_as
@@ -238,9 +252,10 @@ class Keeper:
                     continue  # acked or returned meanwhile
                 del self.session.held[tag]
             if tag in result.gone:
-                logger.info(
-                    "message %s of %r was finished elsewhere while this process held it too, "
-                    "or its queue was deleted",
+                logger.warning(
+                    "lease lost: message %s of %r is not there any more; it was finished "
+                    "elsewhere while this process held it too, its queue was deleted, or the "
+                    "broker has lost its data",
                     tag,
                     queue,
                 )
@@ -280,10 +295,15 @@ class Keeper:
                 "version": __version__,
                 "client_id": client_id,
                 "run_id": run_id,
+                "started_ms": str(store.now_ms() - int(self.session.age_s * 1000)),
             }
             known = self._registered_as = (store.consumer, store.epoch, identity)
         self._next_heartbeat = monotonic() + self._heartbeat_s
-        record = {**known[2], "queues": "\n".join(self.session.subscriptions)}
+        record = {
+            **known[2],
+            "queues": "\n".join(self.session.subscriptions),
+            "held": str(len(self.session.held)),
+        }
         ttl_ms = int(self._heartbeat_s * 3000) + 1000
         store.post_heartbeat(self.session.id, ttl_ms, record, self._heard)
 

@@ -65,6 +65,10 @@ class Options:
         at before it is used again. Defaults to 25.
     client_name: prefix of the connection's name in CLIENT LIST. Defaults to "reliq".
     username, password: for URLs that have no place for them (``reliq-unix://``).
+    master_name: of ``reliq-sentinel://``: the name under which the Sentinels know
+        the master. Defaults to None; it must be given there.
+    sentinel_username, sentinel_password: the login at the Sentinels themselves, if
+        they ask for one; that in the URL is the master's. Default to None.
     """
 
     visibility_timeout: float = 60.0
@@ -94,11 +98,14 @@ class Options:
     client_name: str = "reliq"
     username: str | None = None
     password: str | None = None
+    master_name: str | None = None
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
 
     def __repr__(self) -> str:
         """Show what differs from the defaults, never the password."""
         shown = ", ".join(
-            f"{field.name}={'**' if field.name == 'password' else repr(value)}"
+            f"{field.name}={'**' if field.name in _SECRETS else repr(value)}"
             for field in fields(self)
             if (value := getattr(self, field.name)) != field.default
         )
@@ -211,7 +218,12 @@ RULES: dict[str, tuple[str, Check]] = {
     "client_name": _typed(str, "a string"),
     "username": _optional(_typed(str, "a string")),
     "password": _optional(_typed(str, "a string")),
+    "master_name": _optional(_typed(str, "a string")),
+    "sentinel_username": _optional(_typed(str, "a string")),
+    "sentinel_password": _optional(_typed(str, "a string")),
 }
+
+_SECRETS = frozenset({"password", "sentinel_password"})
 
 
 def _unknown(name: str) -> ConfigurationError:
@@ -233,7 +245,7 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
         try:
             values[name] = check(value)
         except (TypeError, ValueError) as exc:
-            got = "a value that is kept secret" if name == "password" else repr(value)
+            got = "a value that is kept secret" if name in _SECRETS else repr(value)
             raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc
     options = Options(**values)
     _refuse_contradictions(options)

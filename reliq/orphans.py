@@ -84,6 +84,9 @@ class Orphans:
             if now - since >= self._session.options.orphan_grace:
                 del self._missing[key]
                 self._end(store, queue, name)
+                # The last of its queues was looked at: nothing is left that it could explain.
+                if not any(name in store.consumers_of(q) for q in liveness.queues if q != queue):
+                    store.forget_consumer(name)
 
     def _end(self, store: Store, queue: str, name: str) -> None:
         """End the leases of a dead consumer: the next pass returns the messages, counted."""

@@ -74,8 +74,10 @@ class Routes:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cache: dict[str, Route] = {}
-        self._declared: dict[str, bytes] = {}
-        self._bound: dict[str, set[bytes]] = {}
+        self.declared: dict[str, bytes] = {}
+        # By connections that were lost; the broker may have lost it with them.
+        self.inherited: dict[str, bytes] = {}
+        self.bound: dict[str, set[bytes]] = {}
 
     def reconnect(self, store: Store) -> None:
         """Go on over another connection to the same broker."""
@@ -102,7 +104,7 @@ class Routes:
                 f"exchange {exchange!r} exists with {unpack(stored)!r}; "
                 f"it was declared now with {unpack(wanted)!r}"
             )
-        self._declared[exchange] = wanted
+        self.declared[exchange] = wanted
 
     def require(self, exchange: str) -> None:
         """Raise NotFound unless *exchange* exists."""
@@ -113,7 +115,7 @@ class Routes:
 
     def delete(self, exchange: str) -> None:
         """Delete *exchange* and its bindings; the queues stay."""
-        for known in (self._declared, self._bound, self._cache):
+        for known in (self.declared, self.inherited, self.bound, self._cache):
             known.pop(exchange, None)
         self._store.delete_exchange(exchange)
 
@@ -121,27 +123,29 @@ class Routes:
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind *queue*; raises NotFound for an exchange that was never declared."""
-        if exchange not in self._declared:
+        if exchange in self.inherited:
+            self._store.declare_exchange(exchange, self.inherited[exchange])
+        elif exchange not in self.declared:
             self.require(exchange)
         binding = pack([routing_key, queue])
         self._store.bind(exchange, bound=True, bindings=[binding])
-        self._bound.setdefault(exchange, set()).add(binding)
+        self.bound.setdefault(exchange, set()).add(binding)
         self._cache.pop(exchange, None)
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Remove one binding."""
         binding = pack([routing_key, queue])
-        self._bound.get(exchange, set()).discard(binding)
+        self.bound.get(exchange, set()).discard(binding)
         self._cache.pop(exchange, None)
         self._store.bind(exchange, bound=False, bindings=[binding])
 
     def forget_queue(self, queue: str) -> None:
         """Remove every binding of a queue that is gone, whoever made it."""
-        for exchange in {*self._store.exchanges(), *self._bound}:
+        for exchange in {*self._store.exchanges(), *self.bound}:
             table = self._store.exchange_table(exchange)
             gone = [binding for binding in table.bindings if unpack(binding)[1] == queue]
             if gone:
-                self._bound.get(exchange, set()).difference_update(gone)
+                self.bound.get(exchange, set()).difference_update(gone)
                 self._cache.pop(exchange, None)
                 self._store.bind(exchange, bound=False, bindings=gone)
 
@@ -161,12 +165,13 @@ class Routes:
     def refresh(self, exchange: str) -> Route:
         """Ask the broker for the bindings of *exchange*; repair what it has lost."""
         table = self._store.exchange_table(exchange)
-        if table.version is None and self._bound.get(exchange):
+        if table.version is None and self.bound.get(exchange):
             # The table is gone though this connection bound to it: evicted, or the
             # broker lost its data. What we declared ourselves we declare again.
-            if exchange in self._declared:
-                self._store.declare_exchange(exchange, self._declared[exchange])
-            self._store.bind(exchange, bound=True, bindings=sorted(self._bound[exchange]))
+            declaration = self.declared.get(exchange) or self.inherited.get(exchange)
+            if declaration is not None:
+                self._store.declare_exchange(exchange, declaration)
+            self._store.bind(exchange, bound=True, bindings=sorted(self.bound[exchange]))
             table = self._store.exchange_table(exchange)
         route = self._cache[exchange] = Route(table, exchange)
         return route

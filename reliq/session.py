@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from . import reports
 from .errors import BrokerUnavailable, ReliqError
 from .keeper import Keeper
+from .pacing import Pace
 from .signals import emit_at_the_limit
 from .store import Delivery, How, Lease, Released, Store
+from .topology import Topology
 
 if TYPE_CHECKING:
     from .options import Options
@@ -86,6 +88,9 @@ class Session:
         self._detached: set[str] = set()
         self._numbers = count(1)
         self._expected_until = 0.0
+        self._began = monotonic()
+        self.pace = Pace()
+        self.topology = Topology()
         self._spare: Store | None = None
         self.keeper = Keeper(self)
 
@@ -116,15 +121,17 @@ class Session:
         """Note that a transport is closed; the last one ends the session if nothing is owed.
 
         After a *lost* connection the consumer stays itself for a while: it is
-        expected back. Where it may come back *elsewhere*, at another broker, a thread
-        keeps what is held and owed here until this one answers.
+        expected back. Kombu and Celery pause for seconds between their tries, so what is
+        held meanwhile a thread renews as soon as the broker answers. Where it may come
+        back *elsewhere*, at another broker, the thread also keeps what is owed here.
         """
         with _registry.lock:
             self._carriers.discard(carrier)
             if lost:
+                self.pace.trouble()
                 self._expected_until = monotonic() + self.options.visibility_timeout
             alone = not self._carriers
-        if elsewhere and alone and not self.idle:
+        if (lost and self.held) or (elsewhere and alone and not self.idle):
             self.keeper.start()
         self.maybe_end()
 
@@ -133,10 +140,20 @@ class Session:
         """Whether nothing is held and nothing is owed."""
         return not (self.held or self._unconfirmed or self._returns or self._lost_reserves)
 
+    @property
+    def expected_back(self) -> bool:
+        """Whether a connection was lost so lately that another one is likely to follow."""
+        return monotonic() < self._expected_until
+
+    @property
+    def age_s(self) -> float:
+        """For how long this process has been a consumer."""
+        return monotonic() - self._began
+
     def maybe_end(self) -> None:
         """End the session when no transport is open and nothing is owed."""
         with _registry.lock:
-            if self._carriers or not self.idle or monotonic() < self._expected_until:
+            if self._carriers or not self.idle or self.expected_back:
                 return
             if _registry.sessions.get(self.key) is self:
                 del _registry.sessions[self.key]

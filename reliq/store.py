@@ -266,6 +266,27 @@ class Liveness(NamedTuple):
     connected: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A process that consumes, as the register knows it. Times are the broker's, in ms."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    """Of reliq."""
+    queues: tuple[str, ...]
+    started_ms: int
+    """When the process began to consume from this broker."""
+    seen_ms: int
+    """Its last heartbeat: one in 20 s, with the default visibility_timeout."""
+    held: int
+    """Messages that it held at its last heartbeat."""
+    connected: bool
+    """False: its connection is gone, and it will soon be; True also where the Redis user
+    may not look."""
+
+
 class Doorbell(Protocol):
     """Waits until a queue may have something to take. A hint, never the message."""
 
@@ -329,6 +350,9 @@ class Store(Protocol):
 
     def connect(self) -> None:
         """Open the connection unless it is open; raises BrokerUnavailable."""
+
+    def require_writable(self) -> None:
+        """Raise BrokerUnavailable unless the broker takes writes now."""
 
     def close(self) -> None:
         """Close for good; what was posted gets a BrokerUnavailable."""
@@ -472,6 +496,9 @@ class Store(Protocol):
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose heartbeats have not stopped long ago, by id."""
 
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
         """Return what is known of *consumers*; None for one whose record has lapsed."""

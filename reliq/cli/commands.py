@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -19,16 +20,43 @@ from reliq.errors import ReliqError
 from .console import Refused
 from .demo import run_demo
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MASTER_NAME = "reliq.master_name"
+F = TypeVar("F", bound="Callable[..., Any]")
+
 LEAVES = ("acked", "expired", "purged", "dropped", "moved")
 PLACES = ("ready", "delayed", "unacked", "dead")
 
-url_option = click.option(
+_broker_option = click.option(
     "--url",
     envvar="RELIQ_URL",
     required=True,
     show_envvar=True,
     help="The broker, for example reliq://localhost:6379/0.",
 )
+
+
+def _keep_master_name(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    context.meta[_MASTER_NAME] = value
+
+
+_master_option = click.option(
+    "--master-name",
+    envvar="RELIQ_MASTER_NAME",
+    show_envvar=True,
+    expose_value=False,
+    callback=_keep_master_name,
+    help="With reliq-sentinel:// URLs: the name under which the Sentinels know the master.",
+)
+
+
+def url_option(command: F) -> F:
+    """Add what names the broker: the URL and, for Sentinel, the master."""
+    return _broker_option(_master_option(command))
+
+
 prefix_option = click.option(
     "--prefix",
     envvar="RELIQ_KEYPREFIX",
@@ -63,7 +91,9 @@ def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
 
 
 def _inspector(url: str, prefix: str) -> Inspector:
-    return Inspector(url, {"global_keyprefix": prefix} if prefix else None)
+    master_name = click.get_current_context().meta.get(_MASTER_NAME)
+    given = {"global_keyprefix": prefix, "master_name": master_name}
+    return Inspector(url, {name: value for name, value in given.items() if value})
 
 
 @main.command()

@@ -8,6 +8,7 @@ SCHEMES = {
     "reliq": "reliq.transports.redis:Transport",
     "reliqs": "reliq.transports.redis:TLSTransport",
     "reliq-unix": "reliq.transports.redis:UnixTransport",
+    "reliq-sentinel": "reliq.transports.sentinel:Transport",
 }
 
 

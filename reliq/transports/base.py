@@ -60,6 +60,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self.routes = Routes(self.store)
         self.channels: list[Channel] = []
         self.declared_queues: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.session.topology.give(self.routes, self.declared_queues)
         self.unroutable: set[tuple[str, str]] = set()
         self.deferred: deque[Callable[[], None]] = deque()
         self._used_channel_ids = array("H")
@@ -152,6 +153,8 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self._let_go(lost=True)
 
     def _let_go(self, lost: bool) -> None:
+        if lost:
+            self.session.topology.keep(self.routes, self.declared_queues)
         for item in list(self.subscriptions):
             item.ended()
             self.session.unsubscribe(item.queue, item.no_ack)
@@ -192,6 +195,11 @@ class Transport(Homing, EventLoop, virtual.Transport):
         (store or self.store).declare_queue(queue, False, *declared)
         return True
 
+    def forget_declared(self, queue: str) -> None:
+        """Note that *queue* was deleted: it is not to be declared again by itself."""
+        self.declared_queues.pop(queue, None)
+        self.session.topology.forget_queue(queue)
+
     def do_deferred(self) -> None:
         """Do what a reply asked for and could not be done while it was read."""
         while self.deferred:
@@ -231,7 +239,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         if not subscription.no_ack:
             self.return_buffered(subscription.take_back())
         if not self.store.attach(subscription.queue, self.session.id, count):
-            self.declared_queues.pop(subscription.queue, None)
+            self.forget_declared(subscription.queue)
             self.routes.forget_queue(subscription.queue)
         if not self.session.subscriptions:
             self.store.forget_consumer(self.session.id)

@@ -97,6 +97,7 @@ class Channel(Publishing, virtual.Channel):
         del nowait
         if if_unused and (count := len(self.store.exchange_table(exchange).bindings)):
             raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
+        self.session.topology.forget_exchange(exchange)
         self.routes.delete(exchange)
 
     def queue_declare(
@@ -161,7 +162,9 @@ class Channel(Publishing, virtual.Channel):
     ) -> None:
         """Remove one binding; one that does not exist is ignored."""
         del arguments
-        self.routes.unbind(queue, exchange or "amq.direct", routing_key or "")
+        binding = (queue, exchange or "amq.direct", routing_key or "")
+        self.session.topology.forget_binding(*binding)
+        self.routes.unbind(*binding)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
@@ -175,7 +178,7 @@ class Channel(Publishing, virtual.Channel):
             raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
         if deleted.outcome == "in_use":
             raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.number} consumers")
-        self.transport.declared_queues.pop(queue, None)
+        self.transport.forget_declared(queue)
         self.routes.forget_queue(queue)
         return deleted.number
 

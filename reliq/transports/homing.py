@@ -98,13 +98,18 @@ class Homing:
     subscriptions: list[Subscription]
 
     def __init__(self) -> None:
-        self.urls, self.url = urls_of(self.client)
+        self.urls, self.url = self.brokers_of(self.client)
         self.homeward = False
         if self.urls:
             arguments = {"transport_options": self.client.transport_options}
             if self.client.ssl:
                 arguments["ssl"] = self.client.ssl
             BROKERS.learn(self.urls, arguments)
+
+    @staticmethod
+    def brokers_of(client: Any) -> tuple[tuple[str, ...], str]:
+        """Return (all brokers of a connection, the one it is set to now); () for one."""
+        return urls_of(client)
 
     @property
     def probe_interval(self) -> float:
@@ -133,17 +138,34 @@ class Homing:
         Raises BrokerUnavailable, and lets the broker rest that could not be reached.
         """
         if not self.urls:
-            self.store.connect()
+            self._open()
             return
         admit(self.url, self.urls, self._fresh_s)
         try:
-            self.store.connect()
+            self._open()
         except BrokerUnavailable:
             BROKERS.failed(self.url)
             raise
         BROKERS.answered(self.url)
         self._say_where("it was the first to answer")
         self.watch_home()
+
+    def _open(self) -> None:
+        """Connect to a broker that takes writes; after a loss or a failure not at once.
+
+        A replica takes the login too. What Kombu and Celery do after a connection that
+        failed they do with pauses, and over the other URLs; after one that was lost, at
+        once and over the same one. So a replica must fail here, not later.
+        """
+        pace = self.session.pace
+        pace.wait()
+        try:
+            self.store.connect()
+            self.store.require_writable()
+        except BrokerUnavailable:
+            pace.trouble()
+            raise
+        pace.well()
 
     def watch_home(self) -> None:
         """Have the fail-back look after this transport, if it is away or consumes."""

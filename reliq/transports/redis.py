@@ -14,6 +14,7 @@ from .base import Transport as BaseTransport
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ..engines.redis.connect import Broker
     from ..session import StoreFactory
 
 
@@ -25,7 +26,7 @@ class Transport(BaseTransport):
     unix = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        self.address = self._address(client)
+        self.address: Broker = self._address(client)
         super().__init__(client, **kwargs)
 
     @property
@@ -33,12 +34,8 @@ class Transport(BaseTransport):
         """What Kombu fills in where the URL says nothing."""
         return {"hostname": "localhost", "port": self.default_port}
 
-    def _address(self, client: Any) -> Address:
-        given = client.transport_options or {}
-        password = client.password or given.get("password")
-        username = client.userid or given.get("username")
-        if callable(password):
-            password = password()
+    def _address(self, client: Any) -> Broker:
+        username, password = login(client)
         if self.unix:
             path = "/" + str(client.virtual_host or "").lstrip("/")
             return Address(path=path, username=username, password=password)
@@ -70,6 +67,15 @@ class UnixTransport(Transport):
     """Redis over a Unix socket."""
 
     unix = True
+
+
+def login(client: Any) -> tuple[str | None, str | None]:
+    """Return user and password, from the URL or the options; a callable one is called."""
+    given = client.transport_options or {}
+    password = client.password or given.get("password")
+    if callable(password):
+        password = password()
+    return client.userid or given.get("username"), password
 
 
 def _database(virtual_host: Any) -> int:

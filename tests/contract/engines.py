@@ -121,6 +121,8 @@ NOT_ON_FAKEREDIS = {
     "test_liveness_of_one_that_never_came": _NO_INFO,
     "test_a_forgotten_consumer_is_not_known": _NO_INFO,
     "test_a_record_lapses_without_heartbeats": _NO_INFO,
+    "test_the_register_can_be_read": _NO_INFO,
+    "test_the_register_names_no_ghosts": _NO_INFO,
     "test_a_young_server_restores_nothing": _NO_INFO,
     "test_a_cache_that_is_lost_costs_nothing": _CLOSES,
 }

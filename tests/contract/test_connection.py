@@ -80,3 +80,9 @@ def test_server_names_connection_and_run(store, other):
     assert mine[0] != its[0]
     assert mine[1] == its[1] != ""
     assert mine == store.store.server()
+
+
+def test_a_broker_that_takes_writes(store):
+    """It says so, and nothing is changed by asking."""
+    store.store.require_writable()
+    assert [] == store.store.queues()

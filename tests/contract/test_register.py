@@ -188,3 +188,37 @@ def test_a_record_lapses_without_heartbeats(store):
     wait_until(lambda: store.store.liveness(["host:1"])["host:1"] is None, interval_s=0.01)
     store.heartbeat("host:1", **record(store))
     assert store.store.liveness(["host:1"])["host:1"].connected
+
+
+# -- for operators
+
+
+def test_the_register_can_be_read(store):
+    """Who consumes: host, process, version, queues, since when, last seen, how much it holds."""
+    before = store.store.now_ms()
+    mine = record(store)
+    given = {"host": "h", "pid": "7", "version": "1", "started_ms": "5", "held": "3"}
+    store.heartbeat("h:7:b", **mine, **given, queues="q\nr")
+    store.heartbeat("h:7:a", **mine, **given)
+    first, second = store.store.consumers()
+    assert ("h:7:a", ()) == (first.id, first.queues)
+    assert ("h:7:b", "h", 7, "1", ("q", "r")) == (
+        second.id,
+        second.host,
+        second.pid,
+        second.version,
+        second.queues,
+    )
+    assert (5, 3, True) == (second.started_ms, second.held, second.connected)
+    assert before <= second.seen_ms <= store.store.now_ms()
+
+
+def test_the_register_names_no_ghosts(store):
+    """Neither who said goodbye is in it nor whose heartbeats have stopped."""
+    assert [] == store.store.consumers()
+    mine = record(store)
+    store.heartbeat("h:1", 30, **mine, host="h", pid="1", version="1")
+    store.heartbeat("h:2", **mine, host="h", pid="2", version="1")
+    assert "h:2" in [consumer.id for consumer in store.store.consumers()]
+    store.store.forget_consumer("h:2")
+    wait_until(lambda: [] == store.store.consumers(), interval_s=0.01)

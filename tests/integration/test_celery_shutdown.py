@@ -90,6 +90,9 @@ def test_cold_shutdown_gives_back_what_runs(site):
     for _ in range(6):
         site.send("long_first", 60.0)
     wait_until(lambda: len(site.journal.started()) == 2, what="running tasks")
+    # Celery cancels what it knows to be running, and waits for what it does not know yet.
+    inspect = site.app.control.inspect([worker.name], timeout=2)
+    wait_until(lambda: len((inspect.active() or {}).get(worker.name, ())) == 2)
     worker.quit()
     worker.wait()
     running = set(site.journal.started())

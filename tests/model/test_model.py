@@ -54,6 +54,7 @@ def test_two_thousand_examples():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_model_finds_a_bug(mutant):
     """A script that is broken in one place does not do as the oracle says."""

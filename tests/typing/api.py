@@ -19,7 +19,7 @@ from reliq import (
     ReliqError,
     Unroutable,
 )
-from reliq.admin import AuditResult, DeadLetter, Inspector, QueueStatus
+from reliq.admin import AuditResult, Consumer, DeadLetter, Inspector, QueueStatus
 from reliq.options import Options, parse
 from reliq.signals import (
     broker_switched,
@@ -62,6 +62,12 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
     """Use the Inspector, a context manager with typed results."""
     with Inspector(url, transport_options=options) as inspector:
         queues: list[str] = inspector.queues()
+        consumers: list[Consumer] = inspector.consumers()
+        living: list[tuple[str, str, int, str, tuple[str, ...], int, int, int, bool]] = [
+            (c.id, c.host, c.pid, c.version, c.queues, c.started_ms, c.seen_ms, c.held, c.connected)
+            for c in consumers
+        ]
+        del living
         for queue in queues:
             status: QueueStatus = inspector.status(queue)
             counts: tuple[int, int, int, int] = (

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
     {"reliq._version", "reliq.errors"},
-    {"reliq.options", "reliq.tags", "reliq.envelope", "reliq.arguments"},
+    {"reliq.options", "reliq.tags", "reliq.pacing", "reliq.envelope", "reliq.arguments"},
     {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
     {"reliq.routing", "reliq.moving", "reliq.carrying", "reliq.failback", "reliq.engines"},
     {
@@ -25,6 +25,7 @@ LAYERS = (
         "reliq.rerouting",
         "reliq.orphans",
         "reliq.keeper",
+        "reliq.topology",
         "reliq.session",
         "reliq.contrib",
     },

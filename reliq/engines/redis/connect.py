@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 from redis.backoff import NoBackoff
@@ -68,8 +68,23 @@ class Address:
         tls = None if self.tls is None else tuple(sorted((k, str(v)) for k, v in self.tls.items()))
         return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
 
+    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+        """Open a connection; see :func:`dial`."""
+        return dial(self, options, name)
 
-def translate_reply(text: str, address: Address) -> ReliqError:
+
+class Broker(Protocol):
+    """Where to connect to: an address, or something that finds one each time. Its str names it."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what two of them must share to be the same broker and user."""
+
+    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+        """Open a connection, logged in, named *name*; raises BrokerUnavailable."""
+
+
+def translate_reply(text: str, address: Broker) -> ReliqError:
     """Return our error for an error reply of the server."""
     if _UNAVAILABLE.search(text):
         return BrokerUnavailable(f"{address} cannot serve now: {text}")
@@ -77,7 +92,7 @@ def translate_reply(text: str, address: Address) -> ReliqError:
     return BrokerRefused(f"{address} refused: {text}{hint}")
 
 
-def translate(exc: BaseException, address: Address, timeout_s: float) -> ReliqError:
+def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqError:
     """Return our error for what a socket or redis-py raised."""
     if isinstance(exc, ReliqError):
         return exc
@@ -92,7 +107,7 @@ def translate(exc: BaseException, address: Address, timeout_s: float) -> ReliqEr
     return translate_reply(str(exc), address)
 
 
-_FAILURES = (OSError, redis.exceptions.RedisError)
+FAILURES = (OSError, redis.exceptions.RedisError)
 
 
 def dial(address: Address, options: Options, name: str) -> redis.connection.AbstractConnection:
@@ -128,10 +143,19 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
                 raise ConfigurationError(f"the TLS options of {address} are wrong: {exc}") from exc
     try:
         connection.connect()  # type: ignore[no-untyped-call]
-    except _FAILURES as exc:
+    except FAILURES as exc:
         hang_up(connection)
         raise translate(exc, address, options.socket_connect_timeout) from exc
     return connection
+
+
+def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
+    """Send one command over a connection that was just dialled, and return its reply.
+
+    Raises what redis-py raises; :func:`translate` makes it ours.
+    """
+    connection.send_command(*command)  # type: ignore[no-untyped-call]
+    return connection.read_response()
 
 
 def hang_up(connection: redis.connection.AbstractConnection) -> None:

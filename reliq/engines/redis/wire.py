@@ -9,6 +9,7 @@ nothing of queues. Thread-safe: one lock, held while a call waits.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import hiredis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
-from .connect import Address, dial, hang_up, socket_of, translate, translate_reply
+from .connect import Broker, hang_up, socket_of, translate, translate_reply
 
 if TYPE_CHECKING:
     import socket
@@ -36,6 +37,9 @@ Command: TypeAlias = tuple[Any, ...]
 
 _READ_SIZE = 1 << 16
 _LOOK_AFTER_S = 0.02  # silence after which a socket is looked at for a closed peer
+# What only a server says that is not, or not yet, the master. It may never be again, and
+# whoever only posts over this connection would go on asking it for ever.
+_DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
 _forks = 0
 
 
@@ -58,7 +62,7 @@ class Wire:
     next command dials. In a forked child it starts anew, without the parent's socket.
     """
 
-    def __init__(self, address: Address, options: Options, name: str) -> None:
+    def __init__(self, address: Broker, options: Options, name: str) -> None:
         self.address = address
         self.options = options
         self.name = name
@@ -246,7 +250,7 @@ class Wire:
     def _dial(self) -> None:
         if self._closed or self._pinned:
             raise BrokerUnavailable(f"{self.address}: this connection was closed")
-        connection = dial(self.address, self.options, self.name)
+        connection = self.address.connect(self.options, self.name)
         self._connection, self._sock = connection, socket_of(connection)
         self._reader = hiredis.Reader()
         self._used = monotonic()
@@ -358,6 +362,7 @@ class Wire:
     def _dispatch(self) -> None:
         reader, pending = self._reader, self._pending
         self._used = self._since = monotonic()
+        dismissed: ReliqError | None = None
         while (reply := reader.gets()) is not False:
             on_reply, script, command = pending.popleft()
             if isinstance(reply, hiredis.ReplyError):
@@ -369,7 +374,12 @@ class Wire:
                     self._write(hiredis.pack_command(again))
                     continue
                 reply = translate_reply(text, self.address)
+                if _DISMISSED.search(text):
+                    dismissed = reply
             on_reply(reply)
+        if dismissed is not None:
+            # Whoever waits here waits at the wrong server: nobody may notice before.
+            self._fail(dismissed)
 
     def _fail(self, error: ReliqError) -> None:
         connection, self._connection, self._sock = self._connection, None, None

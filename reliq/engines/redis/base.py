@@ -1,0 +1,159 @@
+"""What the parts of the Redis store share: its connection, and how replies are read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from ...errors import BrokerRefused, ReliqError
+from . import keys
+from .confirm import Confirmer
+from .doorbell import RedisDoorbell
+from .keys import QueueKeys, queue_keys
+from .wire import Command, Reply, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ...options import Options
+    from ...store import (
+        Lease,
+        OnResult,
+    )
+    from .connect import Broker
+
+T = TypeVar("T")
+
+PUBLISHER_KEPT_MS = 86_400_000
+MOST_REMEMBERED = 4096
+# A script handles at most so many messages a call, so that it takes well under 5 ms.
+BATCH = 200
+BATCH_BYTES = 1 << 20
+# Longer than dead letters are kept by default, so that a move that was cut off and is
+# taken up again finds its numbers.
+MOVES_KEPT_MS = 200 * 86_400_000
+
+
+def then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply], None]:
+    """Return a reply handler that parses what is not an error."""
+
+    def on_reply(reply: Reply) -> None:
+        on_result(reply if isinstance(reply, ReliqError) else parse(reply))
+
+    return on_reply
+
+
+def texts(items: Iterable[bytes]) -> list[str]:
+    """Return *items* as text."""
+    return [item.decode() for item in items]
+
+
+def flat_of(leases: Iterable[Lease]) -> list[str]:
+    """Return tag, token, tag, token ..., as scripts take them."""
+    return [part for lease in leases for part in lease]
+
+
+def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    """Yield *items* in groups that one script call takes."""
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
+
+
+class StoreBase:
+    """A store's connection to one server. Two sockets: commands and doorbell."""
+
+    def __init__(self, address: Broker, options: Options, consumer: str) -> None:
+        self.consumer = consumer
+        self.broker = str(address)
+        self.options = options
+        self._prefix = options.global_keyprefix
+        name = f"{options.client_name}:{consumer}"
+        self._wire = Wire(address, options, name)
+        self._confirmer = Confirmer(self._wire, self._prefix, PUBLISHER_KEPT_MS)
+        self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
+        # The one command that is sent for each message: its constant part, by queue.
+        self._ack_commands: dict[str, tuple[Command, bytes]] = {}
+        self._publish_constants: dict[tuple[str, str, str], Command] = {}
+        self._kept: dict[str, float] = {}
+        self._kept_epoch = 0
+        self._delivery_limit = options.delivery_limit or 0
+        backoff = options.redelivery_backoff or (0.0, 0.0)
+        self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
+        self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
+
+    def _keys(self, queue: str) -> QueueKeys:
+        return queue_keys(self._prefix, queue)
+
+    def _unlist(self, queue: str) -> None:
+        names = (keys.queues(self._prefix), keys.rerouted(self._prefix))
+        self._wire.exchange([(("ZREM", name, queue), None) for name in names])
+
+    @property
+    def doorbell(self) -> RedisDoorbell:
+        """The second socket, on which a consumer waits."""
+        return self._doorbell
+
+    @property
+    def alive(self) -> bool:
+        """Whether the command socket is open and has not failed."""
+        return self._wire.alive
+
+    @property
+    def epoch(self) -> int:
+        """How often the command socket was opened."""
+        return self._wire.dials
+
+    def connect(self) -> None:
+        """Open the command socket unless it is open; raises BrokerUnavailable."""
+        self._wire.connect()
+
+    def require_writable(self) -> None:
+        """Raise BrokerUnavailable unless the server takes writes now.
+
+        A replica, and a server that is loading, accept a login all the same.
+        """
+        with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
+            self._wire.call(("DEL", keys.probe(self._prefix)))
+
+    def close(self) -> None:
+        """Close both sockets; what was posted gets a BrokerUnavailable."""
+        self._doorbell.close()
+        self._wire.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for replies."""
+        return self._wire.fileno()
+
+    def pin(self) -> None:
+        """Never open the command socket anew: an event loop watches it."""
+        self._wire.pin()
+
+    def receive(self) -> None:
+        """Read replies that have come, without waiting."""
+        self._wire.receive(0.0)
+
+    def settle(self) -> None:
+        """Wait for the replies of all that was posted."""
+        self._wire.settle()
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if a reply is overdue."""
+        self._wire.check()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something posted has no answer yet."""
+        return self._wire.waiting
+
+    def probe(self) -> None:
+        """Raise ReliqError unless the server answers and accepts a write now."""
+        self._wire.call(("SET", keys.probe(self._prefix), "1", "PX", 1000))
+
+    def server(self) -> tuple[str, str]:
+        """Return (this connection's client id, the server's run id or "")."""
+        try:
+            info: bytes = self._wire.call(("INFO", "server"))
+        except BrokerRefused:
+            info = b""
+        fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
+        return str(self._wire.client_id), fields.get(b"run_id", b"").decode()

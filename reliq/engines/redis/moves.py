@@ -1,0 +1,189 @@
+"""Dead letters over Redis, and messages on their way to other queues and brokers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ...store import (
+    DeadLetter,
+    Lease,
+    Move,
+)
+from ...tags import new_tag, rank_of
+from . import keys, scripts
+from .base import (
+    MOVES_KEPT_MS,
+    StoreBase,
+    batches,
+    flat_of,
+    texts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .wire import Command
+
+
+_MOST_MOVED = 100
+
+
+class RedisMoves(StoreBase):
+    """What a store does with messages that go elsewhere."""
+
+    def dead_letter(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags that were refused."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.stats,
+        )
+        limit = self.options.dead_letter_max
+        refused: list[str] = []
+        for batch in batches(leases):
+            args = (reason, error, limit, *flat_of(batch))
+            refused += texts(self._wire.execute(scripts.DEAD_LETTER, names, args))
+        return refused
+
+    def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into *queue*, uncounted; return the tags that were."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.bell,
+            k.stats,
+            k.meta,
+            k.moves,
+        )
+        replayed: list[str] = []
+        for batch in batches(tags):
+            replayed += texts(self._wire.execute(scripts.REPLAY, names, batch))
+        return replayed
+
+    def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
+        """Remove dead letters for good; return how many."""
+        k = self._keys(queue)
+        names = (k.messages, k.deliveries, k.dead, k.dead_info, k.stats, k.moves)
+        return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in batches(tags))
+
+    def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
+        """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
+        k = self._keys(queue)
+        names = (k.messages, k.dead, k.stats, k.moves)
+        low, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
+        moves = [
+            Move(flat[i].decode(), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
+        ]
+        return int(low), moves
+
+    def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
+        """Take waiting messages out of *queue*, or go on with those taken out before."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.unacked_index,
+            k.unacked,
+            k.deliveries,
+            k.expiry,
+            k.dead,
+            k.stats,
+            k.moves,
+        )
+        low, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, _MOST_MOVED))
+        moves = []
+        for i in range(0, len(flat), 6):
+            tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
+            moves.append(Move(tag.decode(), int(number), envelope, delay_ms, ttl_ms, failed))
+        return int(low), moves
+
+    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+        """Store messages that come from *source*, each once; return what became of each."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.expiry,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.bell,
+            k.stats,
+            k.meta,
+            keys.publisher(self._prefix, queue, f"move:{source}"),
+        )
+        args: list[Any] = [MOVES_KEPT_MS, low]
+        for move in moves:
+            rank, letter = rank_of(move.tag), move.letter
+            args += new_tag(rank), move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
+            args.append(move.failed)
+            if letter is None:
+                args += 0, ""
+            else:
+                info = (letter.reason, str(letter.count), letter.consumer, letter.error)
+                args += letter.died_ms, "|".join(info)
+        outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
+        return outcomes
+
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one."""
+        key = keys.broker_id(self._prefix)
+        _, name = self._wire.exchange(
+            [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
+        )
+        return str(name.decode())
+
+    def end_move(self, queue: str, tags: Sequence[str]) -> int:
+        """Take out what is stored elsewhere now; return how many."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.deliveries,
+            k.dead,
+            k.dead_info,
+            k.unacked_index,
+            k.unacked,
+            k.stats,
+            k.moves,
+        )
+        return sum(self._wire.execute(scripts.MOVED, names, batch) for batch in batches(tags))
+
+    def dead_letters(
+        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
+    ) -> list[DeadLetter]:
+        """Return up to *limit* that died at *from_ms* or later, oldest first."""
+        k = self._keys(queue)
+        reply = self._wire.call(
+            ("ZRANGEBYSCORE", k.dead, from_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)
+        )
+        tags = texts(reply[::2])
+        if not tags:
+            return []
+        asked: list[tuple[Command, None]] = [(("HMGET", k.dead_info, *tags), None)]
+        if envelopes:
+            asked.append((("HMGET", k.messages, *tags), None))
+        infos, *stored = self._wire.exchange(asked)
+        letters = []
+        for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
+            if info is None:  # it left between the two looks
+                continue
+            reason, count, consumer, error = info.decode("utf-8", "replace").split("|", 3)
+            envelope = stored[0][i] if envelopes else None
+            letters.append(
+                DeadLetter(tag, int(float(died)), reason, int(count), consumer, error, envelope)
+            )
+        return letters

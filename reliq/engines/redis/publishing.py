@@ -1,0 +1,194 @@
+"""Publishing over Redis: messages into queues, and how safe they are there."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ReliqError
+from . import keys, scripts
+from .base import (
+    BATCH,
+    BATCH_BYTES,
+    MOST_REMEMBERED,
+    MOVES_KEPT_MS,
+    PUBLISHER_KEPT_MS,
+    StoreBase,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ...options import Confirm
+    from ...store import (
+        OnResult,
+        Publication,
+    )
+    from .wire import Command, Reply
+
+_KEPT_SAID_EVERY_S = 3600.0
+
+
+def _kind(item: Publication) -> tuple[object, ...]:
+    return (
+        item.queue,
+        item.exchange,
+        item.version,
+        item.publisher,
+        item.moved,
+        item.number == 0,
+    )
+
+
+def _alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
+    """Group neighbours that one script call can store: not too many, and not too large."""
+    if len(publications) == 1:
+        yield publications
+        return
+    group: list[Publication] = []
+    size = 0
+    for item in publications:
+        if group and (
+            len(group) == BATCH
+            or size + len(item.envelope) > BATCH_BYTES
+            or _kind(item) != _kind(group[0])
+        ):
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += len(item.envelope)
+    if group:
+        yield group
+
+
+class RedisPublishing(StoreBase):
+    """The publishing half of a store."""
+
+    def _publish_command(self, items: Sequence[Publication]) -> Command:
+        """Return the command that stores *items*, which differ in nothing but the message."""
+        first = items[0]
+        queue, exchange, number = first.queue, first.exchange, first.number
+        place = (queue, first.publisher, exchange)
+        constant = self._publish_constants.get(place)
+        if constant is None:
+            constant = self._publish_constant(*place)
+        keep = 0
+        if number:
+            keep = MOVES_KEPT_MS if first.moved else self._keep_ms(queue)
+        low = first.low if len(items) == 1 else max(item.low for item in items)
+        head = (
+            *constant,
+            1 if exchange else 0,
+            first.version,
+            keep,
+            low,
+            self.options.dead_letter_max,
+            first.tag,
+            first.envelope,
+            first.rank,
+            number,
+            first.delay_ms,
+            first.ttl_ms,
+        )
+        if len(items) == 1:
+            return head
+        command: list[Any] = [*head]
+        for item in items[1:]:
+            command += item.tag, item.envelope, item.rank
+            command += item.number, item.delay_ms, item.ttl_ms
+        return tuple(command)
+
+    def _publish_constant(self, queue: str, publisher: str, exchange: str) -> Command:
+        """Return the part of a publish command that is the same for each message, and keep it."""
+        k = self._keys(queue)
+        if len(self._publish_constants) > MOST_REMEMBERED:
+            self._publish_constants.clear()
+        constant = self._publish_constants[queue, publisher, exchange] = (
+            "EVALSHA",
+            scripts.PUBLISH.sha,
+            12,
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.expiry,
+            k.dead,
+            k.dead_info,
+            k.deliveries,
+            k.bell,
+            k.stats,
+            k.meta,
+            keys.publisher(self._prefix, queue, publisher),
+            keys.bindings(self._prefix, exchange),
+        )
+        return constant
+
+    def _keep_ms(self, queue: str) -> int:
+        """Return how long to keep our numbers in *queue*; 0 where that was said of late."""
+        now = monotonic()
+        if self._kept_epoch != self._wire.dials:
+            self._kept, self._kept_epoch = {}, self._wire.dials
+        if now - self._kept.get(queue, -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
+            return 0
+        self._kept.pop(queue, None)
+        return PUBLISHER_KEPT_MS
+
+    def _note_kept(self, publications: Sequence[Publication], outcomes: Sequence[int]) -> None:
+        for item, outcome in zip(publications, outcomes, strict=True):
+            if outcome > 0 and item.number and item.queue not in self._kept:
+                if len(self._kept) > MOST_REMEMBERED:
+                    self._kept.clear()
+                self._kept[item.queue] = monotonic()
+
+    def publish(self, publications: Sequence[Publication]) -> list[int]:
+        """Store *publications* in one round trip; neighbours alike in one step."""
+        if len(publications) == 1:
+            command = self._publish_command(publications)
+            outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
+        else:
+            replies = self._wire.exchange(
+                [(self._publish_command(items), scripts.PUBLISH) for items in _alike(publications)]
+            )
+            outcomes = [outcome for reply in replies for outcome in reply]
+        self._note_kept(publications, outcomes)
+        return outcomes
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused where the server can never give this confirmation."""
+        self._confirmer.require_confirm(level)
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Wait until what was published is as safe as *level* says; raises NotConfirmed."""
+        self._confirmer.confirm(level, replicas, timeout_ms, publications)
+
+    def post_publish(
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
+    ) -> None:
+        """Post what :meth:`publish` sends."""
+        replies: list[Any] = []
+        groups = list(_alike(publications))
+
+        def on_reply(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) == len(groups):
+                error = next((r for r in replies if isinstance(r, ReliqError)), None)
+                on_result(error or [outcome for reply in replies for outcome in reply])
+
+        for items in groups:
+            self._wire.post(self._publish_command(items), on_reply, scripts.PUBLISH)
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
+        self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
+
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*."""
+        version: bytes | None = self._wire.call(
+            ("HGET", keys.bindings(self._prefix, exchange), "version")
+        )
+        return version

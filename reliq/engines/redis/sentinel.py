@@ -1,0 +1,225 @@
+"""Asking Redis Sentinel where the master is, anew for every connection.
+
+Owns the list of Sentinels and what their answers are worth; knows nothing of queues.
+A Sentinel may be down, partitioned, or behind its peers, so an answer is a hint: the
+connection counts only when the server itself says that it is a master.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ...errors import BrokerUnavailable, ConfigurationError
+from .connect import FAILURES, Address, ask, dial, hang_up, translate
+from .tls import tls_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import redis
+
+    from ...options import Options
+
+SCHEME = "reliq-sentinel"
+DEFAULT_PORT = 26379
+# A Sentinel is a small process near its master: one that needs longer is as good as
+# down, and the next one is asked instead. (Redis' guide for clients says so too.)
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True)
+class SentinelAddress:
+    """The master that a group of Sentinels names. Its repr shows no password.
+
+    *master* holds everything about it but host and port: database, login, TLS, which
+    the Sentinels do not know.
+    """
+
+    name: str
+    sentinels: tuple[Address, ...]
+    master: Address
+    _order: list[Address] = field(init=False, repr=False, compare=False)
+    _lock: threading.Lock = field(
+        init=False, repr=False, compare=False, default_factory=threading.Lock
+    )
+
+    def __post_init__(self) -> None:
+        """Ask in the given order at first."""
+        object.__setattr__(self, "_order", list(self.sentinels))
+
+    def __str__(self) -> str:
+        """Name the broker in messages, without the server that plays its part just now."""
+        return f"{SCHEME}://{self.name}/{self.master.db}"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what stays the same through a failover: Sentinels, name, database, login."""
+        asked = tuple(sorted(str(sentinel.identity) for sentinel in self.sentinels))
+        return (SCHEME, self.name, asked, self.master.identity)
+
+    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+        """Open a connection to the master; raises BrokerUnavailable when none is found.
+
+        The Sentinels are asked in turn, the one that knew last time first. What one names
+        counts when it answers ROLE with "master": a Sentinel may not have heard of a
+        failover, and a master that was cut off may not know that it is none any more.
+        """
+        refusals: list[str] = []
+        tried: set[tuple[str, int]] = set()
+        for sentinel in self._in_order():
+            try:
+                place = self._ask(sentinel, options, name)
+                if place in tried:
+                    continue
+                tried.add(place)
+                connection = self._dial_master(place, options, name)
+            except BrokerUnavailable as exc:
+                refusals.append(str(exc))
+                continue
+            self._prefer(sentinel)
+            return connection
+        raise BrokerUnavailable(
+            f"{self}: no master was found through {len(self.sentinels)} Sentinel(s): "
+            + "; ".join(refusals)
+        )
+
+    def _in_order(self) -> list[Address]:
+        with self._lock:
+            return list(self._order)
+
+    def _prefer(self, sentinel: Address) -> None:
+        with self._lock:
+            self._order.remove(sentinel)
+            self._order.insert(0, sentinel)
+
+    def _ask(self, sentinel: Address, options: Options, name: str) -> tuple[str, int]:
+        """Return host and port of the master as *sentinel* knows them."""
+        timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)
+        patience = replace(options, socket_connect_timeout=timeout_s)
+        connection = dial(sentinel, patience, name)
+        try:
+            reply = ask(connection, "SENTINEL", "get-master-addr-by-name", self.name)
+        except FAILURES as exc:
+            raise translate(exc, sentinel, timeout_s) from exc
+        finally:
+            hang_up(connection)
+        if not reply:
+            raise BrokerUnavailable(
+                f"the Sentinel at {sentinel.host}:{sentinel.port} knows no master "
+                f"{self.name!r} (transport option master_name)"
+            )
+        host, port = reply
+        return host.decode(), int(port)
+
+    def _dial_master(
+        self, place: tuple[str, int], options: Options, name: str
+    ) -> redis.connection.AbstractConnection:
+        host, port = place
+        address = replace(self.master, host=host, port=port)
+        connection = dial(address, options, name)
+        try:
+            role = ask(connection, "ROLE")[0].decode()
+        except FAILURES as exc:
+            hang_up(connection)
+            raise translate(exc, address, options.socket_connect_timeout) from exc
+        if role != "master":
+            hang_up(connection)
+            raise BrokerUnavailable(
+                f"{address} is named as the master {self.name!r} but is a {role}: "
+                "a failover is under way"
+            )
+        return connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What one URL says: None where it says nothing."""
+
+    host: str
+    port: int
+    db: str | None
+    username: str | None
+    password: str | None = field(repr=False)
+    tls: dict[str, str]
+
+
+def _read(url: str) -> _Said:
+    parts = urlsplit(url)
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError as exc:
+        raise ConfigurationError(
+            f"expected one host and a numeric port in a {SCHEME}:// URL; "
+            "several Sentinels are separated by ';', each with its scheme"
+        ) from exc
+    return _Said(
+        unquote(parts.hostname or "localhost"),
+        port,
+        parts.path.strip("/") or None,
+        unquote(parts.username or "") or None,
+        unquote(parts.password or "") or None,
+        dict(parse_qsl(parts.query)),
+    )
+
+
+def _one(values: Sequence[str | None], what: str) -> str | None:
+    """Return what the URLs that say something agree on; say it without showing it."""
+    said = {value for value in values if value is not None}
+    if len(said) > 1:
+        raise ConfigurationError(
+            f"expected the {SCHEME}:// URLs of one broker to agree on the {what}, "
+            f"got {len(said)} different ones"
+        )
+    return said.pop() if said else None
+
+
+def sentinel_address(
+    urls: Sequence[str],
+    options: Options,
+    username: str | None = None,
+    password: str | None = None,
+    tls: Any = None,
+) -> SentinelAddress:
+    """Return the address that *urls*, one Sentinel each, and *options* describe.
+
+    User, password and database are the master's; one of the URLs naming them is enough.
+    *username*, *password* and *tls* (Kombu's ``ssl``) hold where the URLs say nothing;
+    TLS is for the Sentinels and the master alike. Raises ConfigurationError, without
+    showing a password.
+    """
+    said = [_read(url) for url in urls]
+    if not options.master_name:
+        raise ConfigurationError(
+            f"{SCHEME}:// needs the transport option master_name: the name under which "
+            "the Sentinels monitor the master (sentinel monitor NAME ...)"
+        )
+    db = _one([item.db for item in said], "database") or "0"
+    if not db.isdigit():
+        raise ConfigurationError(f"expected the database in the URL to be a number, got: {db!r}")
+    query: dict[str, str] = {}
+    for item in said:
+        query.update(item.tls)
+    verified = tls_options(query or tls) if query or tls else None
+    places = dict.fromkeys((item.host, item.port) for item in said)
+    return SentinelAddress(
+        options.master_name,
+        tuple(
+            Address(
+                host=host,
+                port=port,
+                username=options.sentinel_username,
+                password=options.sentinel_password,
+                tls=verified,
+            )
+            for host, port in places
+        ),
+        Address(
+            db=int(db),
+            username=_one([item.username for item in said], "user") or username,
+            password=_one([item.password for item in said], "password") or password,
+            tls=verified,
+        ),
+    )

@@ -1,0 +1,43 @@
+"""Pacing: clients that lost their broker in one instant do not come back in one instant.
+
+Kombu and Celery try again after the same pauses everywhere, counted from the loss that
+all of them had together: a broker that returns would meet all its clients at once.
+Here each of them waits a random moment before it tries. Knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+# Seconds: the longest wait after a loss; it doubles with each try that failed.
+_FIRST_S = 0.1
+_LONGEST_S = 1.0
+
+
+class Pace:
+    """How long one consumer, or publisher, waits before it connects again."""
+
+    def __init__(self) -> None:
+        self._troubles = 0
+
+    @property
+    def longest_s(self) -> float:
+        """The most that the next wait can take; 0 when all is well."""
+        if not self._troubles:
+            return 0.0
+        return min(_FIRST_S * 2.0 ** (self._troubles - 1), _LONGEST_S)
+
+    def trouble(self) -> None:
+        """Note that a connection was lost, or could not be made."""
+        self._troubles = min(self._troubles + 1, 16)
+
+    def well(self) -> None:
+        """Note that a connection was made."""
+        self._troubles = 0
+
+    def wait(self) -> None:
+        """Wait a random part of :attr:`longest_s`; not at all when all is well."""
+        longest_s = self.longest_s
+        if longest_s:
+            time.sleep(random.uniform(0.0, longest_s))  # noqa: S311 - not a secret

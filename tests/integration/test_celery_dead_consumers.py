@@ -1,0 +1,180 @@
+"""Consumers that died, and those that only seem so: who is taken for dead, and how soon."""
+
+from __future__ import annotations
+
+import socket
+import time
+from statistics import quantiles
+
+import pytest
+
+import reliq
+from reliq.admin import Inspector
+from tests.support.audits import assert_balanced
+from tests.support.blackhole import Blackhole
+from tests.support.waiting import stays_true, wait_until
+
+LATE = {
+    "task_acks_late": True,
+    "task_ignore_result": True,
+    "result_backend": None,
+    "worker_prefetch_multiplier": 1,
+}
+ACL = (
+    "resetkeys ~reliq:* resetchannels -@all +@hash +@sortedset +@list +@scripting -@dangerous "
+    "+get +set +exists +del +unlink +pexpire +time +ping +select +info "
+    "+client|setname +client|id +client|unblock"
+)
+
+
+def consumers_of(site):
+    """Return the consumers that the broker knows, by process id."""
+    with Inspector(site.broker, site.transport_options) as inspector:
+        return {consumer.pid: consumer for consumer in inspector.consumers()}
+
+
+def test_consumers_are_known_and_ghosts_disappear(site_factory, fresh_redis):
+    """Each is there with what it is and holds; one that ends or is killed is there no more."""
+    site = site_factory(fresh_redis, **LATE)
+    began = time.time()
+    killed = site.worker(pool="prefork", concurrency=2)
+    other = site.worker(pool="threads", queues=["celery", "more"])
+    wait_until(lambda: {killed.pid, other.pid} == set(consumers_of(site)))
+    task = site.send("record", 6.0, queue="more")
+    site.journal.wait_started(task.id)
+    wait_until(lambda: consumers_of(site)[other.pid].held == 1, what="what it holds")
+    known = consumers_of(site)
+    assert (socket.gethostname(), reliq.__version__, True) == (
+        known[other.pid].host,
+        known[other.pid].version,
+        known[other.pid].connected,
+    )
+    assert {"celery", "more"} <= set(known[other.pid].queues)
+    assert "celery" in known[killed.pid].queues
+    for consumer in known.values():
+        assert began - 5 <= consumer.started_ms / 1000 <= consumer.seen_ms / 1000 <= time.time()
+    killed.kill_group()
+    wait_until(lambda: {other.pid} == set(consumers_of(site)), timeout_s=10, what="no ghost")
+    site.journal.wait_finished(task.id)
+    assert other.shut_down() == 0
+    wait_until(lambda: {} == consumers_of(site), timeout_s=10, what="nobody")
+    site.settled("more")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_blip_causes_no_redelivery(redis_factory, site_factory, pool):
+    """Away for less than orphan_grace: it keeps what it holds, however long Celery pauses.
+
+    The pause between Celery's second and third try alone is longer than what is left.
+    """
+    runs = run_through_a_blip(site_factory(redis_factory(), **LATE, **GRACE), pool, 3.5)
+    assert 1 == runs
+
+
+def test_a_long_absence_is_taken_for_death(redis_factory, site_factory):
+    """Away for longer than orphan_grace: what it held runs elsewhere, without its lease's end."""
+    runs = run_through_a_blip(site_factory(redis_factory(), **LATE, **GRACE), "threads", 9.0)
+    assert 2 == runs
+
+
+GRACE = {
+    "broker_transport_options": {
+        "visibility_timeout": 60.0,
+        "restore_interval": 1.0,
+        "orphan_grace": 5.0,
+        "poll_interval": 1.0,
+    }
+}
+
+
+def run_through_a_blip(site, pool, away_s):
+    """Cut one of two workers off for so long, while it runs a task; return how often that ran."""
+    proxy = Blackhole(site.server)
+    try:
+        worker = site.worker(pool=pool, broker=proxy.url())
+        task = site.send("record", 14.0)
+        site.journal.wait_started(task.id)
+        site.worker(pool="threads", name="neighbour")
+        proxy.sever()
+        time.sleep(away_s)  # how long the network is away.
+        proxy.mend()
+        site.journal.wait_finished(task.id, timeout_s=40)
+        site.settled(timeout_s=40)
+        assert worker.running
+        return site.journal.runs(task.id)
+    finally:
+        proxy.close()
+
+
+def test_where_client_list_is_forbidden(fresh_redis, site_factory):
+    """Leases alone decide then, and the log says so, once."""
+    options = {
+        "visibility_timeout": 6.0,
+        "restore_interval": 0.5,
+        "orphan_grace": 0.5,
+        "poll_interval": 1.0,
+    }
+    site = site_factory(fresh_redis, **LATE, broker_transport_options=options)
+    admin = fresh_redis.client()
+    admin.execute_command("ACL", "SETUSER", "celery", "on", ">secret", *ACL.split())
+    url = site.broker.replace("://", "://celery:secret@")
+    killed = site.worker(pool="threads", broker=url)
+    task = site.send("long_first", 60.0)
+    site.journal.wait_started(task.id)
+    other = site.worker(pool="threads", broker=url)
+    killed_at = time.monotonic()
+    killed.kill_group()
+    stays_true(lambda: site.journal.runs(task.id) == 1, for_s=3)
+    again = site.journal.wait_started(task.id, times=2)
+    # Its lease may have been renewed just before it was killed, or a third before.
+    assert 3.5 < again.at - killed_at < 6 + 0.5 + 3
+    site.journal.wait_finished(task.id)
+    site.settled()
+    assert 1 == other.log().count("killed consumers are noticed when their leases end")
+
+
+def test_a_frozen_worker(fresh_redis, site_factory):
+    """What it holds runs elsewhere within visibility_timeout and restore_interval."""
+    options = {
+        "visibility_timeout": 4.0,
+        "restore_interval": 1.0,
+        "orphan_grace": 0.5,
+        "poll_interval": 1.0,
+    }
+    site = site_factory(fresh_redis, **LATE, broker_transport_options=options)
+    frozen = site.worker(pool="prefork")
+    task = site.send("long_first", 60.0)
+    site.journal.wait_started(task.id)
+    site.worker(pool="threads")
+    frozen_at = time.monotonic()
+    frozen.freeze()
+    again = site.journal.wait_started(task.id, times=2)
+    assert again.at - frozen_at < 4.0 + 1.0 * 1.1 + 1.0
+    frozen.kill_group()
+    site.journal.wait_finished(task.id)
+    site.settled()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_how_soon_killed_workers_tasks_run_again(fresh_redis, site_factory, pool):
+    """With default options, over many kills: within 10 seconds in 99 of 100 cases."""
+    site = site_factory(fresh_redis, **LATE, broker_transport_options={})
+    site.worker(pool="threads", concurrency=20, name="heir")
+    took = []
+    for number in range(10):
+        # The victim has a queue of its own, so that it gets what is sent to it; the heir
+        # takes that queue on once the victim has its tasks.
+        queue = f"victim{number}"
+        victim = site.worker(pool=pool, concurrency=4, queues=[queue], name=queue)
+        tasks = [site.send("long_first", 120.0, queue=queue).id for _ in range(4)]
+        for task_id in tasks:
+            site.journal.wait_started(task_id)
+        site.app.control.add_consumer(queue, destination=["heir@test"], reply=True, timeout=5)
+        killed_at = time.monotonic()
+        victim.kill_group()
+        took += [site.journal.wait_started(task_id, times=2).at - killed_at for task_id in tasks]
+    p99 = quantiles(took, n=100, method="inclusive")[98]
+    print(f"{pool}: {len(took)} tasks, p50 {sorted(took)[len(took) // 2]:.2f} s, p99 {p99:.2f} s")
+    assert p99 < 10
+    assert_balanced(site.broker)

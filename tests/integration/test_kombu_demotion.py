@@ -1,0 +1,99 @@
+"""Publishers, consumers and keepers of a server that becomes a replica."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliq import BrokerUnavailable
+from tests.support.waiting import wait_until
+
+from .kombu_client import Client, Taker, declare, get, publish
+
+
+@pytest.fixture
+def demoted(redis_factory):
+    """Return a Client, and a function that makes its server a replica of another one."""
+    server, other = redis_factory(), redis_factory()
+    client = Client(server, server.url())
+
+    def demote():
+        other.follow(server)
+        other.wait_synced()
+        client.raw.wait(1, 5000)
+        other.promote()
+        server.follow(other)
+        wait_until(lambda: client.raw.info("replication")["role"] == "slave")
+
+    yield client, demote
+    server.promote()
+    client.close()
+    client.audit()
+    client.raw.close()
+
+
+def test_a_waiting_consumer_is_told(demoted):
+    """The wait for a message ends with a connection error; connecting again says why."""
+    client, demote = demoted
+    connection = client.connect()
+    Taker(connection, "q")
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)
+    demote()
+    with pytest.raises(connection.recoverable_connection_errors, match=r"UNBLOCKED|READONLY"):
+        connection.drain_events(timeout=5)
+    connection.collect()
+    with pytest.raises(BrokerUnavailable, match="READONLY"):
+        connection.transport.establish_connection()
+    client.server.promote()
+    publish(client.connect(), "q", "x")
+    (message,) = Taker(connection, "q").take()
+    message.ack()
+
+
+@pytest.mark.parametrize("state", ["replica", "replica without its master"])
+def test_a_publisher_is_told(demoted, state):
+    """A publish to a replica raises a connection error, and stores nothing."""
+    client, demote = demoted
+    connection = client.connect()
+    declare(connection, "q")
+    if state == "replica without its master":
+        client.raw.config_set("replica-serve-stale-data", "no")
+        client.raw.replicaof("127.0.0.1", "1")
+    else:
+        demote()
+    with pytest.raises(BrokerUnavailable, match=r"READONLY|MASTERDOWN"):
+        publish(connection, "q", "x")
+    assert not connection.transport.verify_connection(connection)
+    with pytest.raises(BrokerUnavailable, match=r"READONLY|MASTERDOWN"):
+        client.connect(client_name="new").transport.establish_connection()
+    client.server.promote()
+    publish(connection, "q", "y")
+    assert "y" == get(connection, "q", no_ack=True).payload
+
+
+def test_a_keeper_looks_for_the_master_anew(demoted):
+    """Its connection does not outlive the role of the server, though it only posts."""
+    client, demote = demoted
+    connection = client.connect(visibility_timeout=3)
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(client.connect(), "q", "x")
+    (message,) = taker.take()
+    keeper = f"reliq:{connection.transport.session.id}"
+
+    def ids():
+        listed = client.raw.client_list()
+        ours = f"reliq:{connection.transport.store.consumer}"
+        return {
+            entry["id"]
+            for entry in listed
+            if entry["name"].startswith(keeper) and not entry["name"].startswith(ours)
+        }
+
+    before = wait_until(ids, what="the keeper's connection")
+    demote()
+    wait_until(lambda: ids() and not ids() & before, what="another connection of the keeper")
+    client.server.promote()
+    # Its lease was renewed as soon as that was possible again.
+    message.ack()
+    taker.consumer.cancel()
+    wait_until(lambda: client.settled("q"))

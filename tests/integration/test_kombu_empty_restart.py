@@ -1,0 +1,60 @@
+"""Redis comes back with nothing: what consumers and publishers of Kombu do by themselves."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from kombu import Exchange, Queue
+
+from tests.support.waiting import wait_until
+
+from .kombu_client import Client, Taker, declare, publish
+from .test_kombu_faults import settled_or_drained, take_anyhow
+
+
+@pytest.fixture
+def own(fresh_redis):
+    """Return a Client of a server of its own."""
+    client = Client(fresh_redis, fresh_redis.url())
+    yield client
+    client.close()
+    client.audit()
+
+
+def test_a_publisher_binds_anew(own):
+    """A connection that declared and bound does so again; nothing it publishes is dropped."""
+    connection = own.connect()
+    exchange = Exchange("shop", type="topic")
+    queue = Queue("orders", exchange, routing_key="order.#")
+    producer = connection.Producer()
+    producer.publish(1, exchange=exchange, routing_key="order.new", declare=[queue])
+    for number in (2, 3):
+        own.server.restart()
+        if number == 3:
+            connection.collect()  # as Kombu does with a connection that is found lost.
+        producer.publish(number, exchange=exchange, routing_key="order.new", retry=True)
+    assert 1 == own.status("orders").ready
+    (message,) = Taker(connection, "orders", auto_declare=False).take()
+    assert 3 == message.payload
+    message.ack()
+
+
+def test_a_consumer_reports_its_leases_and_goes_on(own, caplog):
+    """It declares its queue again, is told once of each lease that is gone, and acks in vain."""
+    connection = own.connect(visibility_timeout=3)
+    taker = Taker(connection, "q", prefetch_count=3)
+    declare(connection, "q")
+    publish(own.connect(), "q", "x", "y")
+    x, y = taker.take(2)
+    with caplog.at_level(logging.WARNING, "reliq"):
+        own.server.restart()
+        publish(own.connect(), "q", "z")
+        (z,) = take_anyhow(connection, taker)
+        wait_until(lambda: caplog.text.count("lease lost") == 2)
+    for message in (x, y, z):
+        message.ack()
+    wait_until(lambda: settled_or_drained(own, connection))
+    assert ["x", "y", "z"] == [message.payload for message in taker.messages]
+    assert 1 == own.status("q").ledger["acked"]
+    assert 2 == caplog.text.count("lease lost")

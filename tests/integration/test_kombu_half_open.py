@@ -1,0 +1,145 @@
+"""Connections whose packets vanish, and clients that lost their broker all at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from kombu import Connection
+
+from reliq import BrokerTimeout
+from tests.support.blackhole import Blackhole
+from tests.support.waiting import wait_until
+
+from .kombu_client import Taker, declare, publish
+from .test_kombu_faults import RETRY, settled_or_drained, take_anyhow
+
+TIMEOUT_S, POLL_S = 1.0, 0.5
+OPTIONS = {"socket_timeout": TIMEOUT_S, "poll_interval": POLL_S, "visibility_timeout": 6}
+# Until it is noticed, and a second for a busy machine, and to connect anew.
+NOTICED_S = TIMEOUT_S + POLL_S + 1.0
+
+
+@pytest.fixture
+def blackhole(client):
+    """Return a way to the server that loses packets when it is told to."""
+    proxy = Blackhole(client.server)
+    yield proxy
+    client.close()
+    proxy.close()
+
+
+def test_a_publisher_that_waits(client, blackhole):
+    """It notices within socket_timeout and stores its message over another connection, once."""
+    connection = client.connect(blackhole.url(), **OPTIONS)
+    declare(connection, "q")
+    publish(connection, "q", 1)
+    assert blackhole.swallow()
+    began = time.monotonic()
+    connection.Producer().publish(2, exchange="", routing_key="q", **RETRY)
+    assert time.monotonic() - began < NOTICED_S
+    assert 2 == client.status("q").ready
+    assert 2 == client.status("q").ledger["published"]
+
+
+def test_a_publisher_that_only_posts(client, blackhole):
+    """It is told by a later publish, within socket_timeout, and goes on over another one."""
+    connection = client.connect(blackhole.url(), **OPTIONS, confirm="none")
+    declare(connection, "q")
+    publish(connection, "q", "before")
+    wait_until(lambda: client.status("q").ready == 1)
+    blackhole.swallow()
+    deadline = time.monotonic() + NOTICED_S
+
+    def post_again_and_again():
+        while time.monotonic() < deadline:
+            publish(connection, "q", "vanishes")
+
+    with pytest.raises(BrokerTimeout):
+        post_again_and_again()
+    connection.collect()
+    publish(connection, "q", "after")
+    wait_until(lambda: client.status("q").ready == 2)
+
+
+def test_a_consumer_that_waits(client, blackhole):
+    """It notices that its wait is answered no more, connects anew, and gets the next message."""
+    connection = client.connect(blackhole.url(), **OPTIONS)
+    taker = Taker(connection, "q")
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)
+    blackhole.swallow()
+    publish(client.connect(), "q", "x")
+    began = time.monotonic()
+    (message,) = take_anyhow(connection, taker)
+    assert time.monotonic() - began < NOTICED_S
+    message.ack()
+    wait_until(lambda: settled_or_drained(client, connection))
+
+
+def test_a_keeper_of_a_busy_consumer(client, blackhole):
+    """Its thread notices and renews over another connection, while the application works."""
+    connection = client.connect(blackhole.url(), **OPTIONS)
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(client.connect(), "q", "x")
+    (message,) = taker.take()
+    keeper = f"reliq:{connection.transport.session.id}/"
+    main = f"reliq:{connection.transport.store.consumer}"
+
+    def keepers():
+        names = {entry["name"]: entry["id"] for entry in client.raw.client_list()}
+        return {
+            number
+            for name, number in names.items()
+            if name.startswith(keeper) and name.split(":bell")[0] != main
+        }
+
+    before = wait_until(keepers, what="the keeper's connection")
+    blackhole.swallow()
+    # A third of the lease until it has something to say; then socket_timeout.
+    wait_until(lambda: keepers() - before, timeout_s=2 + NOTICED_S, what="another connection")
+    # The lease would have run out by now, had it not been renewed.
+    deadline = time.monotonic() + OPTIONS["visibility_timeout"]
+    other = Taker(client.connect(), "q")
+    assert other.gets_nothing(for_s=deadline - time.monotonic())
+    message.ack()
+    wait_until(lambda: settled_or_drained(client, connection))
+
+
+def test_clients_of_a_returning_broker_come_one_by_one(fresh_redis):
+    """Those that lost it in one instant, and pause alike, are spread over most of a second."""
+    count, pause_s = 20, 1.0
+    came: list[float] = []
+    ready, lost = threading.Barrier(count + 1), threading.Event()
+
+    def live(number: int) -> None:
+        with Connection(
+            fresh_redis.url(), transport_options={"client_name": f"client{number}"}
+        ) as connection:
+            connection.connect()
+            ready.wait()
+            lost.wait()
+            connection.collect()  # as Celery does when it learns of a loss.
+            connection.ensure_connection(
+                interval_start=pause_s, interval_step=0, interval_max=pause_s
+            )
+            came.append(time.monotonic())
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    fresh_redis.kill()
+    lost.set()
+    time.sleep(2.5 * pause_s)  # how long it is away: some tries fail, alike in all of them.
+    fresh_redis.start()
+    for thread in threads:
+        thread.join(30)
+    assert count == len(came)
+    came.sort()
+    spread_s = came[-1] - came[0]
+    crowd = max(sum(1 for at in came if start <= at < start + 0.1) for start in came)
+    print(f"{count} clients came within {spread_s:.2f} s, at most {crowd} of them in 0.1 s")
+    assert spread_s > 0.4
+    assert crowd < count * 0.75

@@ -1,0 +1,236 @@
+"""reliq-sentinel:// over a real group: the master is found, followed, and checked."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+
+import pytest
+from click.testing import CliRunner
+from kombu import Connection
+
+from reliq import BrokerUnavailable, ConfigurationError, NotConfirmed
+from reliq.admin import Inspector
+from reliq.cli import main
+from tests.support.audits import assert_balanced, wait_settled
+from tests.support.sentinels import MASTER_NAME, SentinelGroup, role_of
+from tests.support.waiting import wait_until
+
+from .kombu_client import FAST, Taker, get, publish
+from .test_kombu_faults import take_anyhow
+
+OPTIONS = {**FAST, "visibility_timeout": 30, "socket_timeout": 2, "socket_connect_timeout": 1}
+RETRY = {
+    "retry": True,
+    "retry_policy": {
+        "max_retries": 100,
+        "interval_start": 0.1,
+        "interval_step": 0.1,
+        "interval_max": 0.5,
+    },
+}
+
+
+@pytest.fixture
+def groups():
+    """Return a function that starts a Sentinel group; arguments as SentinelGroup's."""
+    started = []
+
+    def start(**options):
+        group = SentinelGroup(**options)
+        started.append(group)
+        return group.start()
+
+    yield start
+    for group in started:
+        group.destroy()
+
+
+def connect(group, **options):
+    """Return a connection through the Sentinels of *group*."""
+    return Connection(group.url(), transport_options={**OPTIONS, **group.options, **options})
+
+
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+def test_a_failover_keeps_leases_and_acks(groups, fault):
+    """What was held is held at the new master too, and acks of before arrive there."""
+    # On a busy machine a second is soon over: a second failover could lose these very acks.
+    group = groups(down_after_ms=2000)
+    with connect(group) as connection, connect(group, client_name="publisher") as publisher:
+        taker = Taker(connection, "q", prefetch_count=2)
+        publish(publisher, "q", "x", "y", "z")
+        x, y = taker.take(2)
+        old = group.master()
+        replicas = [server for server in group.servers if server is not old]
+        wait_until(
+            lambda: {s.client().zcard("reliq:{q}:unacked_index") for s in replicas} == {2},
+            what="replicas that know of the leases",
+        )
+        old.kill() if fault == "killed" else old.freeze()
+        x.ack()
+        publisher.Producer().publish("late", exchange="", routing_key="q", **RETRY)
+        group.wait_failover(old)
+        # Were the lease of y not renewed at the new master, it would come again.
+        (z,) = take_anyhow(connection, taker)
+        y.ack()
+        z.ack()
+        (late,) = take_anyhow(connection, taker)
+        late.ack()
+        old.thaw()
+        options = {**OPTIONS, **group.options}
+
+        def settled():
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.1)
+            with Inspector(group.url(), options) as inspector:
+                seen.append(inspector.status("q"))
+            return seen[-1].unacked == 0
+
+        seen = []
+        wait_until(settled, what=lambda: f"acks at the new master; have {seen[-1]}")
+        assert ["x", "y", "z", "late"] == [message.payload for message in taker.messages]
+    wait_settled(group.url(), "q", transport_options=options)
+
+
+def test_a_silent_and_a_dead_sentinel_are_passed_by(groups):
+    """One that is frozen costs a second, one that is dead nothing; the third one is asked."""
+    group = groups(replicas=0)
+    group.kill_sentinel(0)
+    group.freeze_sentinel(1)
+    with connect(group) as connection:
+        publish(connection, "q", "x")
+        assert "x" == get(connection, "q", no_ack=True).payload
+    assert_balanced(group.url(), group.options)
+
+
+def test_what_a_sentinel_says_is_checked(groups):
+    """A server that is named as the master and is a replica is not used; it says so itself."""
+    group = groups(replicas=1, sentinels=1, down_after_ms=60_000)
+    named, other = group.servers
+    other.promote()
+    named.follow(other)
+    wait_until(lambda: role_of(named) == "slave")
+    with closing(connect(group)) as connection:
+        with pytest.raises(BrokerUnavailable, match=f"{named.port}/0 is named .*but is a slave"):
+            connection.transport.establish_connection()
+        named.promote()
+        connection.connect()
+        publish(connection, "q", "x")
+        assert "x" == get(connection, "q", no_ack=True).payload
+
+
+def test_logins_of_sentinels_and_master(groups):
+    """The URL has the master's password, the options the Sentinels'; no message shows one."""
+    group = groups(replicas=0, sentinels=1, password="of:the@master", sentinel_password="theirs")
+    with connect(group) as connection:
+        publish(connection, "q", "x")
+        assert "x" == get(connection, "q", no_ack=True).payload
+    for wrong in ({"sentinel_password": None}, {"sentinel_password": "guessed"}):
+        with closing(connect(group, **wrong)) as connection:
+            with pytest.raises(BrokerUnavailable) as caught:
+                connection.transport.establish_connection()
+            assert "theirs" not in str(caught.value)
+            assert "guessed" not in repr(connection.transport.options)
+    with Inspector(group.url(), group.options) as inspector:
+        assert ["q"] == inspector.queues()
+
+
+def test_a_master_that_no_sentinel_knows(groups):
+    """The error names the option that is wrong."""
+    group = groups(replicas=0, sentinels=1)
+    with (
+        closing(connect(group, master_name="other")) as connection,
+        pytest.raises(BrokerUnavailable, match=r"no master 'other' .*master_name"),
+    ):
+        connection.transport.establish_connection()
+
+
+def test_urls_that_contradict_each_other():
+    """One broker has one database, one user, and a name: said before anything connects."""
+    named = {"master_name": MASTER_NAME}
+    for url, options, words in (
+        ("reliq-sentinel://a/0", {}, "master_name"),
+        ("reliq-sentinel://a/0;reliq-sentinel://b/1", named, "database"),
+        ("reliq-sentinel://:x@a/0;reliq-sentinel://:y@b/0", named, "password"),
+        ("reliq-sentinel://a/zero", named, "'zero'"),
+        ("reliq-sentinel://a,b:1,c/0", named, "';'"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            Inspector(url, options)
+        if "," in url:
+            continue  # Kombu itself cannot read it
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            _ = Connection(url, transport_options=options).transport
+        assert ":x@" not in str(caught.value)
+
+
+def test_one_url_may_say_it_for_all():
+    """Database and password need not be repeated, and the order does not make another broker."""
+    urls = ("reliq-sentinel://:x@a:1/2", "reliq-sentinel://b")
+    named = {"master_name": MASTER_NAME}
+    first, second = (
+        Connection(";".join(order), transport_options=named).transport.address
+        for order in (urls, urls[::-1])
+    )
+    assert first.identity == second.identity
+    assert (2, "x") == (first.master.db, first.master.password)
+    assert [("a", 1), ("b", 26379)] == [(s.host, s.port) for s in first.sentinels]
+    assert "x" not in repr(first.master) + str(first)
+
+
+@pytest.mark.parametrize("confirm", ["accepted", "replicated"])
+def test_what_only_the_dead_master_had(groups, confirm):
+    """What was confirmed while no replica listened is lost with the default, and only then.
+
+    With confirm="replicated" the publisher is told, before, that it is not safe.
+    """
+    group = groups(password="secret")
+    options = {"confirm": confirm, "confirm_timeout": 0.3}
+    confirmed = []
+
+    def publish_as_many_as_possible(connection, numbers):
+        for number in numbers:
+            with suppress(NotConfirmed):
+                publish(connection, "q", number)
+                confirmed.append(number)
+
+    with connect(group, **options) as connection:
+        publish_as_many_as_possible(connection, range(10))
+        old = group.master()
+        replicas = [server for server in group.servers if server is not old]
+        wait_until(lambda: {s.client().zcard("reliq:{q}:ready") for s in replicas} == {10})
+        for server in replicas:
+            server.client().config_set("masterauth", "wrong")
+        old.client().client_kill_filter(_type="replica")
+        publish_as_many_as_possible(connection, range(10, 20))
+        old.kill()
+        for server in replicas:
+            server.client().config_set("masterauth", "secret")
+        group.wait_failover(old)
+    with connect(group) as connection:
+        found = []
+        while message := get(connection, "q", no_ack=True):
+            found.append(message.payload)
+    lost = set(confirmed) - set(found)
+    print(f"{confirm}: {len(confirmed)} of 20 confirmed, {len(lost)} of them lost")
+    expected = set(range(10, 20)) if confirm == "accepted" else set()
+    assert expected == lost
+    assert set(range(10)) <= set(found)
+    assert_balanced(group.url(), group.options)
+
+
+def test_the_commands_find_the_master(groups):
+    """`reliq audit` takes the URLs and the master's name, as options or from the environment."""
+    group = groups(replicas=0, sentinels=1)
+    with connect(group) as connection:
+        publish(connection, "q", "x")
+    named = ["--url", group.url(), "--master-name", MASTER_NAME]
+    for arguments, environment in (
+        (["audit", *named], {}),
+        (["status"], {"RELIQ_URL": group.url(), "RELIQ_MASTER_NAME": MASTER_NAME}),
+    ):
+        result = CliRunner().invoke(main, [*arguments, "--json"], env=environment)
+        assert 0 == result.exit_code, result.output
+        assert '"q"' in result.output
+    result = CliRunner().invoke(main, ["audit", "--url", group.url()])
+    assert 2 == result.exit_code
+    assert "master_name" in result.output

@@ -1,0 +1,190 @@
+"""A real Sentinel group: one master, its replicas, and three Sentinels that watch them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.processes import Process
+from tests.support.servers import RedisServer, free_port, redis_binary
+from tests.support.waiting import wait_until
+
+MASTER_NAME = "shop"
+# How long a master must be silent until it counts as down: small, so that a test sees a
+# failover in seconds, and large enough for a machine with other work.
+DOWN_AFTER_MS = 1000
+
+
+class SentinelGroup:
+    """One master with two replicas, watched by three Sentinels that fail it over."""
+
+    def __init__(
+        self,
+        *,
+        replicas: int = 2,
+        sentinels: int = 3,
+        password: str | None = None,
+        sentinel_password: str | None = None,
+        down_after_ms: int = DOWN_AFTER_MS,
+    ) -> None:
+        self.down_after_ms = down_after_ms
+        self.password = password
+        self.sentinel_password = sentinel_password
+        self.directory = Path(tempfile.mkdtemp(prefix="reliq-sentinel-"))
+        first = RedisServer(password=password)
+        self.servers = [first]
+        self._replicas = replicas
+        self.ports: list[int] = []
+        self._sentinels: list[Process] = []
+        self._count = sentinels
+
+    # -- life ---------------------------------------------------------------
+
+    def start(self) -> SentinelGroup:
+        """Start all of it; return when every Sentinel knows its peers and the replicas."""
+        first = self.servers[0].start()
+        for _ in range(self._replicas):
+            replica = RedisServer(password=self.password, replica_of=first)
+            self.servers.append(replica)
+            replica.start()
+        for replica in self.servers[1:]:
+            replica.wait_synced()
+        for _ in range(self._count):
+            self._start_sentinel(first)
+        wait_until(self._complete, timeout_s=40, what="Sentinels that know each other")
+        return self
+
+    def destroy(self) -> None:
+        """Kill it all and delete its data."""
+        for process in self._sentinels:
+            process.thaw()
+            process.kill_group()
+        for server in self.servers:
+            server.thaw()
+            server.destroy()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill_sentinel(self, number: int) -> None:
+        """SIGKILL one of the Sentinels."""
+        self._sentinels[number].kill_group()
+
+    def freeze_sentinel(self, number: int) -> None:
+        """SIGSTOP one of the Sentinels."""
+        self._sentinels[number].freeze()
+
+    # -- access -------------------------------------------------------------
+
+    def url(self, scheme: str = "reliq-sentinel", db: int = 0) -> str:
+        """Return the URL that names every Sentinel."""
+        user = f":{quote(self.password, safe='')}@" if self.password else ""
+        return ";".join(f"{scheme}://{user}127.0.0.1:{port}/{db}" for port in self.ports)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The transport options that the URL needs."""
+        options: dict[str, object] = {"master_name": MASTER_NAME}
+        if self.sentinel_password:
+            options["sentinel_password"] = self.sentinel_password
+        return options
+
+    def master(self) -> RedisServer:
+        """Return the server that the Sentinels that answer agree on."""
+        found = set()
+        for number, port in enumerate(self.ports):
+            if self._sentinels[number].running:
+                with self._client(port) as client:
+                    reply = client.execute_command(
+                        "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME
+                    )
+                    found.add(int(reply[1]))
+        assert len(found) == 1, f"the Sentinels disagree: {found}"
+        port = found.pop()
+        return next(server for server in self.servers if server.port == port)
+
+    def wait_failover(self, old: RedisServer, timeout_s: float = 40.0) -> RedisServer:
+        """Wait until another server than *old* is the master, says so, and takes writes."""
+
+        def failed_over() -> RedisServer | None:
+            try:
+                new = self.master()
+            except (AssertionError, redis.RedisError):
+                return None
+            if new is old or role_of(new) != "master":
+                return None
+            return new
+
+        found = wait_until(failed_over, timeout_s=timeout_s, what="another master")
+        assert found is not None
+        return found
+
+    def log(self) -> str:
+        """Return what the Sentinels said."""
+        return "\n".join(process.tail(100) for process in self._sentinels)
+
+    # -- inside -------------------------------------------------------------
+
+    def _start_sentinel(self, master: RedisServer) -> None:
+        port = free_port()
+        path = self.directory / f"{port}.conf"
+        lines = [
+            f"port {port}",
+            "bind 127.0.0.1",
+            f"dir {self.directory}",
+            f"sentinel monitor {MASTER_NAME} 127.0.0.1 {master.port} {self._count // 2 + 1}",
+            f"sentinel down-after-milliseconds {MASTER_NAME} {self.down_after_ms}",
+            f"sentinel failover-timeout {MASTER_NAME} 10000",
+            f"sentinel parallel-syncs {MASTER_NAME} 2",
+        ]
+        if self.password:
+            lines.append(f"sentinel auth-pass {MASTER_NAME} {self.password}")
+        if self.sentinel_password:
+            lines.append(f"requirepass {self.sentinel_password}")
+            lines.append(f"sentinel sentinel-pass {self.sentinel_password}")
+        path.write_text("\n".join(lines) + "\n", encoding="ascii")
+        command = [redis_binary(), path, "--sentinel"]
+        self.ports.append(port)
+        self._sentinels.append(Process(command, log_path=self.directory / f"{port}.log"))
+
+    def _client(self, port: int) -> redis.Redis:
+        return redis.Redis(
+            host="127.0.0.1",
+            port=port,
+            password=self.sentinel_password,
+            socket_timeout=2,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
+        )
+
+    def _complete(self) -> bool:
+        for port in self.ports:
+            try:
+                with self._client(port) as client:
+                    flat = client.execute_command("SENTINEL", "MASTER", MASTER_NAME)
+            except redis.RedisError:
+                return False
+            state = (
+                flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            )
+            others = int(state["num-other-sentinels"])
+            if others != self._count - 1 or int(state["num-slaves"]) != self._replicas:
+                return False
+        return True
+
+
+def role_of(server: RedisServer) -> str:
+    """Return what a server says it is: master or slave; "" when it does not answer."""
+    client = redis.Redis(
+        host="127.0.0.1", port=server.port, password=server.password, socket_timeout=1, protocol=2
+    )
+    with client:
+        try:
+            return str(client.info("replication")["role"])
+        except redis.RedisError:
+            return ""

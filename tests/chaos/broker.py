@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from tests.chaos.proxy import Proxy
+from tests.support.sentinels import SentinelGroup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 
@@ -57,6 +58,15 @@ class Broker:
         """Return what clients connect to."""
         url = f"{scheme}://127.0.0.1:{self.proxy.port}/0"
         return url if self.second is None else f"{url};{self.second.url(scheme)}"
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The transport options that the URL needs."""
+        return {}
+
+    def wait_failover(self, old: RedisServer) -> RedisServer:
+        """Wait until another server than *old* is in charge."""
+        raise NotImplementedError
 
     @property
     def in_charge(self) -> list[RedisServer]:
@@ -113,3 +123,37 @@ class Broker:
         # Present connections still lead to the old one, which answers READONLY.
         self.proxy.target = ("127.0.0.1", new.port)
         return True
+
+
+class SentinelBroker(Broker):
+    """A master with two replicas, and three Sentinels that fail it over; no proxy.
+
+    A publish is confirmed when a replica has it, so that no confirmed one is lost with a
+    master. Acks are not: what was acked right before may run again.
+    """
+
+    def __init__(self, *, second: bool = False) -> None:
+        assert not second, "a Sentinel group stands alone"
+        self.second = None
+        self._stack = ExitStack()
+        self._group = SentinelGroup()
+        self._stack.callback(self._group.destroy)
+        self._group.start()
+
+    @property
+    def primary(self) -> RedisServer:  # type: ignore[override]
+        """The master of now."""
+        return self._group.master()
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The transport options that the URL needs."""
+        return {**self._group.options, "confirm": "replicated", "confirm_timeout": 2.0}
+
+    def url(self, scheme: str) -> str:
+        """Return what clients connect to."""
+        return self._group.url(f"{scheme}-sentinel")
+
+    def wait_failover(self, old: RedisServer) -> RedisServer:
+        """Wait until another server than *old* is in charge."""
+        return self._group.wait_failover(old)

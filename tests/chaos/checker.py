@@ -119,6 +119,7 @@ class Blame:
         self.limits = limits
         self.outages = outages(faults, limits.reconnect)
         self.cut_off = outages(faults, limits.reconnect, cuts=True)
+        self.masters = [fault for fault in faults if fault.master]
         self.of_worker: dict[str, list[Fault]] = defaultdict(list)
         self.of_pid: dict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
         for fault in faults:
@@ -132,28 +133,34 @@ class Blame:
 
     def of(self, run: Run) -> tuple[str, Cause] | None:
         """Return the kind of the fault and how it cost the run its delivery; None: nothing did."""
-        for kind, at in self.of_pid.get((run.worker, run.pid), ()):
+        return self._death(run) or self._lost_lease(run)
+
+    def _death(self, run: Run) -> tuple[str, Cause] | None:
+        """Return what ended the process, or the master, that knew that it was done."""
+        deaths = list(self.of_pid.get((run.worker, run.pid), ()))
+        deaths += [(f.kind, f.at) for f in self.of_worker.get(run.worker, ()) if f.until <= f.at]
+        for kind, at in deaths:
             if self._died_unacked(run, at):
                 return kind, "death"
+        for fault in self.masters:
+            if self._died_unacked(run, fault.at):
+                return fault.kind, "outage"
+        ended = self.exits.get(run.worker)
+        if ended is None or not self._away(ended.asked, ended.gone):
+            return None
+        return ("worker-term", "exit in an outage") if self._died_unacked(run, ended.gone) else None
+
+    def _lost_lease(self, run: Run) -> tuple[str, Cause] | None:
+        """Return what kept the process from renewing for longer than a lease."""
         for fault in self.of_worker.get(run.worker, ()):
-            if fault.until > fault.at:
-                if self._stood_still(run, fault):
-                    return fault.kind, "freeze"
-            elif self._died_unacked(run, fault.at):
-                return fault.kind, "death"
+            if fault.until > fault.at and self._stood_still(run, fault):
+                return fault.kind, "freeze"
         limits = self.limits
-        unrenewed = limits.lease - limits.renewed_every
         for at, until in self.outages:
             late = until + limits.reconnect + limits.hold
-            if until - at > unrenewed and run.start <= late and _end(run) >= at:
+            too_long = until - at > limits.lease - limits.renewed_every
+            if too_long and run.start <= late and _end(run) >= at:
                 return "outage", "outage"
-        ended = self.exits.get(run.worker)
-        if (
-            ended is not None
-            and self._away(ended.asked, ended.gone)
-            and self._died_unacked(run, ended.gone)
-        ):
-            return "worker-term", "exit in an outage"
         return None
 
     def stored_elsewhere(self, history: History, retries: int) -> int:

@@ -27,6 +27,7 @@ from tests.support.servers import server_version
 if TYPE_CHECKING:
     from tests.chaos.ledger import Tail
     from tests.chaos.model import Fault
+    from tests.chaos.settings import Brokers
 
 _WIDTH_OF_A_FILE = 140
 
@@ -37,7 +38,7 @@ _WIDTH_OF_A_FILE = 140
     "--faults",
     default="",
     metavar="KIND,...",
-    help=f"Only these kinds. Kinds: {', '.join(FAULTS)}. url-failover needs --second-broker.",
+    help=f"Only these kinds. Kinds: {', '.join(FAULTS)}. Some need --brokers.",
 )
 @click.option("--every", default=4.0, show_default=True, help="Seconds between faults, on average.")
 @click.option("--seed", type=int, help="Repeats a schedule. Default: chosen by chance, printed.")
@@ -51,9 +52,11 @@ _WIDTH_OF_A_FILE = 140
 )
 @click.option("--poison-every", default=20.0, show_default=True, help="Seconds; 0: none.")
 @click.option(
-    "--second-broker",
-    is_flag=True,
-    help="Give clients a second URL to go to; adds the kind url-failover.",
+    "--brokers",
+    type=click.Choice(["one", "two", "sentinels"]),
+    default="one",
+    show_default=True,
+    help="One and its replica behind a proxy; a second URL beside it; a Sentinel group.",
 )
 @click.option("--scheme", default="reliq", show_default=True, help="The transport under fire.")
 @click.option(
@@ -71,7 +74,7 @@ def main(
     producers: int,
     rate: float,
     poison_every: float,
-    second_broker: bool,
+    brokers: Brokers,
     scheme: str,
     out: Path | None,
 ) -> None:
@@ -81,7 +84,7 @@ def main(
     loopback. Exits with 1 when anything confirmed was lost, ran twice without a
     death to blame, or was left behind.
     """
-    kinds = _chosen(faults, fault_kinds(second_broker), "--faults")
+    kinds = _chosen(faults, fault_kinds(brokers), "--faults")
     chosen_pools = _chosen(pools, POOLS, "--pools")
     seed = random.randrange(2**32) if seed is None else seed
     screen = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
@@ -105,7 +108,7 @@ def main(
             producers=producers,
             rate=rate,
             poison_every_s=poison_every,
-            second_broker=second_broker,
+            brokers=brokers,
             options=SHORT if scheme.startswith("reliq") else KOMBU,
         )
         columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()

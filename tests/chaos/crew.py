@@ -17,7 +17,7 @@ from tests.support.processes import Process
 from tests.support.workers import ROOT, CeleryWorker, app_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 APP = "tests.chaos.app"
 _WARM_S = 40.0
@@ -70,7 +70,7 @@ class Slot:
 class Crew:
     """All processes that use the broker."""
 
-    def __init__(self, settings: Settings, url: str) -> None:
+    def __init__(self, settings: Settings, url: str, more: Mapping[str, object]) -> None:
         self.settings, self.url = settings, url
         self.exits: list[Exit] = []
         self.findings: list[str] = []
@@ -84,8 +84,9 @@ class Crew:
         ]
         self.producers: list[Process] = []
         self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
-        self._config: dict[str, object] = {"broker_transport_options": dict(settings.options)}
-        if settings.second_broker:
+        options = {**settings.options, **more}
+        self._config: dict[str, object] = {"broker_transport_options": options}
+        if settings.brokers == "two":
             self._config["broker_failover_strategy"] = "primary"
 
     # -- starting

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tests.chaos.broker import Broker
     from tests.chaos.crew import Crew, Slot
     from tests.chaos.model import Limits, Strike
+    from tests.chaos.settings import Brokers
+    from tests.support.servers import RedisServer
+
+
+_PROXIED: frozenset[Brokers] = frozenset({"one", "two"})
 
 
 class Stage(Protocol):
@@ -35,8 +40,10 @@ class FaultKind:
     span: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """Shortest and longest time until it is undone, in seconds."""
     about: ClassVar[str]
+    brokers: ClassVar[frozenset[Brokers]] = frozenset({"one", "two", "sentinels"})
+    """With which brokers it can be."""
     second: ClassVar[bool] = False
-    """Whether it needs a second broker to go to."""
+    """Whether clients have somewhere else to go, so that they need not wait for the end."""
     of_broker: ClassVar[bool] = False
     """Whether it talks to the server itself: one at a time, in turn."""
 
@@ -169,6 +176,7 @@ class BrokerKill(FaultKind):
     """What it has confirmed is on its disk."""
 
     name, about = "broker-kill", "SIGKILL to the Redis in charge, and a restart from its log"
+    brokers = _PROXIED
     of_broker = True
     span = (0.1, 1.2)
 
@@ -186,6 +194,7 @@ class Demotion(FaultKind):
     """It answers, and refuses every write."""
 
     name, about = "demotion", "REPLICAOF: the Redis in charge is a replica for a while (READONLY)"
+    brokers = _PROXIED
     of_broker = True
     span = (0.2, 1.5)
 
@@ -203,6 +212,7 @@ class SwitchOver(FaultKind):
     """The replica takes over in step; whoever is connected to the old one meets READONLY."""
 
     name, about = "switch-over", "FAILOVER to the replica; the old server stays as its replica"
+    brokers = _PROXIED
     of_broker = True
 
     def apply(self) -> Fault:
@@ -218,8 +228,58 @@ class UrlFailover(BrokerKill):
     """Away for so long that everybody goes to the second broker, and then home again."""
 
     name, about = "url-failover", "SIGKILL to the first of two brokers, back after some seconds"
+    brokers = frozenset({"two"})
     second = True
     span = (6.0, 10.0)
+
+
+class SentinelKill(FaultKind):
+    """A replica is promoted; the old master comes back, empty, as a replica of the new one."""
+
+    name, about = "sentinel-kill", "SIGKILL to the master; Sentinels promote a replica"
+    brokers = frozenset({"sentinels"})
+    of_broker = True
+    second = True
+    span = (6.0, 9.0)
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        super().__init__(stage, strike)
+        self._old: RedisServer | None = None
+
+    def apply(self) -> Fault:
+        """Kill it."""
+        self._old = self.stage.broker.primary
+        self._strike(self._old)
+        return self._fault(outage=True, master=True)
+
+    def undo(self) -> None:
+        """Wait for the new one, and let the old one come back."""
+        assert self._old is not None
+        new = self.stage.broker.wait_failover(self._old)
+        self._return(self._old, new)
+
+    def _strike(self, server: RedisServer) -> None:
+        server.kill()
+
+    def _return(self, server: RedisServer, new: RedisServer) -> None:
+        server.replica_of = new
+        server.start()
+
+
+class SentinelFreeze(SentinelKill):
+    """It answers nobody, and does not know that it is the master no more when it is back."""
+
+    name, about = (
+        "sentinel-freeze",
+        "SIGSTOP to the master until a replica is promoted, then SIGCONT",
+    )
+
+    def _strike(self, server: RedisServer) -> None:
+        server.freeze()
+
+    def _return(self, server: RedisServer, new: RedisServer) -> None:
+        server.thaw()
+        server.replica_of = new
 
 
 class ScriptFlush(FaultKind):
@@ -252,6 +312,7 @@ class NetCut(FaultKind):
     """The network hangs up on everybody."""
 
     name, about = "net-cut", "every connection is closed by the proxy"
+    brokers = _PROXIED
 
     def apply(self) -> Fault:
         """Cut."""
@@ -262,6 +323,7 @@ class NetDelay(FaultKind):
     """Slow, not gone."""
 
     name, about = "net-delay", "every chunk is held back 50 to 400 ms, for some seconds"
+    brokers = _PROXIED
     span = (1.0, 4.0)
 
     def apply(self) -> Fault:
@@ -279,6 +341,7 @@ class NetHalfOpen(FaultKind):
     """Packets vanish and nobody is told: clients must notice by themselves."""
 
     name, about = "net-half-open", "what present connections carry vanishes; new ones work"
+    brokers = _PROXIED
 
     def apply(self) -> Fault:
         """Let them vanish. It is over when the last client must have noticed."""
@@ -293,6 +356,7 @@ class NetReplyLost(FaultKind):
     """What was asked is done, and the answer lost: the worst time for a publish."""
 
     name, about = "net-reply-lost", "each connection loses its next reply and is cut"
+    brokers = _PROXIED
     span = (1.0, 1.0)
 
     def apply(self) -> Fault:
@@ -317,6 +381,8 @@ FAULTS: dict[str, type[FaultKind]] = {
         Demotion,
         SwitchOver,
         UrlFailover,
+        SentinelKill,
+        SentinelFreeze,
         ScriptFlush,
         ClientKill,
         NetCut,
@@ -327,6 +393,6 @@ FAULTS: dict[str, type[FaultKind]] = {
 }
 
 
-def kinds(second_broker: bool) -> list[str]:
+def kinds(brokers: Brokers) -> list[str]:
     """Return the kinds that a run can have."""
-    return [name for name, kind in FAULTS.items() if second_broker or not kind.second]
+    return [name for name, kind in FAULTS.items() if brokers in kind.brokers]

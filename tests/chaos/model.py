@@ -37,6 +37,8 @@ class Fault:
     """False: there was nothing to hit, or the broker refused; it counts as nothing."""
     outage: bool = False
     """Whether the broker could not be reached, or did not answer, from `at` to `until`."""
+    master: bool = False
+    """Whether what the master had not replicated yet was lost: the last acks, say."""
     cuts: bool = False
     """Whether connections were lost, so that what was under way is sent again later."""
     lifted: float = 0.0

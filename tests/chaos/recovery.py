@@ -27,6 +27,8 @@ OF_EVERYBODY = frozenset(
         "demotion",
         "switch-over",
         "url-failover",
+        "sentinel-kill",
+        "sentinel-freeze",
         "script-flush",
         "client-kill",
         "net-cut",

@@ -12,7 +12,7 @@ import redis
 from reliq import ReliqError
 from reliq.admin import Inspector
 from tests.chaos import keys, ledger
-from tests.chaos.broker import Broker
+from tests.chaos.broker import Broker, SentinelBroker
 from tests.chaos.checker import Blame, Verdict, check, check_dead, histories
 from tests.chaos.crew import Crew
 from tests.chaos.faults import FAULTS
@@ -92,8 +92,9 @@ def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
     strikes = plan(
         settings.seed, settings.kinds, spans, settings.duration_s, settings.fault_every_s
     )
-    with Broker(second=settings.second_broker) as broker:
-        crew = Crew(settings, broker.url(settings.scheme))
+    kind = SentinelBroker if settings.brokers == "sentinels" else Broker
+    with kind(second=settings.brokers == "two") as broker:
+        crew = Crew(settings, broker.url(settings.scheme), broker.options)
         try:
             return _Run(settings, strikes, broker, crew, watcher).carry_out()
         finally:
@@ -231,7 +232,7 @@ class _Run:
         blame = Blame(nemesis.faults, crew.exits, poisoned, settings.limits)
         size = sum(path.stat().st_size for path in ledger.files(settings.directory))
         # What is carried from one broker to another may get another tag there.
-        one_tag = settings.reliq and not settings.second_broker
+        one_tag = settings.reliq and settings.brokers != "two"
         parts = 1 + size // (_LINES_AT_ONCE * 60)
         for part in range(parts):
             lines = []

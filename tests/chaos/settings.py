@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.chaos.model import Limits
+
+# one: a server and its replica, a proxy in front of whichever is in charge.
+# two: another broker beside it, to which clients go (`broker_failover_strategy` primary).
+# sentinels: a master, two replicas, three Sentinels, and publishes confirmed by a replica.
+Brokers = Literal["one", "two", "sentinels"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,8 +52,7 @@ class Settings:
     producers: int = 2
     rate: float = 300.0
     """Publishes a second, by all producers together; 0: as many as they can."""
-    second_broker: bool = False
-    """Whether clients have a second URL to go to (`broker_failover_strategy` primary)."""
+    brokers: Brokers = "one"
     backlog: int = 2000
     """Producers wait while so many confirmed tasks are unfinished."""
     poison_every_s: float = 20.0
@@ -69,5 +73,5 @@ class Settings:
         """What the checker needs to know of the options."""
         lease = float(self.options["visibility_timeout"])
         return replace(
-            Limits(), lease=lease, renewed_every=lease / 3, two_brokers=self.second_broker
+            Limits(), lease=lease, renewed_every=lease / 3, two_brokers=self.brokers == "two"
         )

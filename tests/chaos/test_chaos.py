@@ -32,7 +32,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
             directory=tmp_path,
             seed=seed,
             duration_s=95,
-            kinds=kinds(second_broker=False),
+            kinds=kinds("one"),
             fault_every_s=3.2,
             poison_every_s=25,
             rate=150,

@@ -177,6 +177,15 @@ def test_a_lost_connection_explains_nothing_by_itself(book):
     assert not book.fault("net-cut", 2.5, cuts=True).verdict().passed
 
 
+def test_the_last_acks_are_lost_with_their_master(book):
+    """What Sentinel's old master had not replicated runs again; what was long done does not."""
+    book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
+    book.fault("sentinel-kill", 3.2, 5, outage=True, master=True)
+    assert Counter({"sentinel-kill": 1}) == book.verdict().duplicates
+    book.published("i2").run("i2", 1, 1.1, tag="t2").run("i2", 8, 9, worker="w2", tag="t2")
+    assert Counter({"sentinel-kill": 1, "unexplained": 1}) == book.verdict().duplicates
+
+
 def test_a_death_while_a_retry_was_published(book):
     """Asked for, and never published as far as anybody knows: it may run again."""
     book.published("r1").run("r1", 2, end="R", tag="a").run("r1", 8, 8.1, end="R", tag="a")

@@ -24,8 +24,8 @@ def test_an_unknown_fault_is_refused():
 
 def test_a_fault_that_needs_two_brokers_is_refused_without():
     """There is nowhere to go to."""
-    result = CliRunner().invoke(main, ["--faults", "url-failover"])
-    assert result.exit_code == 2
+    for kind in ("url-failover", "sentinel-kill"):
+        assert CliRunner().invoke(main, ["--faults", kind]).exit_code == 2
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):

@@ -75,7 +75,7 @@ class Crew:
         self.exits: list[Exit] = []
         self.findings: list[str] = []
         self.deaths: dict[str, int] = {}
-        """Workers that ended by themselves, and how: by poison, or a finding."""
+        """Workers that poison took with it, and their exit codes."""
         self.gate = Gate(settings.directory / "gate")
         pools = settings.pools
         self.slots = [
@@ -161,16 +161,16 @@ class Crew:
 
     def _ended(self, slot: Slot, worker: CeleryWorker) -> None:
         code = worker.returncode
-        if slot.asked is not None and not slot.killed:
+        if code == -9 and not slot.killed:  # by poison, asked to end or not
+            self.deaths[slot.name] = code
+        elif slot.asked is not None and not slot.killed:
             self.exits.append(Exit(slot.name, slot.asked, time.monotonic()))
             if code != 0:
                 self.findings.append(f"{slot.name}: exit code {code} after SIGTERM")
         elif not slot.killed:
-            self.deaths[slot.name] = code or 0
-            if code != -9:  # not by poison
-                self.findings.append(
-                    f"{slot.name}: ended by itself with exit code {code}: {worker.tail(3)}"
-                )
+            self.findings.append(
+                f"{slot.name}: ended by itself with exit code {code}: {worker.tail(3)}"
+            )
         self._orphaned.append((time.monotonic() + _ORPHANED_S, worker))
 
     def _end_orphans(self, now: float) -> None:

@@ -1,0 +1,90 @@
+"""The Celery application whose tasks run under fire. What they do is in the ledger.
+
+Every task is acked late and run again when its child dies. Knows nothing of the
+transport but its URL; the transports that are broken on purpose are registered so
+that the checker can be shown to catch them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from celery import Celery
+from celery.exceptions import Retry
+from kombu import Exchange, Queue
+
+from tests.chaos import broken
+from tests.chaos.ledger import FINISHED, HANDED_ON, RETRIED, STARTED, Writer
+from tests.chaos.settings import QUEUES
+
+broken.register()
+
+BASE = {
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "task_acks_late": True,
+    "task_reject_on_worker_lost": True,
+    "task_ignore_result": True,
+    "task_publish_retry_policy": {
+        # A task whose retry cannot be published is rejected by Celery: wait it out.
+        "max_retries": 600,
+        "interval_start": 0,
+        "interval_step": 0.1,
+        "interval_max": 0.5,
+    },
+    "worker_prefetch_multiplier": 4,
+    "worker_enable_soft_shutdown_on_idle": False,
+    # Queues of killed workers are gone soon, so that the end of a run can be looked at.
+    "control_queue_expires": 5.0,
+    "event_queue_expires": 5.0,
+    "task_queues": [Queue(name, Exchange("chaos", "direct"), routing_key=name) for name in QUEUES],
+    "task_default_queue": QUEUES[0],
+    "task_default_exchange": "chaos",
+    "task_default_routing_key": QUEUES[0],
+}
+
+app = Celery("chaos", broker=os.environ["RELIQ_TEST_BROKER"])
+app.conf.update(BASE)
+app.conf.update(json.loads(os.environ.get("RELIQ_TEST_CONFIG", "{}")))
+ledger = Writer(os.environ["RELIQ_TEST_JOURNAL"])
+
+
+def _identity(request):
+    tag = (getattr(request, "properties", None) or {}).get("delivery_tag") or "-"
+    attempt = request.get("x-delivery-count") or 0
+    worker = (request.hostname or "-").partition("@")[0]
+    return request.retries or 0, tag, attempt, worker, os.getpid()
+
+
+@app.task(bind=True, name="chaos.work")
+def work(self, seconds=0.0):
+    """Take that long."""
+    ledger.write(STARTED, self.request.id, *_identity(self.request))
+    if seconds:
+        time.sleep(seconds)
+    ledger.write(FINISHED, self.request.id, *_identity(self.request))
+
+
+@app.task(bind=True, name="chaos.again", max_retries=None)
+def again(self, times, countdown):
+    """Ask to be retried so many times, then be done."""
+    identity = _identity(self.request)
+    ledger.write(STARTED, self.request.id, *identity)
+    if (self.request.retries or 0) < times:
+        ledger.write(RETRIED, self.request.id, *identity)
+        try:
+            raise self.retry(countdown=countdown)
+        except Retry:
+            ledger.write(HANDED_ON, self.request.id, *identity)
+            raise
+    ledger.write(FINISHED, self.request.id, *identity)
+
+
+@app.task(bind=True, name="chaos.poison")
+def poison(self):
+    """Kill the process that runs it: the pool's child, or where there is none the worker."""
+    ledger.write(STARTED, self.request.id, *_identity(self.request))
+    os.kill(os.getpid(), signal.SIGKILL)

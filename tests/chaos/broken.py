@@ -1,0 +1,62 @@
+"""Transports that are broken on purpose, so that the checker can be shown to see it.
+
+``reliq-early://`` acks a message when it is handed out, before it runs.
+``reliq-drop://`` confirms one publish in RELIQ_CHAOS_DROP (10 000) and stores nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+
+from kombu.transport import TRANSPORT_ALIASES
+
+from reliq.transports import redis
+from reliq.transports.channel import Channel
+
+_DROPS = int(os.environ.get("RELIQ_CHAOS_DROP", "10000"))
+_published = count(1)
+
+
+class EarlyChannel(Channel):
+    """Finishes a message as it is reserved."""
+
+    def basic_consume(self, queue, no_ack, callback, consumer_tag, **kwargs):
+        """Consume without acks, whatever was asked for."""
+        return super().basic_consume(queue, True, callback, consumer_tag, **kwargs)
+
+
+class DroppingChannel(Channel):
+    """Forgets a task now and then."""
+
+    def basic_publish(self, message, exchange="", routing_key="", **kwargs):
+        """Publish, mostly."""
+        if (message.get("headers") or {}).get("task") and next(_published) % _DROPS == 0:
+            return
+        super().basic_publish(message, exchange, routing_key, **kwargs)
+
+
+class EarlyTransport(redis.Transport):
+    """The transport of ``reliq-early://``."""
+
+    def create_channel(self, connection):
+        """Return a new channel."""
+        channel = EarlyChannel(self)
+        self.channels.append(channel)
+        return channel
+
+
+class DroppingTransport(redis.Transport):
+    """The transport of ``reliq-drop://``."""
+
+    def create_channel(self, connection):
+        """Return a new channel."""
+        channel = DroppingChannel(self)
+        self.channels.append(channel)
+        return channel
+
+
+def register() -> None:
+    """Enter the schemes into Kombu's table."""
+    TRANSPORT_ALIASES["reliq-early"] = f"{__name__}:EarlyTransport"
+    TRANSPORT_ALIASES["reliq-drop"] = f"{__name__}:DroppingTransport"

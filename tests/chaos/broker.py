@@ -1,0 +1,159 @@
+"""The broker of a run: a server, its replica, and a proxy in front of whichever is in charge."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import redis
+
+from tests.chaos.proxy import Proxy
+from tests.support.sentinels import SentinelGroup
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_NOWHERE = ("127.0.0.1", 1)  # nobody listens there.
+
+
+class Broker:
+    """Two servers that sync every write to disk; clients see one address, the proxy's.
+
+    With *second* there is another broker, of which the first knows nothing: clients have
+    a list of two URLs.
+    """
+
+    def __init__(self, *, second: bool = False) -> None:
+        self._stack = ExitStack()
+        self.second = RedisServer(appendonly=True) if second else None
+        if self.second is not None:
+            self._stack.callback(self.second.destroy)
+            self.second.start()
+        self.primary = RedisServer(appendonly=True)
+        self._stack.callback(lambda: [server.destroy() for server in (self.primary, self.replica)])
+        self.replica = RedisServer(appendonly=True, replica_of=self.primary)
+        self.primary.start()
+        self.replica.start()
+        self.proxy = Proxy(free_port(), ("127.0.0.1", self.primary.port))
+        self.proxy.start()
+        self._stack.callback(self.proxy.stop)
+
+    def __enter__(self) -> Broker:  # noqa: PYI034 - typing.Self needs Python 3.11
+        """Return self."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the servers and the proxy."""
+        self._stack.close()
+
+    def url(self, scheme: str) -> str:
+        """Return what clients connect to."""
+        url = f"{scheme}://127.0.0.1:{self.proxy.port}/0"
+        return url if self.second is None else f"{url};{self.second.url(scheme)}"
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The transport options that the URL needs."""
+        return {}
+
+    def wait_failover(self, old: RedisServer) -> RedisServer:
+        """Wait until another server than *old* is in charge."""
+        raise NotImplementedError
+
+    @property
+    def in_charge(self) -> list[RedisServer]:
+        """The servers that hold messages: the first broker's, and the second broker."""
+        return [self.primary] if self.second is None else [self.primary, self.second]
+
+    def client(self) -> redis.Redis:
+        """Return a client of the server in charge, past the proxy."""
+        return self.primary.client()
+
+    def demote(self) -> None:
+        """Make the server a replica of nobody: it refuses writes."""
+        with self.client() as client:
+            client.replicaof(*map(str, _NOWHERE))
+
+    def promote(self) -> None:
+        """Let it serve again."""
+        with self.client() as client:
+            client.replicaof("NO", "ONE")
+
+    def replica_ready(self, timeout_s: float) -> bool:
+        """Whether the replica is in step with the server, waiting a little for it."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                with self.replica.client() as client:
+                    if client.info("replication").get("master_link_status") == "up":
+                        return True
+            except redis.RedisError:
+                pass
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+    def switch_over(self) -> bool:
+        """Hand over to the replica, in step (FAILOVER), and send clients there; False: refused."""
+        if not self.replica_ready(3.0):
+            return False
+        with self.client() as client:
+            try:
+                client.execute_command("FAILOVER", "TIMEOUT", "3000")
+            except redis.ResponseError:
+                return False
+
+            def done() -> bool:
+                return client.info("replication")["master_failover_state"] == "no-failover"
+
+            wait_until(done, timeout_s=10, interval_s=0.02, what="the failover")
+            if client.info("replication")["role"] == "master":
+                return False
+        old, new = self.primary, self.replica
+        old.replica_of, new.replica_of = new, None
+        self.primary, self.replica = new, old
+        # Present connections still lead to the old one, which answers READONLY.
+        self.proxy.target = ("127.0.0.1", new.port)
+        return True
+
+
+class SentinelBroker(Broker):
+    """A master with two replicas, and three Sentinels that fail it over; no proxy.
+
+    A publish is confirmed when a replica has it, so that no confirmed one is lost with a
+    master. Acks are not: what was acked right before may run again.
+    """
+
+    def __init__(self, *, second: bool = False) -> None:
+        assert not second, "a Sentinel group stands alone"
+        self.second = None
+        self._stack = ExitStack()
+        self._group = SentinelGroup()
+        self._stack.callback(self._group.destroy)
+        self._group.start()
+
+    @property
+    def primary(self) -> RedisServer:  # type: ignore[override]
+        """The master of now."""
+        return self._group.master()
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The transport options that the URL needs."""
+        return {**self._group.options, "confirm": "replicated", "confirm_timeout": 2.0}
+
+    def url(self, scheme: str) -> str:
+        """Return what clients connect to."""
+        return self._group.url(f"{scheme}-sentinel")
+
+    def wait_failover(self, old: RedisServer) -> RedisServer:
+        """Wait until another server than *old* is in charge."""
+        return self._group.wait_failover(old)

@@ -1,0 +1,319 @@
+"""The verdict: nothing confirmed is lost, and nothing ran twice without a death to blame.
+
+Pure: histories, faults and exits in, findings out. A message that was run n times was
+delivered n times, so n - 1 of these deliveries must have been lost for a reason that is
+on record: the process that had it died, it stood still for longer than its lease, or the
+broker was away for so long that nobody could renew. What is not so explained is a finding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.chaos import ledger
+from tests.chaos.model import Exit, Fault, History, Limits, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tests.chaos.model import Cause
+
+_MOST_SHOWN = 20
+
+
+@dataclass
+class Verdict:
+    """What the ledger says, counted, and everything that should not have been."""
+
+    tasks: int = 0
+    """Confirmed."""
+    unconfirmed: int = 0
+    """Their publish raised: they may have run, or not."""
+    runs: int = 0
+    by_kind: Counter[str] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    """Runs beyond the first, by the kind of the fault that is to blame."""
+    findings: list[str] = field(default_factory=list)
+    poison: set[str] = field(default_factory=set)
+    """Confirmed poison: what must be in the dead letters."""
+    perhaps_poison: set[str] = field(default_factory=set)
+    poison_runs: Counter[int] = field(default_factory=Counter)
+    """How many poison tasks were run so often."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.lost or self.findings)
+
+    def add(self, other: Verdict) -> None:
+        """Count in what another part of the ledger says."""
+        for name in ("tasks", "unconfirmed", "runs"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.by_kind += other.by_kind
+        self.duplicates += other.duplicates
+        self.poison_runs += other.poison_runs
+        self.lost += other.lost
+        self.findings += other.findings
+        self.poison |= other.poison
+        self.perhaps_poison |= other.perhaps_poison
+
+
+def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
+    """Put together what happened to each task."""
+    found: dict[str, History] = {}
+    under_way: dict[tuple[str, int, str, int, str], list[Run]] = defaultdict(list)
+    for line in sorted(lines, key=lambda line: line.at):
+        history = found.get(line.id)
+        if history is None:
+            history = found[line.id] = History(line.id)
+        if line.event == ledger.INTENT:
+            history.intent, history.countdown = line.at, line.countdown
+        elif line.event == ledger.CONFIRMED:
+            history.confirmed = line.at
+        elif line.event == ledger.FAILED:
+            history.failed = line.error
+        else:
+            key = (line.id, line.retries, line.tag, line.pid, line.worker)
+            if line.event == ledger.STARTED:
+                run = Run(line.id, *line[5:], line.at)
+                history.runs.append(run)
+                under_way[key].append(run)
+            elif under_way[key] and line.event == ledger.RETRIED:
+                under_way[key][-1].retried = True
+            elif under_way[key]:
+                under_way[key].pop().finish = line.at
+    return found
+
+
+def outages(
+    faults: Iterable[Fault], reconnect_s: float, *, cuts: bool = False
+) -> list[tuple[float, float]]:
+    """Return the times without a broker; those that leave no time to come back are one.
+
+    With *cuts* also those without a connection.
+    """
+    merged: list[tuple[float, float]] = []
+    away = (f for f in faults if f.applied and (f.outage or (cuts and f.cuts)))
+    for at, until in sorted((f.at, f.until) for f in away):
+        if merged and at <= merged[-1][1] + reconnect_s:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], until))
+        else:
+            merged.append((at, until))
+    return merged
+
+
+class Blame:
+    """Finds the fault that cost a run its delivery."""
+
+    def __init__(
+        self,
+        faults: Iterable[Fault],
+        exits: Iterable[Exit],
+        poisoned: Iterable[Run],
+        limits: Limits,
+    ) -> None:
+        faults = [fault for fault in faults if fault.applied]
+        self.limits = limits
+        self.outages = outages(faults, limits.reconnect)
+        self.cut_off = outages(faults, limits.reconnect, cuts=True)
+        self.masters = [fault for fault in faults if fault.master]
+        self.of_worker: dict[str, list[Fault]] = defaultdict(list)
+        self.of_pid: dict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
+        for fault in faults:
+            if fault.pid:
+                self.of_pid[fault.worker, fault.pid].append((fault.kind, fault.at))
+            elif fault.worker:
+                self.of_worker[fault.worker].append(fault)
+        for run in poisoned:
+            self.of_pid[run.worker, run.pid].append(("poison", run.start))
+        self.exits = {ended.worker: ended for ended in exits}
+
+    def of(self, run: Run) -> tuple[str, Cause] | None:
+        """Return the kind of the fault and how it cost the run its delivery; None: nothing did."""
+        return self._death(run) or self._lost_lease(run)
+
+    def _death(self, run: Run) -> tuple[str, Cause] | None:
+        """Return what ended the process, or the master, that knew that it was done."""
+        deaths = list(self.of_pid.get((run.worker, run.pid), ()))
+        deaths += [(f.kind, f.at) for f in self.of_worker.get(run.worker, ()) if f.until <= f.at]
+        for kind, at in deaths:
+            if self._died_unacked(run, at):
+                return kind, "death"
+        for fault in self.masters:
+            if self._died_unacked(run, fault.at):
+                return fault.kind, "outage"
+        ended = self.exits.get(run.worker)
+        if ended is None or not self._away(ended.asked, ended.gone):
+            return None
+        return ("worker-term", "exit in an outage") if self._died_unacked(run, ended.gone) else None
+
+    def _lost_lease(self, run: Run) -> tuple[str, Cause] | None:
+        """Return what kept the process from renewing for longer than a lease."""
+        for fault in self.of_worker.get(run.worker, ()):
+            if fault.until > fault.at and self._stood_still(run, fault):
+                return fault.kind, "freeze"
+        limits = self.limits
+        for at, until in self.outages:
+            late = until + limits.reconnect + limits.hold
+            too_long = until - at > limits.lease - limits.renewed_every
+            if too_long and run.start <= late and _end(run) >= at:
+                return "outage", "outage"
+        return None
+
+    def stored_elsewhere(self, history: History, retries: int) -> int:
+        """Return how often a retried publish may have been stored at a second broker, too."""
+        if not self.limits.two_brokers:
+            return 0
+        spans = [
+            (run.start, (run.finish or run.start) + self.limits.hold)
+            for run in history.runs
+            if run.retried and run.retries == retries - 1
+        ]
+        if not retries:
+            spans = [(history.intent or 0.0, history.confirmed or float("inf"))]
+        return sum(self._away(at, until) for at, until in spans)
+
+    def _away(self, at: float, until: float) -> bool:
+        """Whether the broker was away at some time in between."""
+        reconnect = self.limits.reconnect
+        return any(a <= until and u + reconnect >= at for a, u in self.outages)
+
+    def _died_unacked(self, run: Run, at: float) -> bool:
+        """Whether the broker cannot have had the ack when the process died."""
+        # What it wrote down after that was on its way: nothing runs in a dead process.
+        if run.start > at + self.limits.in_flight:
+            return False
+        return self._unacked(run, at)
+
+    def _unacked(self, run: Run, at: float) -> bool:
+        """Whether the broker cannot have had the ack at a time."""
+        if run.finish is None or run.finish >= at - self.limits.in_flight:
+            return True
+        # Finished long before, but there was no connection from then on.
+        reconnect = self.limits.reconnect
+        return any(
+            a - self.limits.in_flight <= run.finish <= u + reconnect
+            and at <= u + reconnect + self.limits.in_flight
+            for a, u in self.cut_off
+        )
+
+    def _stood_still(self, run: Run, fault: Fault) -> bool:
+        """Whether a lease may have run out in a freeze; what was taken before it may run after."""
+        limits = self.limits
+        if fault.until - fault.at < limits.lease - limits.renewed_every:
+            return False
+        return run.start <= fault.until + limits.hold and self._unacked(run, fault.at)
+
+
+def _end(run: Run) -> float:
+    return float("inf") if run.finish is None else run.finish
+
+
+def check(
+    tasks: Iterable[History], blame: Blame, limits: Limits, *, one_tag: bool = True
+) -> Verdict:
+    """Judge histories. *one_tag*: the transport keeps a message's tag when it comes again."""
+    verdict = Verdict()
+    for history in tasks:
+        _judge(history, blame, limits, verdict, one_tag)
+    return verdict
+
+
+def _judge(history: History, blame: Blame, limits: Limits, verdict: Verdict, one_tag: bool) -> None:
+    kind = ledger.kind_of(history.id)
+    verdict.runs += len(history.runs)
+    if history.confirmed is None:
+        verdict.unconfirmed += 1
+    else:
+        verdict.tasks += 1
+        verdict.by_kind[ledger.KINDS[kind]] += 1
+    if history.intent is None:
+        verdict.findings.append(f"{history.id}: ran and was never published")
+        return
+    if kind == ledger.POISON:
+        (verdict.perhaps_poison if history.confirmed is None else verdict.poison).add(history.id)
+        verdict.poison_runs[len(history.runs)] += 1
+        if any(run.finish is not None for run in history.runs):
+            verdict.findings.append(f"{history.id}: poison that finished")
+        return
+    if history.confirmed is not None and not any(
+        run.finish is not None and not run.retried for run in history.runs
+    ):
+        verdict.lost.append(history.id)
+    due = history.intent + history.countdown - limits.early
+    if history.runs and (first := min(run.start for run in history.runs)) < due:
+        early = history.countdown - (first - history.intent)
+        verdict.findings.append(f"{history.id}: ran {early:.2f} s before its time")
+    _judge_repeats(history, blame, verdict, one_tag)
+
+
+def _judge_repeats(history: History, blame: Blame, verdict: Verdict, one_tag: bool) -> None:
+    """Explain every run of a message but one, and every message but one of each retry."""
+    by_tag: dict[tuple[int, str], list[Run]] = defaultdict(list)
+    for run in history.runs:
+        by_tag[run.retries, run.tag if one_tag else "-"].append(run)
+    for (retries, _), runs in by_tag.items():
+        if len(runs) > 1:
+            more = blame.stored_elsewhere(history, retries)
+            if not one_tag:  # what is told apart by its tag otherwise: see below.
+                more += max(0, _asked_for(history, retries) - 1)
+            _explain(runs, blame, verdict, more)
+    stored = Counter(retries for retries, _ in by_tag)
+    for retries, number in stored.items():
+        # A retry is published by each run of the message before it that got so far.
+        allowed = _asked_for(history, retries)
+        if number > allowed:
+            verdict.findings.append(
+                f"{history.id}: stored {number} times, not {allowed} (retry {retries})"
+            )
+
+
+def _asked_for(history: History, retries: int) -> int:
+    """Return how often this retry of a task was published; the task itself was once."""
+    if not retries:
+        return 1
+    return sum(run.retried for run in history.runs if run.retries == retries - 1)
+
+
+def _explain(runs: Sequence[Run], blame: Blame, verdict: Verdict, elsewhere: int) -> None:
+    runs = sorted(runs, key=lambda run: run.start)
+    causes = [blame.of(run) for run in runs]
+    blamed = [cause for cause in causes if cause is not None]
+    blamed += elsewhere * [("stored twice", "death")]
+    for kind, how in blamed[: len(runs) - 1]:
+        verdict.duplicates[kind if kind != "outage" else how] += 1
+    missing = len(runs) - 1 - len(blamed)
+    if missing > 0:
+        shown = "; ".join(
+            f"{run.worker} pid {run.pid} attempt {run.attempt} {run.start:.2f} to "
+            + ("never" if run.finish is None else f"{run.finish:.2f}")
+            + (f" [{cause[0]}]" if cause else "")
+            for run, cause in zip(runs[:_MOST_SHOWN], causes, strict=False)
+        )
+        verdict.duplicates["unexplained"] += missing
+        verdict.findings.append(
+            f"{runs[0].id} retry {runs[0].retries} ({runs[0].tag}): {len(runs)} runs, "
+            f"{missing} without a cause: {shown}"
+        )
+
+
+def check_dead(
+    verdict: Verdict, dead: Sequence[tuple[str | None, str]], reason: str = "delivery_limit"
+) -> None:
+    """Find poison that is not in the dead letters, and whatever else is there.
+
+    *dead* are pairs of task id and reason.
+    """
+    for task_id, number in Counter(task_id for task_id, _ in dead).items():
+        if number > 1:
+            verdict.findings.append(f"{task_id}: {number} times in the dead letters")
+    for task_id, why in dead:
+        if task_id not in verdict.poison | verdict.perhaps_poison:
+            verdict.findings.append(f"{task_id}: innocent, and in the dead letters ({why})")
+        elif why != reason:
+            verdict.findings.append(f"{task_id}: dead because {why!r}, not {reason!r}")
+    for task_id in sorted(verdict.poison - {task_id for task_id, _ in dead if task_id}):
+        verdict.findings.append(f"{task_id}: poison, and not in the dead letters")

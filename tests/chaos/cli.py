@@ -1,0 +1,179 @@
+"""The command: how long, which faults, which seed, where the scorecard goes."""
+
+from __future__ import annotations
+
+import platform
+import random
+import shlex
+import sys
+import tempfile
+from contextlib import ExitStack
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.chaos import scorecard
+from tests.chaos.faults import FAULTS
+from tests.chaos.faults import kinds as fault_kinds
+from tests.chaos.run import Watcher, carry_out, new_directory
+from tests.chaos.settings import KOMBU, POOLS, SHORT, Settings
+from tests.support.servers import server_version
+
+if TYPE_CHECKING:
+    from tests.chaos.ledger import Tail
+    from tests.chaos.model import Fault
+    from tests.chaos.settings import Brokers
+
+_WIDTH_OF_A_FILE = 140
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--minutes", default=2.0, show_default=True, help="How long faults fall.")
+@click.option(
+    "--faults",
+    default="",
+    metavar="KIND,...",
+    help=f"Only these kinds. Kinds: {', '.join(FAULTS)}. Some need --brokers.",
+)
+@click.option("--every", default=4.0, show_default=True, help="Seconds between faults, on average.")
+@click.option("--seed", type=int, help="Repeats a schedule. Default: chosen by chance, printed.")
+@click.option("--workers", default=4, show_default=True, help="Celery workers, of all pools.")
+@click.option(
+    "--pools", default=",".join(POOLS), show_default=True, metavar="POOL,...", help="Their pools."
+)
+@click.option("--producers", default=2, show_default=True, help="Processes that publish.")
+@click.option(
+    "--rate", default=300.0, show_default=True, help="Publishes a second; 0: all that goes."
+)
+@click.option("--poison-every", default=20.0, show_default=True, help="Seconds; 0: none.")
+@click.option(
+    "--brokers",
+    type=click.Choice(["one", "two", "sentinels"]),
+    default="one",
+    show_default=True,
+    help="One and its replica behind a proxy; a second URL beside it; a Sentinel group.",
+)
+@click.option("--scheme", default="reliq", show_default=True, help="The transport under fire.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write scorecard.json, scorecard.md, timeline.svg, ledger and logs here.",
+)
+def main(
+    minutes: float,
+    faults: str,
+    every: float,
+    seed: int | None,
+    workers: int,
+    pools: str,
+    producers: int,
+    rate: float,
+    poison_every: float,
+    brokers: Brokers,
+    scheme: str,
+    out: Path | None,
+) -> None:
+    """Kill workers, brokers and the network between them, and count what was lost.
+
+    Starts two redis-servers, a proxy, producers and Celery workers of its own, on
+    loopback. Exits with 1 when anything confirmed was lost, ran twice without a
+    death to blame, or was left behind.
+    """
+    kinds = _chosen(faults, fault_kinds(brokers), "--faults")
+    chosen_pools = _chosen(pools, POOLS, "--pools")
+    seed = random.randrange(2**32) if seed is None else seed
+    screen = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
+    screen.print(f"seed {seed}", highlight=False)
+    with ExitStack() as stack:
+        if out is None:
+            directory = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="reliq-chaos-"))
+            )
+        else:
+            directory = new_directory(out)
+        settings = Settings(
+            directory=directory,
+            seed=seed,
+            duration_s=60 * minutes,
+            kinds=kinds,
+            fault_every_s=every,
+            scheme=scheme,
+            workers=workers,
+            pools=chosen_pools,
+            producers=producers,
+            rate=rate,
+            poison_every_s=poison_every,
+            brokers=brokers,
+            options=SHORT if scheme.startswith("reliq") else KOMBU,
+        )
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            outcome = carry_out(settings, _Screen(progress, settings.duration_s))
+        command = shlex.join(["python", "-m", "tests.chaos", *sys.argv[1:]])
+        card = scorecard.summary(outcome, command, surroundings())
+        screen.print(*scorecard.tables(card))
+        for finding in [*(f"lost: {one}" for one in outcome.verdict.lost), *card["findings"]]:
+            screen.print(f"- {finding}", style="red", markup=False, highlight=False)
+        if out is not None:
+            picture = "timeline.svg" if find_spec("matplotlib") else ""
+            scorecard.write_json(card, out / "scorecard.json")
+            scorecard.write_markdown(card, out / "scorecard.md", picture)
+            if picture:
+                from tests.chaos.picture import draw
+
+                draw(outcome, out / picture)
+            else:
+                click.echo("no picture: pip install -e '.[chaos]' brings matplotlib", err=True)
+    if not outcome.verdict.passed:
+        sys.exit(1)
+
+
+def _chosen(names: str, known: object, option: str) -> list[str]:
+    every = list(known)  # type: ignore[call-overload]
+    chosen = [name.strip() for name in names.split(",") if name.strip()] or every
+    for name in chosen:
+        if name not in every:
+            raise click.BadParameter(
+                f"expected one of {', '.join(every)}, got: {name!r}", param_hint=option
+            )
+    return chosen
+
+
+def surroundings() -> dict[str, str]:
+    """Return the versions that a reader needs."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()}"}
+    found |= {package: version(package) for package in ("reliq", "kombu", "celery", "redis")}
+    found["redis-server"] = ".".join(map(str, server_version()))
+    return found
+
+
+class _Screen(Watcher):
+    """Shows a run while it goes on."""
+
+    def __init__(self, progress: Progress, duration_s: float) -> None:
+        self._progress = progress
+        self._bar = progress.add_task("", total=duration_s)
+
+    def struck(self, fault: Fault, at_s: float) -> None:
+        """Print the fault."""
+        whom = f" {fault.worker}" if fault.worker else ""
+        note = f" ({fault.note})" if fault.note else ""
+        what = fault.kind if fault.applied else f"{fault.kind}: nothing to hit"
+        self._progress.console.print(f"{at_s:7.1f} s  {what}{whom}{note}", highlight=False)
+
+    def progress(self, at_s: float, tail: Tail) -> None:
+        """Move the bar."""
+        self._progress.update(
+            self._bar,
+            completed=at_s,
+            description=f"{tail.confirmed:,} confirmed, {len(tail.outstanding):,} under way",
+        )
+
+    def phase(self, text: str) -> None:
+        """Print it."""
+        self._progress.console.print(text, style="bold")

@@ -1,0 +1,223 @@
+"""The workers and producers of a run: started, replaced when they end, stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos.gate import END, PUBLISH, WAIT, Gate
+from tests.chaos.model import Exit
+from tests.chaos.settings import CONCURRENCY, Settings
+from tests.support.journal import Journal
+from tests.support.processes import Process
+from tests.support.workers import ROOT, CeleryWorker, app_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+APP = "tests.chaos.app"
+_WARM_S = 40.0
+_ORPHANED_S = 3.0
+
+
+class Slot:
+    """A place for one worker of one pool; whoever ends there is replaced."""
+
+    def __init__(self, number: int, pool: str, start: Callable[[str, str], CeleryWorker]) -> None:
+        self.number, self.pool, self._start = number, pool, start
+        self.incarnation = 0
+        self.worker: CeleryWorker | None = None
+        self.name = ""
+        self.frozen = False
+        self.asked: float | None = None
+        """When it was asked to end in good order."""
+        self.killed = False
+        """Whether we killed it."""
+
+    def fill(self) -> None:
+        """Start the next worker."""
+        self.incarnation += 1
+        self.name = f"{self.pool}{self.number}.{self.incarnation}"
+        self.frozen = self.killed = False
+        self.asked = None
+        self.worker = self._start(self.name, self.pool)
+
+    @property
+    def target(self) -> bool:
+        """Whether there is a worker here that a fault may hit now."""
+        return (
+            self.worker is not None
+            and self.worker.running
+            and not self.frozen
+            and self.asked is None
+            and " ready." in self.worker.log()
+        )
+
+    def children(self) -> list[int]:
+        """Return the pids of the pool's children."""
+        assert self.worker is not None
+        path = Path(f"/proc/{self.worker.pid}/task/{self.worker.pid}/children")
+        try:
+            return [int(pid) for pid in path.read_text(encoding="ascii").split()]
+        except OSError:
+            return []
+
+
+class Crew:
+    """All processes that use the broker."""
+
+    def __init__(self, settings: Settings, url: str, more: Mapping[str, object]) -> None:
+        self.settings, self.url = settings, url
+        self.exits: list[Exit] = []
+        self.findings: list[str] = []
+        self.deaths: dict[str, int] = {}
+        """Workers that poison took with it, and their exit codes."""
+        self.gate = Gate(settings.directory / "gate")
+        pools = settings.pools
+        self.slots = [
+            Slot(number, pools[number % len(pools)], self._start_worker)
+            for number in range(settings.workers)
+        ]
+        self.producers: list[Process] = []
+        self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
+        options = {**settings.options, **more}
+        self._config: dict[str, object] = {"broker_transport_options": options}
+        if settings.brokers == "two":
+            self._config["broker_failover_strategy"] = "primary"
+
+    # -- starting
+
+    def _environment(self, ledger: str) -> dict[str, str]:
+        journal = Journal(self.settings.directory / f"{ledger}.ledger")
+        extra = {"MALLOC_ARENA_MAX": "2", **self.settings.environment}
+        return app_environment(self.url, journal, self._config, extra)
+
+    def _start_worker(self, name: str, pool: str) -> CeleryWorker:
+        journal = Journal(self.settings.directory / "runs.ledger")
+        return CeleryWorker(
+            self.url,
+            journal,
+            directory=self.settings.directory,
+            name=name,
+            app=APP,
+            pool=pool,
+            concurrency=CONCURRENCY[pool],
+            config=self._config,
+            env=dict(self.settings.environment),
+        )
+
+    def start(self) -> None:
+        """Start all workers, and producers that wait at the gate."""
+        for slot in self.slots:
+            slot.fill()
+        for slot in self.slots:
+            assert slot.worker is not None
+            slot.worker.wait_ready()
+        settings = self.settings
+        for number in range(settings.producers):
+            told = {
+                "name": str(number),
+                "rate": settings.rate / settings.producers,
+                "longest_s": settings.longest_s,
+                "poison_every_s": settings.poison_every_s * settings.producers,
+                "gate": str(settings.directory / "gate"),
+                "seed": f"{settings.seed}-{number}",
+            }
+            environment = self._environment(f"published-{number}")
+            environment["RELIQ_CHAOS_PRODUCER"] = json.dumps(told)
+            self.producers.append(
+                Process(
+                    [sys.executable, "-m", "tests.chaos.producer"],
+                    log_path=settings.directory / f"producer{number}.log",
+                    env=environment,
+                    cwd=ROOT,
+                )
+            )
+
+    # -- while it runs
+
+    def supervise(self) -> None:
+        """Replace workers that have ended, and note how they did."""
+        self._end_orphans(time.monotonic())
+        for slot in self.slots:
+            worker = slot.worker
+            if worker is None or worker.running:
+                if slot.asked is not None and time.monotonic() - slot.asked > _WARM_S:
+                    self.findings.append(f"{slot.name}: still runs {_WARM_S:g} s after SIGTERM")
+                    assert worker is not None
+                    slot.killed = True
+                    worker.kill_group()
+                continue
+            self._ended(slot, worker)
+            slot.fill()
+        for producer in list(self.producers):
+            if not producer.running and self.gate.state != END:
+                self.findings.append(f"a producer ended by itself: {producer.tail(5)}")
+                self.producers.remove(producer)
+
+    def _ended(self, slot: Slot, worker: CeleryWorker) -> None:
+        code = worker.returncode
+        if code == -9 and not slot.killed:  # by poison, asked to end or not
+            self.deaths[slot.name] = code
+        elif slot.asked is not None and not slot.killed:
+            self.exits.append(Exit(slot.name, slot.asked, time.monotonic()))
+            if code != 0:
+                self.findings.append(f"{slot.name}: exit code {code} after SIGTERM")
+        elif not slot.killed:
+            self.findings.append(
+                f"{slot.name}: ended by itself with exit code {code}: {worker.tail(3)}"
+            )
+        self._orphaned.append((time.monotonic() + _ORPHANED_S, worker))
+
+    def _end_orphans(self, now: float) -> None:
+        """End, after a while, children that did not notice the end of their worker."""
+        while self._orphaned and self._orphaned[0][0] <= now:
+            self._orphaned.popleft()[1].kill_group()
+
+    def hold(self, wait: bool) -> None:
+        """Open or close the producers' gate."""
+        self.gate.state = WAIT if wait else PUBLISH
+
+    # -- the end
+
+    def end_producers(self, timeout_s: float = 60.0) -> None:
+        """Let the producers finish what they have begun to publish."""
+        self.gate.state = END
+        for producer in self.producers:
+            code = producer.wait(timeout_s)
+            if code != 0:
+                self.findings.append(f"a producer ended with exit code {code}: {producer.tail(5)}")
+
+    def end_workers(self) -> None:
+        """Ask all workers to end; each must, by itself."""
+        for slot in self.slots:
+            if slot.worker is not None and slot.worker.running:
+                slot.asked = time.monotonic()
+                slot.worker.terminate()
+        for slot in self.slots:
+            worker = slot.worker
+            if worker is None:
+                continue
+            try:
+                worker.wait(_WARM_S)
+            except AssertionError:
+                self.findings.append(f"{slot.name}: still runs {_WARM_S:g} s after SIGTERM")
+                slot.killed = True
+                worker.kill_group()
+            else:
+                self._ended(slot, worker)
+            slot.worker = None
+        self._end_orphans(float("inf"))
+
+    def kill(self) -> None:
+        """End everything now."""
+        self._end_orphans(float("inf"))
+        for slot in self.slots:
+            if slot.worker is not None:
+                slot.worker.kill_group()
+        for producer in self.producers:
+            producer.kill_group()

@@ -1,0 +1,398 @@
+"""Every fault of the nemesis: a name, what it does, and how it is undone.
+
+A new one is a class here and a line in FAULTS. `apply` returns the record that the
+checker judges by, or one with `applied=False` where there was nothing to hit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from tests.chaos.model import Fault
+
+if TYPE_CHECKING:
+    from tests.chaos.broker import Broker
+    from tests.chaos.crew import Crew, Slot
+    from tests.chaos.model import Limits, Strike
+    from tests.chaos.settings import Brokers
+    from tests.support.servers import RedisServer
+
+
+_PROXIED: frozenset[Brokers] = frozenset({"one", "two"})
+
+
+class Stage(Protocol):
+    """What faults can reach."""
+
+    broker: Broker
+    crew: Crew
+    limits: Limits
+    options: dict[str, float]
+
+
+class FaultKind:
+    """One kind of fault; one instance for each time it strikes."""
+
+    name: ClassVar[str]
+    span: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    """Shortest and longest time until it is undone, in seconds."""
+    about: ClassVar[str]
+    brokers: ClassVar[frozenset[Brokers]] = frozenset({"one", "two", "sentinels"})
+    """With which brokers it can be."""
+    second: ClassVar[bool] = False
+    """Whether clients have somewhere else to go, so that they need not wait for the end."""
+    of_broker: ClassVar[bool] = False
+    """Whether it talks to the server itself: one at a time, in turn."""
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        self.stage, self.strike = stage, strike
+
+    def apply(self) -> Fault:
+        """Strike now."""
+        raise NotImplementedError
+
+    def undo(self) -> None:
+        """Repair it."""
+
+    def _fault(self, **known: object) -> Fault:
+        now = time.monotonic()
+        return Fault(self.name, now, now, **known)  # type: ignore[arg-type]
+
+    def _nothing(self, note: str) -> Fault:
+        return self._fault(applied=False, note=note)
+
+
+class _OfAWorker(FaultKind):
+    """A fault of one worker, chosen among those that are up."""
+
+    pools: ClassVar[tuple[str, ...]] = ()
+
+    def _target(self) -> Slot | None:
+        able = [
+            slot
+            for slot in self.stage.crew.slots
+            if slot.target and (not self.pools or slot.pool in self.pools)
+        ]
+        return able[int(self.strike.chance * len(able))] if able else None
+
+
+class WorkerKill(_OfAWorker):
+    """The whole group at once, children and all."""
+
+    name, about = "worker-kill", "SIGKILL to a worker's process group"
+
+    def apply(self) -> Fault:
+        """Kill it."""
+        slot = self._target()
+        if slot is None:
+            return self._nothing("no worker is up")
+        assert slot.worker is not None
+        slot.killed = True
+        slot.worker.kill_group()
+        return self._fault(worker=slot.name)
+
+
+class MainKill(_OfAWorker):
+    """The main process alone: its children find out by themselves."""
+
+    name, about = "main-kill", "SIGKILL to a prefork worker's main process only"
+    pools = ("prefork",)
+
+    def apply(self) -> Fault:
+        """Kill it."""
+        slot = self._target()
+        if slot is None:
+            return self._nothing("no such worker is up")
+        assert slot.worker is not None
+        slot.killed = True
+        slot.worker.kill()
+        return self._fault(worker=slot.name)
+
+
+class ChildKill(_OfAWorker):
+    """A child of the pool; the worker sees to its task."""
+
+    name, about = "child-kill", "SIGKILL to one child of a prefork worker"
+    pools = ("prefork",)
+
+    def apply(self) -> Fault:
+        """Kill it."""
+        slot = self._target()
+        children = slot.children() if slot is not None else []
+        if slot is None or not children:
+            return self._nothing("no child is up")
+        pid = children[int(self.strike.chance * 977) % len(children)]
+        os.kill(pid, signal.SIGKILL)
+        return self._fault(worker=slot.name, pid=pid)
+
+
+class WorkerFreeze(_OfAWorker):
+    """Longer than its lease: it comes back and finds that others have its messages."""
+
+    name, about = "worker-freeze", "SIGSTOP to a worker for longer than its lease, then SIGCONT"
+    span = (5.0, 8.0)
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        super().__init__(stage, strike)
+        self._slot: Slot | None = None
+
+    def apply(self) -> Fault:
+        """Freeze it."""
+        self._slot = slot = self._target()
+        if slot is None:
+            return self._nothing("no worker is up")
+        assert slot.worker is not None
+        slot.frozen = True
+        slot.worker.freeze()
+        return self._fault(worker=slot.name)
+
+    def undo(self) -> None:
+        """Thaw it."""
+        if self._slot is not None and self._slot.worker is not None:
+            self._slot.worker.thaw()
+            self._slot.frozen = False
+
+
+class WorkerTerm(_OfAWorker):
+    """A rolling restart: costs nothing, so it excuses nothing."""
+
+    name, about = "worker-term", "SIGTERM to a worker, which is replaced when it has ended"
+
+    def apply(self) -> Fault:
+        """Ask it to end."""
+        slot = self._target()
+        if slot is None:
+            return self._nothing("no worker is up")
+        assert slot.worker is not None
+        slot.asked = time.monotonic()
+        slot.worker.terminate()
+        return self._fault(note=slot.name)
+
+
+class BrokerKill(FaultKind):
+    """What it has confirmed is on its disk."""
+
+    name, about = "broker-kill", "SIGKILL to the Redis in charge, and a restart from its log"
+    brokers = _PROXIED
+    of_broker = True
+    span = (0.1, 1.2)
+
+    def apply(self) -> Fault:
+        """Kill it."""
+        self.stage.broker.primary.kill()
+        return self._fault(outage=True)
+
+    def undo(self) -> None:
+        """Start it again."""
+        self.stage.broker.primary.start()
+
+
+class Demotion(FaultKind):
+    """It answers, and refuses every write."""
+
+    name, about = "demotion", "REPLICAOF: the Redis in charge is a replica for a while (READONLY)"
+    brokers = _PROXIED
+    of_broker = True
+    span = (0.2, 1.5)
+
+    def apply(self) -> Fault:
+        """Demote it."""
+        self.stage.broker.demote()
+        return self._fault(outage=True)
+
+    def undo(self) -> None:
+        """Promote it."""
+        self.stage.broker.promote()
+
+
+class SwitchOver(FaultKind):
+    """The replica takes over in step; whoever is connected to the old one meets READONLY."""
+
+    name, about = "switch-over", "FAILOVER to the replica; the old server stays as its replica"
+    brokers = _PROXIED
+    of_broker = True
+
+    def apply(self) -> Fault:
+        """Hand over."""
+        at = time.monotonic()
+        if not self.stage.broker.switch_over():
+            return self._nothing("the replica was not in step")
+        now = time.monotonic()
+        return Fault(self.name, at, now, outage=True, lifted=now)
+
+
+class UrlFailover(BrokerKill):
+    """Away for so long that everybody goes to the second broker, and then home again."""
+
+    name, about = "url-failover", "SIGKILL to the first of two brokers, back after some seconds"
+    brokers = frozenset({"two"})
+    second = True
+    span = (6.0, 10.0)
+
+
+class SentinelKill(FaultKind):
+    """A replica is promoted; the old master comes back, empty, as a replica of the new one."""
+
+    name, about = "sentinel-kill", "SIGKILL to the master; Sentinels promote a replica"
+    brokers = frozenset({"sentinels"})
+    of_broker = True
+    second = True
+    span = (6.0, 9.0)
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        super().__init__(stage, strike)
+        self._old: RedisServer | None = None
+
+    def apply(self) -> Fault:
+        """Kill it."""
+        self._old = self.stage.broker.primary
+        self._strike(self._old)
+        return self._fault(outage=True, master=True)
+
+    def undo(self) -> None:
+        """Wait for the new one, and let the old one come back."""
+        assert self._old is not None
+        new = self.stage.broker.wait_failover(self._old)
+        self._return(self._old, new)
+
+    def _strike(self, server: RedisServer) -> None:
+        server.kill()
+
+    def _return(self, server: RedisServer, new: RedisServer) -> None:
+        server.replica_of = new
+        server.start()
+
+
+class SentinelFreeze(SentinelKill):
+    """It answers nobody, and does not know that it is the master no more when it is back."""
+
+    name, about = (
+        "sentinel-freeze",
+        "SIGSTOP to the master until a replica is promoted, then SIGCONT",
+    )
+
+    def _strike(self, server: RedisServer) -> None:
+        server.freeze()
+
+    def _return(self, server: RedisServer, new: RedisServer) -> None:
+        server.thaw()
+        server.replica_of = new
+
+
+class ScriptFlush(FaultKind):
+    """As after a failover: no script is known."""
+
+    name, about = "script-flush", "SCRIPT FLUSH"
+    of_broker = True
+
+    def apply(self) -> Fault:
+        """Flush."""
+        with self.stage.broker.client() as client:
+            client.script_flush()
+        return self._fault()
+
+
+class ClientKill(FaultKind):
+    """The server hangs up on everybody."""
+
+    name, about = "client-kill", "CLIENT KILL of every connection"
+    of_broker = True
+
+    def apply(self) -> Fault:
+        """Kill them."""
+        with self.stage.broker.client() as client:
+            number = client.client_kill_filter(_type="normal", skipme=True)
+        return self._fault(cuts=True, note=f"{number} connections")
+
+
+class NetCut(FaultKind):
+    """The network hangs up on everybody."""
+
+    name, about = "net-cut", "every connection is closed by the proxy"
+    brokers = _PROXIED
+
+    def apply(self) -> Fault:
+        """Cut."""
+        return self._fault(cuts=True, note=f"{self.stage.broker.proxy.cut()} connections")
+
+
+class NetDelay(FaultKind):
+    """Slow, not gone."""
+
+    name, about = "net-delay", "every chunk is held back 50 to 400 ms, for some seconds"
+    brokers = _PROXIED
+    span = (1.0, 4.0)
+
+    def apply(self) -> Fault:
+        """Slow down."""
+        seconds = 0.05 + 0.35 * self.strike.chance
+        self.stage.broker.proxy.delay(seconds)
+        return self._fault(note=f"{seconds * 1000:.0f} ms")
+
+    def undo(self) -> None:
+        """Speed up."""
+        self.stage.broker.proxy.delay(0.0)
+
+
+class NetHalfOpen(FaultKind):
+    """Packets vanish and nobody is told: clients must notice by themselves."""
+
+    name, about = "net-half-open", "what present connections carry vanishes; new ones work"
+    brokers = _PROXIED
+
+    def apply(self) -> Fault:
+        """Let them vanish. It is over when the last client must have noticed."""
+        number = self.stage.broker.proxy.black_hole()
+        now = time.monotonic()
+        options = self.stage.options
+        noticed = now + options["socket_timeout"] + options.get("poll_interval", 0.0)
+        return Fault(self.name, now, noticed, outage=True, note=f"{number} connections")
+
+
+class NetReplyLost(FaultKind):
+    """What was asked is done, and the answer lost: the worst time for a publish."""
+
+    name, about = "net-reply-lost", "each connection loses its next reply and is cut"
+    brokers = _PROXIED
+    span = (1.0, 1.0)
+
+    def apply(self) -> Fault:
+        """Lose them."""
+        self.stage.broker.proxy.lose_replies()
+        return self._fault(cuts=True)
+
+    def undo(self) -> None:
+        """Lose no more."""
+        self.stage.broker.proxy.lose_replies(False)
+
+
+FAULTS: dict[str, type[FaultKind]] = {
+    kind.name: kind
+    for kind in (
+        WorkerKill,
+        MainKill,
+        ChildKill,
+        WorkerFreeze,
+        WorkerTerm,
+        BrokerKill,
+        Demotion,
+        SwitchOver,
+        UrlFailover,
+        SentinelKill,
+        SentinelFreeze,
+        ScriptFlush,
+        ClientKill,
+        NetCut,
+        NetDelay,
+        NetHalfOpen,
+        NetReplyLost,
+    )
+}
+
+
+def kinds(brokers: Brokers) -> list[str]:
+    """Return the kinds that a run can have."""
+    return [name for name, kind in FAULTS.items() if brokers in kind.brokers]

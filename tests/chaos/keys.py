@@ -1,0 +1,138 @@
+"""Every key that is left at the end, explained by the catalogue in reliq/engines/redis/keys.py.
+
+Called when the broker is idle and every process has ended. What cannot be explained is a
+finding: a key of no queue, of an unknown kind, a tag in two places or in none, a consumer
+that is gone and has no date to be forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from reliq.engines.redis.keys import QueueKeys, escape, queue_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import redis
+
+GLOBAL = {
+    "queues": "zset",
+    "exchanges": "hash",
+    "consumers": "zset",
+    "rerouted": "zset",
+    "broker_id": "string",
+}
+_OF_A_QUEUE = re.compile(r"^reliq:\{(?P<queue>[^{}]*)\}:(?P<part>.+)$")
+
+
+@dataclass
+class Contents:
+    """What the tags of one queue are in, as sets."""
+
+    messages: set[bytes] = field(default_factory=set)
+    ready: set[bytes] = field(default_factory=set)
+    delayed: set[bytes] = field(default_factory=set)
+    unacked_index: set[bytes] = field(default_factory=set)
+    unacked: set[bytes] = field(default_factory=set)
+    deliveries: set[bytes] = field(default_factory=set)
+    expiry: set[bytes] = field(default_factory=set)
+    dead: set[bytes] = field(default_factory=set)
+    dead_info: set[bytes] = field(default_factory=set)
+    moves: set[bytes] = field(default_factory=set)
+
+
+def misplaced(queue: str, tags: Contents) -> list[str]:
+    """Return what is wrong with the places of one queue's tags, at rest."""
+    places = {"ready": tags.ready, "delayed": tags.delayed, "unacked": tags.unacked}
+    places["dead"] = tags.dead
+    wrong = []
+    for one, other in combinations(places, 2):
+        if both := places[one] & places[other]:
+            wrong.append(_tell(queue, f"in {one} and in {other}", both))
+    everywhere = set().union(*places.values())
+    for what, found in {
+        "in messages, and in no place": tags.messages - everywhere,
+        "in a place, and not in messages": everywhere - tags.messages,
+        "unacked without an index entry": tags.unacked - tags.unacked_index,
+        "in the index and not unacked": tags.unacked_index - tags.unacked,
+        "dead without a reason": tags.dead - tags.dead_info,
+        "a reason for what is not dead": tags.dead_info - tags.dead,
+        "a delivery count of a message that is gone": tags.deliveries - tags.messages,
+        "an expiry of what does not wait": tags.expiry - tags.ready - tags.delayed,
+        "unacked, and nobody is left": tags.unacked,
+        "on its way to another queue, for ever": tags.moves,
+    }.items():
+        if found:
+            wrong.append(_tell(queue, what, found))
+    return wrong
+
+
+def _tell(queue: str, what: str, tags: Collection[bytes]) -> str:
+    shown = ", ".join(tag.decode("ascii", "replace") for tag in sorted(tags)[:3])
+    return f"queue {queue!r}: {len(tags)} tags {what} ({shown})"
+
+
+def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
+    """Return what no rule of the catalogue explains, each in words."""
+    queues = {name.decode() for name in client.zrange(f"{prefix}reliq:queues", 0, -1)}
+    escaped = {escape(name): name for name in queues}
+    exchanges = {escape(name.decode()) for name in client.hkeys(f"{prefix}reliq:exchanges")}
+    wrong: list[str] = []
+    for raw in sorted(client.scan_iter(count=1000)):
+        key, kind = raw.decode(), client.type(raw).decode()
+        name = key.removeprefix(prefix)
+        if of_queue := _OF_A_QUEUE.match(name):
+            queue, part = of_queue["queue"], of_queue["part"]
+            # A publisher's numbers outlive a queue that is deleted, until they expire.
+            if queue not in escaped and not part.startswith("publisher:"):
+                wrong.append(f"{key}: of a queue that is not listed ({kind})")
+            wrong += _odd_part(client, raw, key, part)
+        elif name.startswith("reliq:bindings:{"):
+            if name[len("reliq:bindings:{") : -1] not in exchanges:
+                wrong.append(f"{key}: bindings of an exchange that was not declared")
+        elif name.startswith("reliq:consumer:"):
+            if client.ttl(raw) == -1:
+                wrong.append(f"{key}: a consumer's record that nobody will forget")
+        elif GLOBAL.get(name.removeprefix("reliq:")) != kind:
+            wrong.append(f"{key}: not in the catalogue ({kind})")
+    for queue in sorted(queues):
+        wrong += misplaced(queue, _contents(client, prefix, queue))
+        wrong += _odd_meta(client, prefix, queue)
+    return wrong
+
+
+def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]:
+    if part.startswith("publisher:") or part == "unacked_mutex":
+        return [f"{key}: never expires"] if client.ttl(raw) == -1 else []
+    if part not in QueueKeys._fields:
+        return [f"{key}: no such part in the catalogue"]
+    if part == "bell" and (rings := client.llen(raw)) > 1:
+        return [f"{key}: {rings} tokens, not at most one"]
+    if part == "consumers":
+        left = [name.decode() for name in client.hkeys(raw)]
+        return [f"{key}: lists a consumer that has ended: {name}" for name in left]
+    return []
+
+
+def _contents(client: redis.Redis, prefix: str, queue: str) -> Contents:
+    keys = queue_keys(prefix, queue)
+    tags = Contents()
+    for part in ("messages", "unacked", "deliveries", "dead_info", "moves"):
+        setattr(tags, part, set(client.hkeys(getattr(keys, part))))
+    for part in ("ready", "delayed", "unacked_index", "expiry", "dead"):
+        setattr(tags, part, set(client.zrange(getattr(keys, part), 0, -1)))
+    return tags
+
+
+def _odd_meta(client: redis.Redis, prefix: str, queue: str) -> list[str]:
+    fields = [name.decode() for name in client.hkeys(queue_keys(prefix, queue).meta)]
+    marks = [name for name in fields if name.startswith("suspect:")]
+    if not marks:
+        return []
+    return [
+        f"queue {queue!r}: {len(marks)} marks of suspects in meta that nobody holds ({marks[0]})"
+    ]

@@ -1,0 +1,155 @@
+"""The ledger: what was confirmed and what ran, written where no fault can take it back.
+
+One line per event, appended with one write(2) to a file opened with O_APPEND: atomic
+between processes, kept by the kernel when the writer is killed. Redis is not used,
+because Redis is what dies. Times are CLOCK_MONOTONIC, the same in all processes.
+
+```
+P time id countdown          a publish begins
+C time id                    it has returned: the message is confirmed
+E time id error              it has raised: nobody knows
+S time id retries tag attempt worker pid     a run starts
+R time id retries tag attempt worker pid     it asks for a retry, which is a new message
+T time id retries tag attempt worker pid     the retry is published
+F time id retries tag attempt worker pid     it is done
+```
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INTENT, CONFIRMED, FAILED = "P", "C", "E"
+STARTED, RETRIED, HANDED_ON, FINISHED = "S", "R", "T", "F"
+OF_A_RUN = frozenset({STARTED, RETRIED, HANDED_ON, FINISHED})
+
+IMMEDIATE, DELAYED, RETRYING, URGENT, LONG, POISON = "i", "d", "r", "u", "l", "x"
+KINDS = {
+    IMMEDIATE: "immediate",
+    DELAYED: "delayed",
+    RETRYING: "retried",
+    URGENT: "prioritised",
+    LONG: "longer than its lease",
+    POISON: "poison",
+}
+
+
+def kind_of(task_id: str) -> str:
+    """Return the kind of a task: the first letter of its id."""
+    return task_id[0]
+
+
+class Line(NamedTuple):
+    """One event; what its kind does not have is empty."""
+
+    event: str
+    at: float
+    id: str
+    countdown: float = 0.0
+    error: str = ""
+    retries: int = 0
+    tag: str = ""
+    attempt: int = 0
+    """Failed deliveries before this one, as the broker counted them."""
+    worker: str = ""
+    pid: int = 0
+
+
+class Writer:
+    """Appends to one file; safe from any process and thread, also across a fork."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, event: str, task_id: str, *rest: object) -> None:
+        """Append one line."""
+        words = (event, f"{time.monotonic():.4f}", task_id, *rest)
+        os.write(self._fd, (" ".join(map(str, words)) + "\n").encode("ascii", "replace"))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def parse(text: str) -> Line:
+    """Return the event in one line."""
+    words = text.split(" ")
+    event, at, task_id = words[0], float(words[1]), words[2]
+    if event in OF_A_RUN:
+        retries, tag, attempt, worker, pid = words[3:8]
+        return Line(
+            event,
+            at,
+            task_id,
+            retries=int(retries),
+            tag=tag,
+            attempt=int(attempt),
+            worker=worker,
+            pid=int(pid),
+        )
+    if event == INTENT:
+        return Line(event, at, task_id, countdown=float(words[3]))
+    return Line(event, at, task_id, error=words[3] if event == FAILED else "")
+
+
+def files(directory: Path) -> list[Path]:
+    """Return the files of the ledger in *directory*."""
+    return sorted(directory.glob("*.ledger"))
+
+
+def read(directory: Path) -> Iterator[Line]:
+    """Yield every event of the ledger, file by file."""
+    for path in files(directory):
+        with path.open(encoding="ascii") as file:
+            for text in file:
+                yield parse(text.rstrip("\n"))
+
+
+class Tail:
+    """Follows the ledger while it is written: how much is under way, and what is missing."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._offsets: dict[Path, int] = {}
+        self._early: set[str] = set()
+        self.outstanding: set[str] = set()
+        """Confirmed, not finished yet; without the poison, which never finishes."""
+        self.poison: set[str] = set()
+        """Confirmed poison."""
+        self.confirmed = self.finished = 0
+        self.last_finish = time.monotonic()
+
+    def look(self) -> None:
+        """Read what has been written since the last look."""
+        for path in files(self._directory):
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offsets[path] = self._offsets.get(path, 0) + len(whole)
+            for line in whole.decode("ascii").splitlines():
+                if line[0] in "CF":
+                    self._note(line[0], line.split(" ", 3)[2])
+
+    def _note(self, event: str, task_id: str) -> None:
+        if event == CONFIRMED:
+            self.confirmed += 1
+            if kind_of(task_id) == POISON:
+                self.poison.add(task_id)
+            elif task_id in self._early:
+                self._early.discard(task_id)
+            else:
+                self.outstanding.add(task_id)
+            return
+        self.finished += 1
+        self.last_finish = time.monotonic()
+        if task_id in self.outstanding:
+            self.outstanding.discard(task_id)
+        else:  # finished before its publisher had written that it is confirmed, or again.
+            self._early.add(task_id)

@@ -1,0 +1,105 @@
+"""One producer process: publishes tasks of every kind, and writes down which are confirmed.
+
+Run as `python -m tests.chaos.producer`; its settings come in RELIQ_CHAOS_PRODUCER (JSON).
+A publish counts as confirmed when it has returned, and only then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+from celery.exceptions import OperationalError
+
+from tests.chaos import ledger as record
+from tests.chaos.app import app, ledger
+from tests.chaos.gate import END, PUBLISH, Gate
+from tests.chaos.settings import QUEUES
+
+RETRY = {"max_retries": 20, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.5}
+TASKS = {record.RETRYING: "chaos.again", record.POISON: "chaos.poison"}
+
+
+class Producer:
+    """Publishes until the gate says that it is the end."""
+
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.name = str(settings["name"])
+        self.rate = float(settings["rate"])
+        self.longest_s = float(settings["longest_s"])
+        self.poison_every_s = float(settings["poison_every_s"])
+        # About one is under way at any time: they hold a place of a pool each.
+        self.long_from = 1 - min(0.01, 0.5 / self.longest_s / max(self.rate, 50))
+        self.gate = Gate(Path(str(settings["gate"])))
+        self.chance = random.Random(str(settings["seed"]))
+        self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
+        self.number = 0
+
+    def run(self) -> None:
+        """Publish at the rate, where the gate is open."""
+        due = time.monotonic()
+        while (state := self.gate.state) != END:
+            now = time.monotonic()
+            if state != PUBLISH:
+                time.sleep(0.02)
+                due = now
+            elif self.rate and now < due:
+                time.sleep(min(0.05, due - now))
+            else:
+                self.publish(self._kind(now))
+                # What a fault held up is not made up for.
+                due = max(due + 1 / self.rate, now - 0.1) if self.rate else now
+
+    def _kind(self, now: float) -> str:
+        if self.poison_every_s and now >= self.next_poison:
+            self.next_poison = now + self.poison_every_s * self.chance.uniform(0.8, 1.2)
+            return record.POISON
+        share = self.chance.random()
+        if share < 0.80:
+            return record.IMMEDIATE
+        if share < 0.87:
+            return record.URGENT
+        if share < 0.93:
+            return record.DELAYED
+        return record.RETRYING if share < self.long_from else record.LONG
+
+    def publish(self, kind: str) -> None:
+        """Publish one task, and write down before and after what is known of it."""
+        chance, self.number = self.chance, self.number + 1
+        task_id = f"{kind}{self.name}-{self.number}"
+        args: tuple[object, ...] = ()
+        options: dict[str, object] = {"queue": chance.choice(QUEUES)}
+        countdown = 0.0
+        if kind == record.DELAYED:
+            countdown = options["countdown"] = round(chance.uniform(0.5, 5.0), 2)
+        elif kind == record.RETRYING:
+            args = (chance.randint(1, 3), round(chance.uniform(0.0, 1.0), 2))
+        elif kind == record.URGENT:
+            options["priority"] = chance.randint(0, 9)
+        elif kind == record.LONG:
+            args = (round(chance.uniform(0.5, 1.5) * self.longest_s, 2),)
+        elif kind == record.IMMEDIATE and chance.random() < 0.2:
+            args = (round(chance.uniform(0.0, 0.02), 3),)
+        ledger.write(record.INTENT, task_id, countdown)
+        try:
+            app.send_task(
+                TASKS.get(kind, "chaos.work"),
+                args,
+                task_id=task_id,
+                retry=True,
+                retry_policy=RETRY,
+                **options,
+            )
+        except (OperationalError, OSError) as exc:
+            ledger.write(record.FAILED, task_id, type(exc).__name__)
+            print(f"{task_id}: {exc!r}", flush=True)
+            time.sleep(0.1)
+        else:
+            ledger.write(record.CONFIRMED, task_id)
+
+
+if __name__ == "__main__":
+    Producer(json.loads(os.environ["RELIQ_CHAOS_PRODUCER"])).run()

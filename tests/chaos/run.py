@@ -1,0 +1,302 @@
+"""One run: the crew works, the nemesis strikes, everything settles, and the ledger is judged."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import redis
+
+from reliq import ReliqError
+from reliq.admin import Inspector
+from tests.chaos import keys, ledger
+from tests.chaos.broker import Broker, SentinelBroker
+from tests.chaos.checker import Blame, Verdict, check, check_dead, histories
+from tests.chaos.crew import Crew
+from tests.chaos.faults import FAULTS
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.plan import plan
+from tests.chaos.recovery import Recovery
+from tests.chaos.settings import QUEUES, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.chaos.model import Exit, Fault, Limits, Strike
+
+_STEP_S = 0.02
+_LOOK_S = 0.25
+_LINES_AT_ONCE = 3_000_000
+"""More lines of the ledger are judged in parts, so that memory does not grow with a run."""
+
+
+@dataclass
+class Outcome:
+    """A finished run."""
+
+    settings: Settings
+    strikes: list[Strike]
+    faults: list[Fault]
+    exits: list[Exit]
+    verdict: Verdict
+    began: float
+    stopped: float
+    """When faults and publishing ended."""
+    settled: float
+    """When the last task was done."""
+    recovery: dict[str, list[float]]
+    audit: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Queue -> its ledger and counts."""
+    dead: int = 0
+    """Dead letters, whatever they are."""
+    poison_deaths: int = 0
+    """Workers that poison took with it."""
+    finishes: dict[int, int] = field(default_factory=dict)
+    """Second of the run -> tasks finished in it."""
+    publishes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Tasks confirmed and done, a second."""
+        return self.verdict.tasks / max(self.settled - self.began, 0.001)
+
+
+@dataclass
+class _Stage:
+    broker: Broker
+    crew: Crew
+    limits: Limits
+    options: dict[str, float]
+
+
+class Watcher:
+    """What a run says while it goes on; by default nothing."""
+
+    def struck(self, fault: Fault, at_s: float) -> None:
+        """Say that a fault struck."""
+
+    def progress(self, at_s: float, tail: ledger.Tail) -> None:
+        """Say how far it is."""
+
+    def phase(self, text: str) -> None:
+        """Say what begins."""
+
+
+def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
+    """Run it all; the outcome says what was found. Leaves no process behind."""
+    watcher = watcher or Watcher()
+    spans = {name: FAULTS[name].span for name in settings.kinds}
+    strikes = plan(
+        settings.seed, settings.kinds, spans, settings.duration_s, settings.fault_every_s
+    )
+    kind = SentinelBroker if settings.brokers == "sentinels" else Broker
+    with kind(second=settings.brokers == "two") as broker:
+        crew = Crew(settings, broker.url(settings.scheme), broker.options)
+        try:
+            return _Run(settings, strikes, broker, crew, watcher).carry_out()
+        finally:
+            crew.kill()
+
+
+class _Run:
+    def __init__(
+        self,
+        settings: Settings,
+        strikes: list[Strike],
+        broker: Broker,
+        crew: Crew,
+        watcher: Watcher,
+    ) -> None:
+        self.settings, self.strikes, self.watcher = settings, strikes, watcher
+        self.broker, self.crew = broker, crew
+        self.tail = ledger.Tail(settings.directory)
+        self.findings: list[str] = []
+        self._next_look = 0.0
+
+    def carry_out(self) -> Outcome:
+        """Do it, phase by phase."""
+        settings, crew = self.settings, self.crew
+        self.watcher.phase("starting workers")
+        crew.start()
+        stage = _Stage(self.broker, crew, settings.limits, dict(settings.options))
+        crew.hold(wait=False)
+        began = time.monotonic()
+        nemesis = Nemesis(stage, self.strikes, began)
+        self.watcher.phase("faults fall")
+        try:
+            while time.monotonic() < began + settings.duration_s or not nemesis.done:
+                fault = nemesis.step()
+                if fault is not None:
+                    self.watcher.struck(fault, fault.at - began)
+                self._look(began)
+                time.sleep(_STEP_S)
+        finally:
+            nemesis.undo_all()
+        stopped = time.monotonic()
+        self.watcher.phase("settling")
+        crew.end_producers()
+        self._drain(began)
+        settled = self.tail.last_finish
+        self._settle()
+        self.watcher.phase("stopping workers")
+        crew.end_workers()
+        self.watcher.phase("judging")
+        return self._judge(nemesis, began, stopped, settled)
+
+    # -- while it runs
+
+    def _look(self, began: float) -> None:
+        self.crew.supervise()
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            self.tail.look()
+            self.crew.hold(wait=len(self.tail.outstanding) > self.settings.backlog)
+            self.watcher.progress(now - began, self.tail)
+
+    def _drain(self, began: float) -> None:
+        """Wait until every confirmed task is done, or nothing has moved for long."""
+        last = time.monotonic()
+        left = -1
+        while True:
+            self.crew.supervise()
+            self.tail.look()
+            self.watcher.progress(time.monotonic() - began, self.tail)
+            if len(self.tail.outstanding) != left:
+                left, last = len(self.tail.outstanding), time.monotonic()
+            if not left or time.monotonic() - last > self.settings.drain_s:
+                return
+            time.sleep(_LOOK_S)
+
+    def _settle(self) -> None:
+        """Wait until the broker is at rest: what was given up on is dead, nothing is held."""
+        if not self.settings.reliq:
+            return
+        reason = self._until(self._restless, 60.0)
+        if reason:
+            self.findings.append(f"not at rest 60 s after the last task: {reason}")
+        reason = self._until(self._haunted, 60.0)
+        if reason:
+            self.findings.append(f"60 s later still listed: {reason}")
+
+    def _until(self, wrong: Callable[[], str], timeout_s: float) -> str:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.crew.supervise()
+            reason = wrong()
+            if not reason or time.monotonic() >= deadline:
+                return reason
+            time.sleep(_LOOK_S)
+
+    def _restless(self) -> str:
+        for server in self.broker.in_charge:
+            with Inspector(server.url("reliq")) as inspector:
+                for queue in set(QUEUES) & set(inspector.queues()):
+                    status = inspector.status(queue)
+                    left = {name: getattr(status, name) for name in ("ready", "delayed", "unacked")}
+                    if any(left.values()):
+                        return f"{queue} at {server.port}: {left}"
+        return ""
+
+    def _haunted(self) -> str:
+        """Return a consumer that is listed and does not live: the others must have noticed."""
+        living = {slot.worker.pid for slot in self.crew.slots if slot.worker is not None}
+        for server in self.broker.in_charge:
+            with server.client() as client:
+                for raw in client.scan_iter("reliq:{*}:consumers"):
+                    for name in client.hkeys(raw):
+                        if int(name.split(b":")[1]) not in living:
+                            return f"{name.decode()} in {raw.decode()}"
+        return ""
+
+    # -- the end
+
+    def _judge(self, nemesis: Nemesis, began: float, stopped: float, settled: float) -> Outcome:
+        settings, crew = self.settings, self.crew
+        verdict = Verdict()
+        recovery = Recovery(nemesis.faults, stopped)
+        finishes: dict[int, int] = {}
+        publishes: dict[int, int] = {}
+        poisoned = [
+            run
+            for history in histories(
+                line
+                for line in ledger.read(settings.directory)
+                if ledger.kind_of(line.id) == ledger.POISON
+            ).values()
+            for run in history.runs
+        ]
+        blame = Blame(nemesis.faults, crew.exits, poisoned, settings.limits)
+        size = sum(path.stat().st_size for path in ledger.files(settings.directory))
+        # What is carried from one broker to another may get another tag there.
+        one_tag = settings.reliq and settings.brokers != "two"
+        parts = 1 + size // (_LINES_AT_ONCE * 60)
+        for part in range(parts):
+            lines = []
+            for line in ledger.read(settings.directory):
+                if parts == 1 or zlib.crc32(line.id.encode()) % parts == part:
+                    lines.append(line)
+                    if line.event in (ledger.FINISHED, ledger.CONFIRMED):
+                        counts = finishes if line.event == ledger.FINISHED else publishes
+                        second = int(line.at - began)
+                        counts[second] = counts.get(second, 0) + 1
+            tasks = histories(lines).values()
+            del lines
+            verdict.add(check(tasks, blame, settings.limits, one_tag=one_tag))
+            recovery.add(tasks)
+        verdict.findings += self.findings + crew.findings
+        outcome = Outcome(
+            settings,
+            self.strikes,
+            nemesis.faults,
+            crew.exits,
+            verdict,
+            began,
+            stopped,
+            settled,
+            recovery.samples(),
+            finishes=finishes,
+            publishes=publishes,
+            poison_deaths=len(crew.deaths),
+        )
+        if settings.reliq:
+            self._inspect(outcome)
+        return outcome
+
+    def _inspect(self, outcome: Outcome) -> None:
+        """Look at the idle brokers: dead letters, the audit, and every key."""
+        verdict = outcome.verdict
+        dead: list[tuple[str | None, str]] = []
+        for number, server in enumerate(self.broker.in_charge):
+            where = "" if not number else "second broker: "
+            try:
+                with Inspector(server.url("reliq")) as inspector:
+                    for queue in set(QUEUES) & set(inspector.queues()):
+                        letters = inspector.dead_letters(queue, None)
+                        dead += [(letter.id, letter.reason) for letter in letters]
+                    audit = inspector.audit()
+            except (ReliqError, redis.RedisError) as exc:
+                verdict.findings.append(f"{where}the broker could not be inspected: {exc!r}")
+                continue
+            for result in audit:
+                outcome.audit[where + result.queue] = {**result.ledger, **result.counts}
+                if not result.balanced:
+                    verdict.findings.append(
+                        f"{where}the ledger of {result.queue!r} does not balance: "
+                        f"{result.difference} ({result.ledger}, {result.counts})"
+                    )
+            with server.client() as client:
+                verdict.findings += [where + wrong for wrong in keys.unexplained(client)]
+        outcome.dead = len(dead)
+        check_dead(verdict, dead)
+
+
+def new_directory(path: Path) -> Path:
+    """Make the directory of a run; what an earlier run left there would be taken for its own."""
+    path.mkdir(parents=True, exist_ok=True)
+    if ledger.files(path):
+        raise FileExistsError(f"{path} holds the ledger of another run")
+    return path

@@ -1,0 +1,168 @@
+"""The scorecard of a run: on the screen, as JSON, and as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.recovery import percentiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tests.chaos.run import Outcome
+
+_SHOWN = 100
+
+
+def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything that the scorecard says, ready for JSON."""
+    verdict, settings = outcome.verdict, outcome.settings
+    struck = Counter(fault.kind for fault in outcome.faults if fault.applied)
+    missed = Counter(fault.kind for fault in outcome.faults if not fault.applied)
+    return {
+        "passed": verdict.passed,
+        "command": command,
+        "seed": settings.seed,
+        "scheme": settings.scheme,
+        "minutes_of_faults": round((outcome.stopped - outcome.began) / 60, 2),
+        "workers": settings.workers,
+        "pools": list(settings.pools),
+        "options": dict(settings.options),
+        "surroundings": dict(surroundings),
+        "tasks": {
+            "confirmed": verdict.tasks,
+            "unconfirmed": verdict.unconfirmed,
+            "runs": verdict.runs,
+            "by_kind": dict(verdict.by_kind),
+            "a_second": round(outcome.rate, 1),
+        },
+        "lost": len(verdict.lost),
+        "lost_ids": verdict.lost[:_SHOWN],
+        "duplicates": {
+            "total": verdict.duplicates.total(),
+            "by_cause": dict(verdict.duplicates),
+        },
+        "faults": {
+            "total": struck.total(),
+            "kinds": len(struck),
+            "by_kind": dict(sorted(struck.items())),
+            "had_nothing_to_hit": dict(missed),
+        },
+        "poison": {
+            "confirmed": len(verdict.poison),
+            "in_the_dead_letters": outcome.dead,
+            "workers_it_killed": outcome.poison_deaths,
+            "times_run": {str(k): v for k, v in sorted(verdict.poison_runs.items())},
+        },
+        "recovery_s": {
+            kind: {"samples": len(samples), **percentiles(samples)}
+            for kind, samples in sorted(outcome.recovery.items())
+        },
+        "audit": outcome.audit,
+        "findings": verdict.findings[:_SHOWN],
+        "more_findings": max(0, len(verdict.findings) - _SHOWN),
+        "schedule": [
+            {
+                "kind": fault.kind,
+                "at_s": round(fault.at - outcome.began, 2),
+                "until_s": round(fault.until - outcome.began, 2),
+                "worker": fault.worker,
+                "note": fault.note,
+                "applied": fault.applied,
+            }
+            for fault in outcome.faults
+        ],
+        "finished_a_second": [
+            outcome.finishes.get(second, 0)
+            for second in range(int(outcome.settled - outcome.began))
+        ],
+    }
+
+
+def write_json(card: Mapping[str, Any], path: Path) -> None:
+    """Write it all."""
+    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+
+
+def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    tasks, faults, poison = card["tasks"], card["faults"], card["poison"]
+    causes = ", ".join(
+        f"{number} {cause}" for cause, number in sorted(card["duplicates"]["by_cause"].items())
+    )
+    return [
+        ("verdict", "passed" if card["passed"] else "FAILED"),
+        ("seed", str(card["seed"])),
+        ("faults fell for", f"{card['minutes_of_faults']:g} minutes"),
+        ("confirmed tasks", f"{tasks['confirmed']:,} ({tasks['a_second']:,.0f} a second)"),
+        ("of these", ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items()))),
+        ("publishes that raised", f"{tasks['unconfirmed']:,}"),
+        ("faults", f"{faults['total']} of {faults['kinds']} kinds"),
+        ("lost", str(card["lost"])),
+        (
+            "runs beyond the first",
+            f"{card['duplicates']['total']}" + (f" ({causes})" if causes else ""),
+        ),
+        (
+            "poison",
+            (
+                f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "
+                f"in the dead letters: {poison['in_the_dead_letters']}"
+            ),
+        ),
+        ("queues whose ledger was audited", str(len(card["audit"]))),
+        ("findings", str(len(card["findings"]) + card["more_findings"])),
+    ]
+
+
+def _rows(card: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows = []
+    for kind in sorted(set(card["faults"]["by_kind"]) | set(card["recovery_s"])):
+        times = card["recovery_s"].get(kind, {})
+        cells = [f"{times[name]:.2f}" if name in times else "-" for name in _TIMES]
+        number = str(card["faults"]["by_kind"].get(kind, 0))
+        duplicates = str(card["duplicates"]["by_cause"].get(kind, 0))
+        rows.append((kind, number, duplicates, str(times.get("samples", 0)), *cells))
+    return rows
+
+
+_TIMES = ("p50", "p95", "p99", "max")
+_HEADER = ("fault", "struck", "duplicates", "samples", *_TIMES)
+
+
+def tables(card: Mapping[str, Any]) -> list[Table]:
+    """Return the scorecard for the screen."""
+    facts = Table(title="Scorecard", show_header=False)
+    for name, value in _facts(card):
+        bad = value == "FAILED" or (name in {"lost", "findings"} and value != "0")
+        facts.add_row(name, value, style="red" if bad else "")
+    times = Table(*_HEADER, title="Faults, and how long recovery took (seconds)")
+    for row in _rows(card):
+        times.add_row(*row)
+    return [facts, times]
+
+
+def write_markdown(card: Mapping[str, Any], path: Path, picture: str) -> None:
+    """Write a page with the same, and the picture."""
+    parts = [f"# A run of the chaos suite\n\n```\n{card['command']}\n```\n"]
+    parts.append("| | |\n| --- | --- |")
+    parts += [f"| {name} | {value} |" for name, value in _facts(card)]
+    parts.append("\n## Faults, and how long recovery took (seconds)\n")
+    parts.append("| " + " | ".join(_HEADER) + " |\n" + "| --- " * len(_HEADER) + "|")
+    parts += ["| " + " | ".join(row) + " |" for row in _rows(card)]
+    parts.append("\n| fault | what it is |\n| --- | --- |")
+    parts += [f"| {k} | {FAULTS[k].about} |" for k in sorted(card["faults"]["by_kind"])]
+    if picture:
+        parts.append(f"\n![Throughput, with the faults marked on it]({picture})")
+    parts.append("\n## Findings\n")
+    parts += [f"- {finding}" for finding in card["findings"]] or ["None."]
+    parts.append("\n## Where\n")
+    parts += [f"- {name}: {value}" for name, value in card["surroundings"].items()]
+    options = ", ".join(f"{name} {value:g}" for name, value in card["options"].items())
+    parts.append(f"- options: {options}")
+    path.write_text("\n".join(parts) + "\n", encoding="utf-8")

@@ -1,0 +1,93 @@
+"""Three minutes of everything at once; and the checker sees transports that are broken."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tests.chaos.faults import kinds
+from tests.chaos.picture import draw
+from tests.chaos.run import carry_out
+from tests.chaos.scorecard import summary, write_json, write_markdown
+from tests.chaos.settings import KOMBU, Settings
+
+pytestmark = pytest.mark.slow
+
+
+def told(outcome):
+    """Return what was found, to be read when a run fails."""
+    verdict = outcome.verdict
+    found = [f"seed {outcome.settings.seed}", *(f"lost: {one}" for one in verdict.lost)]
+    return "\n".join([*found, *verdict.findings])
+
+
+def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
+    """At least 20 faults of all kinds: the ledger, the broker and the keys say it is all right."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    outcome = carry_out(
+        Settings(
+            directory=tmp_path,
+            seed=seed,
+            duration_s=95,
+            kinds=kinds("one"),
+            fault_every_s=3.2,
+            poison_every_s=25,
+            rate=150,
+        )
+    )
+    card = summary(outcome, "pytest", {})
+    write_json(card, tmp_path / "scorecard.json")
+    write_markdown(card, tmp_path / "scorecard.md", "timeline.svg")
+    draw(outcome, tmp_path / "timeline.svg")
+    print(json.dumps({key: card[key] for key in ("tasks", "faults", "duplicates", "recovery_s")}))
+    assert outcome.verdict.passed, told(outcome)
+    assert 20 <= card["faults"]["total"]
+    assert 6 <= card["faults"]["kinds"]
+    assert 0 < card["poison"]["confirmed"]
+    assert "<svg" in (tmp_path / "timeline.svg").read_text(encoding="utf-8")
+
+
+def short(directory, scheme, **known):
+    """Return what a short run over a broken transport found."""
+    settings = {
+        "seed": 1,
+        "duration_s": 15,
+        "kinds": ["worker-kill"],
+        "fault_every_s": 4,
+        "workers": 2,
+        "pools": ["threads", "prefork"],
+        "rate": 100,
+        "poison_every_s": 0,
+        "drain_s": 10,
+    }
+    return carry_out(Settings(directory=directory, scheme=scheme, **{**settings, **known})).verdict
+
+
+def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
+    """What a killed worker had is gone: lost."""
+    verdict = short(tmp_path, "reliq-early", longest_s=3.0)
+    assert verdict.lost
+    assert not verdict.passed
+
+
+def test_a_transport_that_drops_a_message_now_and_then_is_caught(tmp_path):
+    """One confirmed message in a thousand was not stored: lost, and nothing else is found."""
+    verdict = short(
+        tmp_path,
+        "reliq-drop",
+        kinds=["script-flush"],
+        rate=0,
+        environment={"RELIQ_CHAOS_DROP": "1000"},
+    )
+    assert verdict.lost
+    assert len(verdict.lost) <= verdict.tasks / 500
+    assert [] == verdict.findings
+
+
+def test_kombus_own_redis_transport_is_caught(tmp_path):
+    """It gives a task that takes longer than its visibility timeout to somebody else."""
+    verdict = short(tmp_path, "redis", duration_s=20, options=dict(KOMBU))
+    assert not verdict.passed

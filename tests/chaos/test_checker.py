@@ -1,0 +1,367 @@
+"""The checker over ledgers made by hand: what it must see, and what it must let pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos import ledger
+from tests.chaos.checker import Blame, check, check_dead, histories
+from tests.chaos.keys import Contents, misplaced
+from tests.chaos.model import Exit, Fault, Limits
+from tests.chaos.recovery import Recovery, percentiles
+
+LIMITS = Limits(lease=4.0, renewed_every=4.0 / 3)
+
+
+class Book:
+    """A ledger written by hand; times are seconds."""
+
+    def __init__(self):
+        self.lines = []
+        self.faults = []
+        self.exits = []
+
+    def write(self, event, at, task_id, *rest):
+        """Write a line as the real one is written, and read it back."""
+        self.lines.append(ledger.parse(" ".join(map(str, (event, at, task_id, *rest)))))
+        return self
+
+    def published(self, task_id, at=1.0, countdown=0.0):
+        """Write a confirmed publish."""
+        self.write("P", at, task_id, countdown)
+        return self.write("C", at + 0.01, task_id)
+
+    def run(
+        self, task_id, start, finish=None, *, worker="w1", pid=11, tag="t1", retries=0, end="F"
+    ):
+        """Write a run; without *finish* it never ended."""
+        self.write("S", start, task_id, retries, tag, 0, worker, pid)
+        if end == "R":
+            self.write("R", start, task_id, retries, tag, 0, worker, pid)
+        if finish is not None:
+            self.write({"R": "T"}.get(end, end), finish, task_id, retries, tag, 0, worker, pid)
+        return self
+
+    def fault(self, kind, at, until=None, **known):
+        """Note a fault."""
+        self.faults.append(Fault(kind, at, at if until is None else until, **known))
+        return self
+
+    def verdict(self, limits=LIMITS, *, one_tag=True):
+        """Return what the checker says."""
+        tasks = histories(self.lines)
+        poisoned = [run for task in tasks.values() if task.id[0] == "x" for run in task.runs]
+        blame = Blame(self.faults, self.exits, poisoned, limits)
+        return check(tasks.values(), blame, limits, one_tag=one_tag)
+
+    def recovery(self, end=100.0):
+        """Return the samples of each kind of fault."""
+        recovery = Recovery(self.faults, end)
+        recovery.add(histories(self.lines).values())
+        return recovery.samples()
+
+
+@pytest.fixture
+def book():
+    """Return an empty ledger."""
+    return Book()
+
+
+def test_one_run_of_each_passes(book):
+    """A task that was confirmed and ran once is nothing to speak of."""
+    verdict = book.published("i1").run("i1", 2, 3).verdict()
+    assert verdict.passed
+    assert (verdict.tasks, verdict.runs, verdict.duplicates.total()) == (1, 1, 0)
+
+
+def test_a_task_that_never_ran_is_lost(book):
+    """Confirmed and never run: lost."""
+    assert ["i1"] == book.published("i1").verdict().lost
+
+
+def test_a_task_that_never_finished_is_lost(book):
+    """Confirmed, begun, and never done: lost, whoever was killed."""
+    book.published("i1").run("i1", 2).fault("worker-kill", 2.5, worker="w1")
+    assert ["i1"] == book.verdict().lost
+
+
+def test_a_retried_task_that_was_not_done_is_lost(book):
+    """A task that asked for a retry which never ran is lost."""
+    assert ["r1"] == book.published("r1").run("r1", 2, 2.1, end="R").verdict().lost
+
+
+def test_an_unconfirmed_task_may_be_missing(book):
+    """A publish that raised promises nothing."""
+    verdict = book.write("P", 1, "i1", 0).write("E", 2, "i1", "OperationalError").verdict()
+    assert verdict.passed
+    assert (0, 1) == (verdict.tasks, verdict.unconfirmed)
+
+
+def test_a_run_that_nobody_published(book):
+    """A task out of nowhere is a finding."""
+    assert ["i1: ran and was never published"] == book.run("i1", 1, 2).verdict().findings
+
+
+def test_a_duplicate_without_a_cause(book):
+    """Two runs and no death: a finding that names both."""
+    verdict = book.published("i1").run("i1", 2, 3).run("i1", 4, 5, worker="w2").verdict()
+    assert Counter(unexplained=1) == verdict.duplicates
+    (finding,) = verdict.findings
+    assert "w1" in finding
+    assert "w2" in finding
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [("worker-kill", {"worker": "w1"}), ("child-kill", {"worker": "w1", "pid": 11})],
+)
+def test_a_death_explains_what_it_interrupted(book, kind, known):
+    """What ran in a process that was killed may run again."""
+    book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2", pid=22)
+    verdict = book.fault(kind, 2.5, **known).verdict()
+    assert verdict.passed
+    assert Counter({kind: 1}) == verdict.duplicates
+
+
+@pytest.mark.parametrize(
+    ("at", "known"),
+    [
+        (2.5, {"worker": "w3"}),  # another worker
+        (2.5, {"worker": "w1", "pid": 12}),  # another child
+        (0.5, {"worker": "w1"}),  # before it began
+        (9.0, {"worker": "w1"}),  # long after it was done
+        (2.5, {"worker": "w1", "applied": False}),  # it did not take place
+    ],
+)
+def test_a_death_elsewhere_explains_nothing(book, at, known):
+    """The worker, the child and the time must fit."""
+    book.published("i1").run("i1", 2, 3).run("i1", 10, 11, worker="w2", pid=22)
+    verdict = book.fault("worker-kill", at, **known).verdict()
+    assert Counter(unexplained=1) == verdict.duplicates
+
+
+def test_one_death_does_not_explain_two_more_runs(book):
+    """Three runs need two causes."""
+    book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2").run("i1", 6, 7, worker="w3")
+    verdict = book.fault("worker-kill", 2.5, worker="w1").verdict()
+    assert Counter({"worker-kill": 1, "unexplained": 1}) == verdict.duplicates
+
+
+def test_an_ack_that_was_under_way_died_with_its_worker(book):
+    """Killed right after the task was done: the broker may not have had the ack."""
+    book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
+    assert book.fault("worker-kill", 3.5, worker="w1").verdict().passed
+
+
+def test_an_ack_that_waited_for_the_broker_died_with_its_worker(book):
+    """Done while the broker was away, killed when it was hardly back."""
+    book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
+    book.fault("broker-kill", 2.5, 4.0, outage=True)
+    assert book.fault("worker-kill", 5.0, worker="w1").verdict().passed
+
+
+def test_an_ack_that_was_cut_off_before_a_freeze(book):
+    """Done, the connection lost, and then frozen before the ack could be sent again."""
+    book.published("i1").run("i1", 2, 2.1).run("i1", 8, 9, worker="w2")
+    book.fault("worker-freeze", 4, 10, worker="w1")
+    assert not book.verdict().passed
+    assert book.fault("net-cut", 2.5, cuts=True).verdict().passed
+
+
+def test_a_lost_connection_explains_nothing_by_itself(book):
+    """What ran is acked over the next one."""
+    book.published("i1").run("i1", 2, 2.1).run("i1", 4, 5, worker="w2")
+    assert not book.fault("net-cut", 2.5, cuts=True).verdict().passed
+
+
+def test_the_last_acks_are_lost_with_their_master(book):
+    """What Sentinel's old master had not replicated runs again; what was long done does not."""
+    book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
+    book.fault("sentinel-kill", 3.2, 5, outage=True, master=True)
+    assert Counter({"sentinel-kill": 1}) == book.verdict().duplicates
+    book.published("i2").run("i2", 1, 1.1, tag="t2").run("i2", 8, 9, worker="w2", tag="t2")
+    assert Counter({"sentinel-kill": 1, "unexplained": 1}) == book.verdict().duplicates
+
+
+def test_a_death_while_a_retry_was_published(book):
+    """Asked for, and never published as far as anybody knows: it may run again."""
+    book.published("r1").run("r1", 2, end="R", tag="a").run("r1", 8, 8.1, end="R", tag="a")
+    book.run("r1", 9, 9.1, retries=1, tag="b")
+    assert book.fault("main-kill", 5, worker="w1").verdict().passed
+
+
+def test_poison_excuses_its_neighbours_in_the_same_process(book):
+    """What ran beside a poison task died with it; what ran in another child did not."""
+    book.published("x1").run("x1", 2.5, pid=11, tag="tx")
+    book.published("i1").run("i1", 2, pid=11).run("i1", 4, 5, worker="w2", pid=22)
+    book.published("i2").run("i2", 2, 3, pid=12, tag="t2").run("i2", 4, 5, pid=13, tag="t2")
+    verdict = book.verdict()
+    assert Counter({"poison": 1, "unexplained": 1}) == verdict.duplicates
+
+
+def test_a_freeze_longer_than_the_lease(book):
+    """What a frozen worker had may run elsewhere, and once more where it thaws."""
+    book.published("i1").run("i1", 5, 6, worker="w2").run("i1", 9.5, 9.6, worker="w1")
+    assert book.fault("worker-freeze", 2, 9, worker="w1").verdict().passed
+
+
+def test_a_freeze_shorter_than_the_lease_explains_nothing(book):
+    """Its leases were renewed in time."""
+    book.published("i1").run("i1", 2, 5, worker="w1").run("i1", 4, 5, worker="w2")
+    assert not book.fault("worker-freeze", 2.5, 4.5, worker="w1").verdict().passed
+
+
+def test_a_short_outage_explains_nothing(book):
+    """A broker that was away for less than a lease costs no lease."""
+    book.published("i1").run("i1", 2, 5).run("i1", 6, 7, worker="w2")
+    assert not book.fault("broker-kill", 2.5, 4.0, outage=True).verdict().passed
+
+
+def test_outages_without_a_pause_are_one(book):
+    """Nobody came back in between: together they are longer than a lease."""
+    book.published("i1").run("i1", 2, 9).run("i1", 8, 9, worker="w2")
+    book.fault("broker-kill", 2.5, 4.0, outage=True)
+    assert book.fault("demotion", 5.0, 6.0, outage=True).verdict().passed
+
+
+def test_sigterm_excuses_nothing(book):
+    """A worker that ended in good order has lost nothing."""
+    book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
+    book.exits.append(Exit("w1", 2.5, 3.2))
+    assert not book.verdict().passed
+
+
+def test_sigterm_while_the_broker_is_away(book):
+    """It could not say what it had done."""
+    book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
+    book.exits.append(Exit("w1", 2.5, 3.2))
+    assert book.fault("broker-kill", 2.9, 3.9, outage=True).verdict().passed
+
+
+def test_a_message_that_was_stored_twice(book):
+    """One publish, two tags: no death explains that."""
+    book.published("i1").run("i1", 2, tag="t1").run("i1", 3, 4, tag="t2")
+    verdict = book.fault("worker-kill", 2.5, worker="w1").verdict()
+    assert ["i1: stored 2 times, not 1 (retry 0)"] == verdict.findings
+
+
+def test_a_retry_is_stored_once_for_each_run_that_asked(book):
+    """A task that died after it had published its retry publishes it again when it runs again."""
+    book.published("r1").run("r1", 2, 2.1, end="R", tag="a").run("r1", 4, 4.1, end="R", tag="a")
+    book.run("r1", 5, 5.1, retries=1, tag="b").run("r1", 6, 6.1, retries=1, tag="c")
+    assert book.fault("worker-kill", 2.2, worker="w1").verdict().passed
+    book.run("r1", 7, 7.1, retries=1, tag="d")
+    assert ["r1: stored 3 times, not 2 (retry 1)"] == book.verdict().findings
+
+
+def test_a_publish_that_was_retried_at_another_broker(book):
+    """With two brokers an outage while it was published may have stored it at both."""
+    book.write("P", 1, "i1", 0).write("C", 4, "i1")
+    book.run("i1", 5, 6, tag="a").run("i1", 7, 8, worker="w2", tag="b")
+    book.fault("url-failover", 0.5, 8, outage=True)
+    two = replace(LIMITS, two_brokers=True)
+    assert ["i1: stored 2 times, not 1 (retry 0)"] == book.verdict().findings
+    assert book.verdict(two, one_tag=False).passed
+
+
+def test_a_retry_without_tags_to_tell_it_by(book):
+    """Where a tag may change, a task that asked for its retry twice may run it twice."""
+    book.published("r1").run("r1", 2, 2.1, end="R", tag="a").run("r1", 4, 4.1, end="R", tag="c")
+    book.run("r1", 5, 5.1, retries=1, tag="b").run("r1", 6, 6.1, retries=1, tag="d")
+    book.fault("worker-kill", 2.2, worker="w1")
+    assert Counter({"worker-kill": 1, "stored twice": 1}) == (
+        book.verdict(one_tag=False).duplicates
+    )
+
+
+def test_recovery_from_a_death(book):
+    """From the kill to the next run of what ran there; what was done already does not count."""
+    book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2")
+    book.published("i2").run("i2", 1, 2, tag="t2").run("i2", 6, 7, worker="w2", tag="t2")
+    book.fault("worker-kill", 2.5, worker="w1")
+    assert {"worker-kill": [1.5]} == book.recovery()
+
+
+def test_recovery_from_a_broker_that_was_away(book):
+    """From its return to the first run, in each worker, of what was published after its end."""
+    for number, (start, worker) in enumerate([(1.0, "w1"), (3.5, "w1"), (1.0, "w2"), (1.0, "w3")]):
+        book.published(f"i{number}", at=0.5).run(f"i{number}", start, start, worker=worker)
+    book.published("i7", at=2.5).run("i7", 3.75, 4, worker="w1", tag="t7")
+    book.published("i8", at=2.5).run("i8", 5.0, 6, worker="w2", tag="t8")
+    book.published("l9", at=0.5).run("l9", 1.5, 9, worker="w3", tag="t9")  # it was full
+    book.published("i9", at=2.5).run("i9", 9.5, 9.6, worker="w3", tag="t10")
+    book.fault("broker-kill", 2, 3, lifted=3.0)
+    assert {"broker-kill": [0.75, 2.0]} == book.recovery()
+
+
+def test_percentiles_of_few_samples():
+    """The greatest is never hidden."""
+    assert {} == percentiles([])
+    assert {"p50": 2.0, "p95": 3.0, "p99": 3.0, "max": 3.0} == percentiles([3.0, 1.0, 2.0])
+
+
+def test_a_task_that_ran_before_its_time(book):
+    """A countdown of 3 s is not over after 1."""
+    verdict = book.published("d1", at=1, countdown=3).run("d1", 2, 3).verdict()
+    assert ["d1: ran 2.00 s before its time"] == verdict.findings
+
+
+def test_poison_belongs_in_the_dead_letters(book):
+    """Every poison is there once, because of its limit, and nothing else is there."""
+    verdict = book.published("x1").run("x1", 2).published("x2").run("x2", 2).verdict()
+    check_dead(verdict, [("x1", "delivery_limit"), ("x2", "delivery_limit")])
+    assert verdict.passed
+    check_dead(verdict, [("x1", "rejected"), ("i1", "delivery_limit"), ("x1", "rejected")])
+    assert [
+        "x1: 2 times in the dead letters",
+        "x1: dead because 'rejected', not 'delivery_limit'",
+        "i1: innocent, and in the dead letters (delivery_limit)",
+        "x1: dead because 'rejected', not 'delivery_limit'",
+        "x2: poison, and not in the dead letters",
+    ] == verdict.findings
+
+
+def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
+    """A publish that raised promises nothing, either way."""
+    verdict = book.write("P", 1, "x1", 0).write("E", 2, "x1", "OSError").verdict()
+    check_dead(verdict, [("x1", "delivery_limit")])
+    check_dead(verdict, [])
+    assert verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("place", "word"),
+    [
+        ({"messages"}, "in no place"),
+        ({"ready"}, "not in messages"),
+        ({"messages", "ready", "delayed"}, "in ready and in delayed"),
+        ({"messages", "unacked", "unacked_index"}, "nobody is left"),
+        ({"messages", "unacked_index", "ready"}, "not unacked"),
+        ({"messages", "dead"}, "without a reason"),
+        ({"dead_info"}, "what is not dead"),
+        ({"deliveries"}, "delivery count of a message that is gone"),
+        ({"expiry"}, "what does not wait"),
+        ({"moves"}, "for ever"),
+    ],
+)
+def test_a_tag_out_of_place(place, word):
+    """Each way for a tag to be where it should not be is told."""
+    wrong = misplaced("q", Contents(**{part: {b"tag"} for part in place}))
+    assert any(word in text for text in wrong), wrong
+
+
+def test_tags_in_their_places():
+    """A queue at rest may hold what is ready, delayed or dead."""
+    tags = Contents(
+        messages={b"1", b"2", b"3"},
+        ready={b"1"},
+        delayed={b"2"},
+        dead={b"3"},
+        dead_info={b"3"},
+        deliveries={b"1", b"3"},
+        expiry={b"1"},
+    )
+    assert [] == misplaced("q", tags)

@@ -1,0 +1,123 @@
+"""The proxy does to a connection what it is told, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.chaos.proxy import Proxy
+from tests.support.servers import free_port
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def echo():
+    """Return the address of a server that sends back what it gets."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve(connection):
+        with connection:
+            try:
+                while data := connection.recv(65536):
+                    connection.sendall(data)
+            except OSError:
+                pass
+
+    def accept():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield server.getsockname()
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join(5)
+
+
+@pytest.fixture
+def proxy(echo):
+    """Return a proxy in front of the echo."""
+    proxy = Proxy(free_port(), echo).start()
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def client(proxy):
+    """Return a socket connected through the proxy, known to work."""
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as client:
+        assert b"hello" == say(client, b"hello")
+        yield client
+
+
+def say(client, data):
+    """Send and return what comes back, as much of it."""
+    client.sendall(data)
+    got = b""
+    while len(got) < len(data):
+        chunk = client.recv(65536)
+        if not chunk:
+            break
+        got += chunk
+    return got
+
+
+def ends(client):
+    """Whether the connection is closed, and nothing came before."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_cut_closes_what_is_open(proxy, client):
+    """A cut connection ends; the next one works."""
+    assert 1 == proxy.cut()
+    assert ends(client)
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as other:
+        assert b"again" == say(other, b"again")
+
+
+def test_delay_keeps_the_order_of_bytes(proxy, client):
+    """However the delay changes, nothing overtakes."""
+    chance = random.Random(1)
+    sent = b""
+    for number in range(60):
+        proxy.delay(chance.choice([0.0, 0.0, 0.05, 0.001]))
+        data = b"%06d," % number
+        client.sendall(data)
+        sent += data
+        time.sleep(0.002)  # so that chunks are sent apart.
+    proxy.delay(0.0)
+    got = b""
+    while len(got) < len(sent):
+        got += client.recv(65536)
+    assert sent == got
+
+
+def test_a_black_hole_swallows_and_stays_open(proxy, client):
+    """Nothing comes back and nothing is closed; a new connection works."""
+    assert 1 == proxy.black_hole()
+    client.settimeout(0.3)
+    client.sendall(b"anybody?")
+    with pytest.raises(TimeoutError):
+        client.recv(1)
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as other:
+        assert b"here" == say(other, b"here")
+
+
+def test_a_lost_reply_was_carried_out(proxy, client):
+    """The request arrives, its reply does not, and the connection is cut."""
+    proxy.lose_replies()
+    client.sendall(b"lost")
+    assert ends(client)
+    wait_until(lambda: proxy.replies_lost == 1)

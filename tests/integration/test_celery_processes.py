@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support.waiting import wait_until
 from tests.support.workers import app_environment
 
+LATE = {"task_acks_late": True, "task_ignore_result": True}
 PLAIN_APP = "tests.integration.apps.plain"
 
 
@@ -98,3 +102,21 @@ def test_command_line_alone_chooses_the_broker(site):
     )
     assert "1 node online" in status.stdout
     site.settled()
+
+
+def test_what_a_child_was_handed_before_a_connection_was_lost_runs_once(fresh_redis, site_factory):
+    """Celery forgets it then, since a broker would deliver it again; here the lease is kept."""
+    site = site_factory(fresh_redis, **LATE)
+    worker = site.worker(pool="prefork", concurrency=1)
+    site.journal.wait_finished(site.send("record").id)
+    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text(encoding="ascii")
+    (child,) = map(int, children.split())
+    os.kill(child, signal.SIGSTOP)
+    task = site.send("record").id
+    worker.wait_log(f"[{task}] received")
+    site.server.client().client_kill_filter(_type="normal", skipme=True)
+    worker.wait_log("Connected to", times=2)
+    os.kill(child, signal.SIGCONT)
+    site.journal.wait_finished(task)
+    site.settled()
+    assert 1 == site.journal.runs(task)

@@ -11,6 +11,9 @@ import time
 
 from kombu import Connection
 
+import reliq
+
+assert reliq  # it makes the scheme known
 options = {"probe_interval": 0.2, "socket_timeout": 1, "socket_connect_timeout": 1}
 with Connection(sys.argv[1], transport_options=options, failover_strategy="primary") as connection:
     connection.ensure_connection(max_retries=5, interval_start=0, interval_step=0.1)

@@ -336,3 +336,30 @@ def test_expired_and_kept(client):
     publish(connection, "q", "x", expiration=0)
     assert Taker(connection, "q", auto_declare=False).gets_nothing()
     assert ["expired"] == [letter.reason for letter in client.dead_letters("q")]
+
+
+# -- moves that nobody ends
+
+
+def an_old_move(client, queue, tag, target):
+    """Note a move that began two days ago and was never ended."""
+    long_ago_us = int((datetime.now(timezone.utc).timestamp() - 2 * 86_400) * 1e6)
+    client.raw.hset(f"reliq:{{{queue}}}:moves", tag, f"{long_ago_us}|{target}")
+
+
+@pytest.mark.parametrize("verb", ["replay", "purge", "replay elsewhere"])
+def test_a_move_that_began_long_ago_binds_nobody(client, connection, verb):
+    """Its target is full, or gone: after a day the letter can be replayed, purged or moved."""
+    declare(connection, "other")
+    letter = client.dead_letters("q")[0]
+    an_old_move(client, "q", letter.tag, "queue:gone")
+    with client.inspector() as inspector:
+        if verb == "replay":
+            assert 1 == inspector.replay("q", [letter.tag])
+            assert (1, 2) == (client.status("q").ready, client.status("q").dead)
+        elif verb == "purge":
+            assert 1 == inspector.purge_dead_letters("q", [letter.tag])
+        else:
+            assert 1 == inspector.replay("q", [letter.tag], to="other")
+            assert 1 == client.status("other").ready
+    assert not client.raw.exists("reliq:{q}:moves")

@@ -2,7 +2,8 @@
 --
 -- Each gets a number, once and for all, by which the other queue knows it; it stays
 -- here until it is stored there (moved.lua), so whoever is killed in between is
--- continued by the next who asks, and nothing is stored twice.
+-- continued by the next who asks, and nothing is stored twice. After a day without an
+-- end another target may have it (a number is the time, in us).
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] dead (ZSET)
@@ -32,6 +33,10 @@ for i = 1, #begun, 2 do
   local tag = begun[i]
   local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
   if redis.call('ZSCORE', dead, tag) then
+    if to ~= target and last - number > 86400000000 then
+      redis.call('HSET', moves, tag, number .. '|' .. target)
+      to = target
+    end
     known[tag] = {number, to}
     low = math.min(low, tonumber(number))
   else

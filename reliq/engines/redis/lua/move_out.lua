@@ -2,7 +2,8 @@
 --
 -- Each gets a number, once and for all, by which the other place knows it. Until it is
 -- stored there (moved.lua) it is unacked here, held by the move and by no consumer,
--- without an end: only a move to the same target goes on with it.
+-- without an end: only a move to the same target goes on with it, or, after a day, one
+-- to another, since that target seems not to come back (a number is the time, in us).
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
@@ -41,6 +42,10 @@ for i = 1, #begun, 2 do
   local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
   if redis.call('ZSCORE', unacked_index, tag) == 'inf' then
     low = math.min(low, tonumber(number))
+    if to ~= target and last - number > 86400000000 then
+      redis.call('HSET', moves, tag, number .. '|' .. target)
+      to = target
+    end
     if to == target and #going < batch then
       going[#going + 1] = tag
     end

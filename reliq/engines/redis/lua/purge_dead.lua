@@ -9,15 +9,21 @@
 --
 -- ARGV[1..] tag (delivery tags)
 --
--- Returns how many were removed; what is no dead letter, or on its way to another queue,
---   stays.
+-- Returns how many were removed; what is no dead letter, or on its way to another queue
+--   since less than a day, stays.
 -- Redis 6.2 or newer.
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, stats, moves = KEYS[4], KEYS[5], KEYS[6]
 
 local gone = {}
+local clock = redis.call('TIME')
 for _, tag in ipairs(ARGV) do
-  if redis.call('HEXISTS', moves, tag) == 0 and redis.call('ZREM', dead, tag) == 1 then
+  -- A move's number is the time at which it began, in us.
+  local move = redis.call('HGET', moves, tag)
+  local begun = move and tonumber(string.match(move, '^%d+'))
+  local idle = not begun or clock[1] * 1000000 + clock[2] - begun > 86400000000
+  if idle and redis.call('ZREM', dead, tag) == 1 then
+    redis.call('HDEL', moves, tag)
     gone[#gone + 1] = tag
   end
 end

@@ -15,7 +15,7 @@
 -- ARGV[1..] tag (delivery tags of dead letters)
 --
 -- Returns the tags that were replayed: not those that are no dead letters any more, or
---   are on their way to another queue.
+--   are on their way to another queue since less than a day.
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bell, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -23,8 +23,11 @@ local bell, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local replayed, scored, bytes = {}, {}, 0
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))
+local clock = redis.call('TIME')
 for i, tag in ipairs(ARGV) do
-  if died[i] and not moving[i] then
+  -- A move's number is the time at which it began, in us.
+  local begun = moving[i] and tonumber(string.match(moving[i], '^%d+'))
+  if died[i] and (not begun or clock[1] * 1000000 + clock[2] - begun > 86400000000) then
     replayed[#replayed + 1] = tag
   end
 end
@@ -32,6 +35,7 @@ if #replayed == 0 then
   return replayed
 end
 redis.call('ZREM', dead, unpack(replayed))
+redis.call('HDEL', moves, unpack(replayed))
 redis.call('HDEL', dead_info, unpack(replayed))
 redis.call('HDEL', deliveries, unpack(replayed))
 local promoted = redis.call('HINCRBY', meta, 'promoted', #replayed) - #replayed

@@ -114,6 +114,10 @@ class Keeper:
                 if not store.alive:
                     store.connect()
                     store.require_writable()  # a replica takes the login too
+                if store.connected_at < self.session.replaced_at:
+                    store.close()  # perhaps to a server that was replaced
+                    store = self.session.open_store()
+                    continue
                 self.tick(store)
                 store.settle()
                 while self._later:

@@ -90,6 +90,9 @@ class Session:
         self._detached: set[str] = set()
         self._numbers = count(1)
         self._expected_until = 0.0
+        self._lost = False
+        # Since when there may be another server in the place of the one before.
+        self.replaced_at = 0.0
         self._began = monotonic()
         self.pace = Pace()
         self.topology = Topology()
@@ -132,6 +135,7 @@ class Session:
             if lost:
                 self.pace.trouble()
                 self._expected_until = monotonic() + self.options.visibility_timeout
+                self._lost = True
             alone = not self._carriers
         if (lost and self.held) or (elsewhere and alone and not self.idle):
             self.keeper.start()
@@ -170,6 +174,8 @@ class Session:
         Sends the acks and returns that an earlier connection could not deliver,
         returns what it had reserved without our learning of it, renews the rest.
         """
+        if self._lost:
+            self._lost, self.replaced_at = False, store.connected_at
         self.send_owed(store)
         self.keeper.renew(store, all_of_them=True)
         store.settle()
@@ -289,14 +295,19 @@ class Session:
                 self._unsent.add(tag)
 
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
+        # A server that was taken for dead and replaced may still answer on an older
+        # connection: what it confirms is sent again.
+        trusted = store.connected_at >= self.replaced_at
         try:
-            store.post_ack(queue, tags, partial(self._acked, tags))
+            store.post_ack(queue, tags, partial(self._acked, tags, trusted))
         except BrokerUnavailable as exc:
             self._unsent.update(tags)
             logger.warning("%s; %d acks go out over the next connection", exc, len(tags))
 
-    def _acked(self, tags: Sequence[str], result: int | ReliqError) -> None:
-        if isinstance(result, BrokerUnavailable):
+    def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
+        if isinstance(result, BrokerUnavailable) or (
+            not isinstance(result, ReliqError) and not trusted
+        ):
             self._unsent.update(tags)
             return
         if isinstance(result, ReliqError):

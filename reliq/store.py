@@ -345,6 +345,10 @@ class Store(Protocol):
         """Grows each time the connection is opened anew."""
 
     @property
+    def connected_at(self) -> float:
+        """When it began to be opened (this process's monotonic clock)."""
+
+    @property
     def alive(self) -> bool:
         """Whether the connection is open and has not failed."""
 

@@ -99,6 +99,11 @@ class StoreBase:
         return self._wire.alive
 
     @property
+    def connected_at(self) -> float:
+        """When the command socket began to be opened (monotonic clock)."""
+        return self._wire.connected_at
+
+    @property
     def epoch(self) -> int:
         """How often the command socket was opened."""
         return self._wire.dials

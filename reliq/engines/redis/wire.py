@@ -68,6 +68,7 @@ class Wire:
         self.name = name
         self.client_id = 0
         self.dials = 0
+        self.connected_at = 0.0
         self._forks = _forks
         self._lock = threading.RLock()
         self._connection: redis.connection.AbstractConnection | None = None
@@ -262,12 +263,14 @@ class Wire:
     def _dial(self) -> None:
         if self._closed or self._pinned:
             raise BrokerUnavailable(f"{self.address}: this connection was closed")
+        began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)
         self._connection, self._sock = connection, socket_of(connection)
         self._reader = hiredis.Reader()
         self._used = monotonic()
         self._timeout_s = -1.0
         self.dials += 1
+        self.connected_at = began
         self.client_id = self.call(("CLIENT", "ID"))
 
     def _write(self, data: bytes) -> None:

@@ -77,6 +77,9 @@ _RULES: dict[str, Rule] = {
     "x-dead-letter-routing-key": ("dead_letter_routing_key", "a routing key", _text),
     "x-dead-letter-expired": ("dead_expired", "True or False", _flag),
 }
+FIELDS = {name: field for name, (field, _, _) in _RULES.items()}
+"""Argument -> its name in the queue's meta."""
+
 # Understood by RabbitMQ, without a meaning here: queues are what Redis makes of them.
 _IGNORED = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator"})
 

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from .arguments import queue_arguments
 from .envelope import unpack
-from .errors import ConfigurationError, NotFound
-from .moving import pages
-from .store import NO_QUEUE
+from .errors import ConfigurationError, NotFound, QueueFull
+from .moving import move_all, pages
+from .store import FULL, NO_QUEUE, Publication
+from .tags import new_tag, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .store import Move, Store
+    from .store import DeadLetter, Move, QueueStatus, Store
 
 
 def carry(source: Store, target: Store, queue: str) -> Iterator[int]:
@@ -36,21 +37,52 @@ def carry(source: Store, target: Store, queue: str) -> Iterator[int]:
     declare(source, target, queue)
     name, origin = f"broker:{there}", f"{here}:{queue}"
 
-    def arrive(low: int, moves: Sequence[Move]) -> int:
-        if NO_QUEUE in target.accept(queue, origin, low, moves):
+    letters: dict[str, DeadLetter] = {}
+
+    def accepted(low: int, moves: Sequence[Move]) -> list[str]:
+        # One in doubt the target may have had before it was stored here: it knows by the
+        # number of who published it.
+        known = [move for move in moves if move.origin is not None]
+        others = [move for move in moves if move.origin is None]
+        outcomes = []
+        if others:
+            arriving = [move._replace(letter=letters.get(move.tag)) for move in others]
+            outcomes += target.accept(queue, origin, low, arriving)
+        if known:
+            outcomes += target.publish([_again(queue, move) for move in known])
+        if NO_QUEUE in outcomes:
             raise NotFound(f"queue {queue!r} was deleted on the target while it was carried there")
-        return source.end_move(queue, [move.tag for move in moves])
+        stored = [
+            move.tag
+            for move, outcome in zip((*others, *known), outcomes, strict=True)
+            if outcome != FULL
+        ]
+        if not stored:
+            raise QueueFull(
+                f"queue {queue!r} is full on the target and rejects: {len(known)} messages stay "
+                "where they are; add consumers there, or raise its limit"
+            )
+        return stored
 
     while True:
         low, moves = source.move_out(queue, name)
         if not moves:
             break
-        yield arrive(low, moves)
+        yield source.end_move(queue, accepted(low, moves))
     for page in pages(source, queue):
         letters = {letter.tag: letter for letter in page}
-        low, moves = source.begin_move(queue, name, list(letters))
-        if moves:
-            yield arrive(low, [move._replace(letter=letters[move.tag]) for move in moves])
+        yield move_all(source, queue, name, list(letters), accepted)
+
+
+def _again(queue: str, move: Move) -> Publication:
+    """Return what publishes *move* as whoever published it first would try it again."""
+    publisher, number = move.origin or ("", 0)
+    rank = rank_of(move.tag)
+    numbers = (publisher, number, 0)
+    times = (move.delay_ms, move.ttl_ms)
+    return Publication(
+        queue, new_tag(rank), move.envelope, rank, *numbers, *times, "", b"", moved=True
+    )
 
 
 def declare(source: Store, target: Store, queue: str) -> None:
@@ -58,10 +90,12 @@ def declare(source: Store, target: Store, queue: str) -> None:
     status = source.status(queue)
     if status is None:
         raise NotFound(f"no queue {queue!r} to carry")
-    stored = status.arguments.get("", b"")
-    arguments = unpack(stored) if isinstance(stored, bytes) and stored else {}
+    arguments = status.declared
     auto_delete = bool(arguments.get("auto_delete"))
-    target.declare_queue(queue, False, *queue_arguments(queue, auto_delete, arguments))
+    if status.arguments.get("") or arguments:
+        target.declare_queue(queue, False, *queue_arguments(queue, auto_delete, arguments))
+    else:  # a publish made it: its declaration is still to come, there too
+        target.create_queue(queue)
     for exchange in source.exchanges():
         table = source.exchange_table(exchange)
         bindings = [binding for binding in table.bindings if unpack(binding)[1] == queue]
@@ -73,12 +107,9 @@ def declare(source: Store, target: Store, queue: str) -> None:
             target.bind(exchange, True, sorted(missing))
 
 
-def is_lasting(store: Store, queue: str) -> bool:
-    """Whether *queue* is of use without the process that declared it.
+def is_lasting(status: QueueStatus) -> bool:
+    """Whether a queue is of use without the process that declared it.
 
     Not the reply and event queues that go by themselves: they stay where they are.
     """
-    status = store.status(queue)
-    stored = status.arguments.get("", b"") if status is not None else b""
-    arguments = unpack(stored) if isinstance(stored, bytes) and stored else {}
-    return not ({"auto_delete", "x-expires"} & set(arguments))
+    return not ({"auto_delete", "x-expires"} & set(status.declared))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from .errors import ConfigurationError, NotFound
 from .moving import pages, to_queue
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
 REASONS = ("rejected", "undecodable", "delivery_limit", "expired", "maxlen")
 
 
+class Filters(TypedDict, total=False):
+    """What dead letters are chosen by; see :class:`Choice`."""
+
+    task: str | None
+    reason: str | None
+    older_than_s: float | None
+    newer_than_s: float | None
+    match: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Which dead letters are meant: those that fit everything that is given.
@@ -24,6 +36,8 @@ class Choice:
     reason: one of REASONS.
     older_than_s, newer_than_s: seconds since it died, by the broker's clock.
     tags: these delivery tags and no others.
+    match: a regular expression, found somewhere in its task, id, error or arguments as
+        Celery wrote them; case counts.
     """
 
     task: str | None = None
@@ -31,6 +45,7 @@ class Choice:
     older_than_s: float | None = None
     newer_than_s: float | None = None
     tags: frozenset[str] | None = None
+    match: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never fit; raises ConfigurationError."""
@@ -42,6 +57,12 @@ class Choice:
             age = getattr(self, name)
             if age is not None and not age >= 0:
                 raise ConfigurationError(f"expected {name} to be at least 0 seconds, got: {age!r}")
+        try:
+            re.compile(self.match or "")
+        except re.error as exc:
+            raise ConfigurationError(
+                f"expected match to be a regular expression, got: {self.match!r} ({exc})"
+            ) from exc
 
     def fits(self, letter: DeadLetter, now_ms: int) -> bool:
         """Whether *letter* is meant, at the broker's time *now_ms*."""
@@ -52,7 +73,16 @@ class Choice:
             and (self.older_than_s is None or age_s >= self.older_than_s)
             and (self.newer_than_s is None or age_s <= self.newer_than_s)
             and (self.task is None or letter.task == self.task)
+            and (self.match is None or self._matches(letter))
         )
+
+    def _matches(self, letter: DeadLetter) -> bool:
+        message = letter.message
+        headers = {} if message is None else message.headers
+        texts = (letter.task, letter.id, letter.error)
+        written = (headers.get("argsrepr"), headers.get("kwargsrepr"))
+        found = (text for text in (*texts, *written) if isinstance(text, str))
+        return any(re.search(self.match or "", text) for text in found)
 
 
 def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter]]:
@@ -85,6 +115,26 @@ def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[li
             return
         yield page[:left]
         left -= len(page)
+
+
+def paced(found: Iterator[list[DeadLetter]], rate: float | None) -> Iterator[list[DeadLetter]]:
+    """Yield the letters of *found*, no more than *rate* a second on average; None: at once."""
+    if rate is None:
+        return found
+    if not rate > 0:
+        raise ConfigurationError(f"expected rate to be above 0 letters a second, got: {rate!r}")
+    return _paced(found, rate)
+
+
+def _paced(found: Iterator[list[DeadLetter]], rate: float) -> Iterator[list[DeadLetter]]:
+    at_once = max(int(rate / 5), 1)
+    due = time.monotonic()
+    for page in found:
+        for start in range(0, len(page), at_once):
+            time.sleep(max(due - time.monotonic(), 0.0))
+            part = page[start : start + at_once]
+            due = max(due, time.monotonic() - 1.0) + len(part) / rate
+            yield part
 
 
 def replay(store: Store, queue: str, tags: Sequence[str], to: str | None) -> int:

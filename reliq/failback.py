@@ -2,22 +2,25 @@
 
 One thread per process, only while it is needed: it asks the first broker while a
 transport is on another one, and carries over what waits on the others while consumers
-are at home. It is stopped while the process forks.
+are at home. A spool, a broker in a file of this machine, is emptied by whoever finds it,
+publishers too: nobody else may ever consume from it. The thread is stopped while the
+process forks.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 import weakref
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from .carrying import carry, is_lasting
-from .errors import ReliqError
+from .errors import BrokerUnavailable, ReliqError
 from .failover import BROKERS, without_password
+from .pacing import JITTER
+from .store import ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +56,10 @@ class Traveller(Protocol):
         """Learn that the first broker answers; called by the fail-back's thread."""
 
     @property
+    def spools(self) -> Sequence[str]:
+        """Those of the other brokers that are files of this machine."""
+
+    @property
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
 
@@ -69,6 +76,8 @@ class Failback:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._swept: dict[str, float] = {}
+        # Where something was left when it was looked at last.
+        self._filled: set[str] = set()
         self._next: dict[str, float] = {}
         self._paused = False
         os.register_at_fork(
@@ -125,10 +134,14 @@ class Failback:
         self._thread, self._paused = None, False
         self._lock = threading.Lock()
         self._travellers = weakref.WeakSet()
-        self._swept, self._next = {}, {}
+        self._swept, self._next, self._filled = {}, {}, set()
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._pause_s()):
+            with self._lock:
+                if not self._travellers:
+                    self._thread = None
+                    return
             for traveller in self._all():
                 if stop.is_set():
                     return
@@ -146,7 +159,7 @@ class Failback:
 
     def _pause_s(self) -> float:
         intervals = [traveller.probe_interval for traveller in self._all()]
-        return min(intervals, default=1.0) * random.uniform(0.4, 0.5)  # noqa: S311 - no secret
+        return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
     def _look_after(self, traveller: Traveller) -> None:
         home = traveller.urls[0]
@@ -158,10 +171,17 @@ class Failback:
                     logger.debug("fail-back: %s", exc)
             if BROKERS.answered_within(home, traveller.probe_interval * 2):
                 traveller.home_answers()
-        elif traveller.consumed:
-            for url in traveller.urls[1:]:
-                if self._is_due(self._swept, url, _SWEPT_EVERY_S):
-                    self._sweep(traveller, url)
+                if not traveller.consumed and traveller.url in traveller.spools:
+                    # It goes home with its next message, which may never come.
+                    self._sweep_in_turn(traveller, traveller.url, spool=True)
+            return
+        spools = traveller.spools
+        for url in traveller.urls[1:]:
+            if not traveller.consumed and url not in spools:
+                continue
+            self._sweep_in_turn(traveller, url, spool=url in spools)
+        if not traveller.consumed and not any(url in self._filled for url in spools):
+            self.leave(traveller)
 
     @staticmethod
     def _is_due(last: dict[str, float], url: str, interval_s: float) -> bool:
@@ -172,31 +192,48 @@ class Failback:
         return True
 
     def came_home(self, url: str) -> None:
-        """Sweep what is left at *url* soon: a consumer has just left it."""
+        """Sweep what is left at *url* soon: somebody leaves it for home."""
         self._swept.pop(url, None)
 
     # -- what was left elsewhere
 
-    def _sweep(self, traveller: Traveller, url: str) -> None:
-        """Carry home what waits at *url* in the queues that *traveller* consumes from."""
+    def _sweep_in_turn(self, traveller: Traveller, url: str, *, spool: bool) -> None:
+        if self._is_due(self._swept, url, _SWEPT_EVERY_S):
+            self._sweep(traveller, url, spool=spool)
+
+    def _sweep(self, traveller: Traveller, url: str, *, spool: bool) -> None:
+        """Carry home what waits at *url*.
+
+        In the queues that *traveller* consumes from; of a *spool*, in all that last.
+        """
+        self._filled.add(url)  # until a look finds nothing
         if BROKERS.rests(url):
             return
         try:
             BROKERS.ask(url)
         except ReliqError:
             return
+        found = 0
         with traveller.visit(url) as there:
-            for queue in traveller.consumed:
+            for queue in there.queues() if spool else traveller.consumed:
                 status = there.status(queue)
-                if status is None or not is_lasting(there, queue):
+                if status is None or not is_lasting(status):
                     continue
                 left = status.ready + status.delayed + status.unacked + status.dead
                 if left:
+                    found += left
                     # Somebody must return what dead consumers of that broker held.
-                    there.post_restore(queue, traveller.lease_ms, _nothing)
+                    there.post_restore(queue, traveller.lease_ms, ignore_result)
                     there.settle()
                     with traveller.visit(traveller.urls[0]) as home:
-                        self._carry(there, home, queue, url)
+                        try:
+                            self._carry(there, home, queue, url)
+                        except BrokerUnavailable:
+                            raise
+                        except ReliqError as exc:  # of this queue: the others go on
+                            logger.warning("fail-back: %s", exc)
+        if not found:
+            self._filled.discard(url)
 
     def _carry(self, there: Store, home: Store, queue: str, url: str) -> None:
         count = 0
@@ -213,10 +250,6 @@ class Failback:
             queue,
             without_password(url),
         )
-
-
-def _nothing(_result: object) -> None:
-    """Take the answer to a pass that is made for others."""
 
 
 FAILBACK = Failback()

@@ -9,14 +9,14 @@ and nothing of Kombu; how a broker is asked is told to it by the transports.
 from __future__ import annotations
 
 import logging
-import random
+import re
 import threading
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
 
 from .errors import BrokerUnavailable, ReliqError
+from .pacing import JITTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,10 +31,19 @@ _LONGEST_PAUSE_S = 30.0
 
 
 def without_password(url: str) -> str:
-    """Return *url* as it may be shown: scheme, host and path."""
-    parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{place}{parts.path}"
+    """Return *url*, or several with semicolons, as it may be shown: scheme, host and path."""
+    return ";".join(map(_without_password, url.split(";")))
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    shown = re.split(r"[?#]", rest, maxsplit=1)[0]
+    if not shown.startswith("/"):
+        # Up to the last @: a password may have a slash that nobody has encoded.
+        shown = shown.rpartition("@")[2]
+        if "@" in rest[len(shown) :] and rest.startswith(shown):
+            shown = "..."  # or a question mark: this is the beginning of it
+    return f"{scheme}://{shown}"
 
 
 @dataclass(slots=True)
@@ -52,6 +61,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
+        self._names: dict[str, str] = {}
         self._lock = threading.Lock()
         self._probe: Probe | None = None
         self._used: dict[tuple[str, ...], str] = {}
@@ -65,10 +75,17 @@ class Brokers:
         self._lock = threading.Lock()
 
     def learn(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
-        """Note the transport options that *urls* are used with."""
+        """Note the transport options that *urls* are used with.
+
+        Several with semicolons are one broker, by whichever of them it is spoken of.
+        """
         with self._lock:
             for url in urls:
-                self._records.setdefault(url, _Record()).options = dict(options)
+                self._names.update(dict.fromkeys(url.split(";"), url))
+                self._record(url).options = dict(options)
+
+    def _record(self, url: str) -> _Record:
+        return self._records.setdefault(self._names.get(url, url), _Record())
 
     def used(self, urls: tuple[str, ...], url: str) -> str | None:
         """Note that *url* of *urls* is used now; return another one that was used before."""
@@ -79,36 +96,34 @@ class Brokers:
     def failed(self, url: str) -> None:
         """Let *url* rest: for a second at first, longer each time, at most half a minute."""
         with self._lock:
-            record = self._records.setdefault(url, _Record())
+            record = self._record(url)
             pause = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
             record.failures += 1
             record.answered_at = float("-inf")
             # Jittered, so that not all processes come back in the same moment.
-            record.rests_until = monotonic() + pause * random.uniform(0.8, 1.2)  # noqa: S311
+            record.rests_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
 
     def answered(self, url: str) -> None:
         """Note that *url* works."""
         with self._lock:
-            record = self._records.setdefault(url, _Record())
+            record = self._record(url)
             record.failures, record.rests_until = 0, 0.0
             record.answered_at = monotonic()
 
     def rests(self, url: str) -> bool:
         """Whether *url* failed a short while ago."""
         with self._lock:
-            record = self._records.get(url)
-            return record is not None and monotonic() < record.rests_until
+            return monotonic() < self._record(url).rests_until
 
     def answered_within(self, url: str, seconds: float) -> bool:
         """Whether *url* answered in the last *seconds*, and has not failed since."""
         with self._lock:
-            record = self._records.get(url)
-            return record is not None and monotonic() - record.answered_at <= seconds
+            return monotonic() - self._record(url).answered_at <= seconds
 
     def soonest(self, urls: Sequence[str]) -> str:
         """Return the URL whose rest ends first."""
         with self._lock:
-            return min(urls, key=lambda url: self._records.setdefault(url, _Record()).rests_until)
+            return min(urls, key=lambda url: self._record(url).rests_until)
 
     def ask(self, url: str) -> float:
         """Return the seconds that *url* takes to answer and to accept a write.
@@ -116,7 +131,8 @@ class Brokers:
         Raises ReliqError when it does not, and lets it rest.
         """
         with self._lock:
-            options = self._records.setdefault(url, _Record()).options
+            options = self._record(url).options
+            url = self._names.get(url, url)
         if self._probe is None:
             raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
         try:

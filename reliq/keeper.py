@@ -9,9 +9,9 @@ with its own connection everywhere else.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import random
 import socket
 import threading
 from collections import deque
@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import reports
 from ._version import __version__
+from .contrib.celery import WATCH
 from .errors import BrokerRefused, BrokerUnavailable, ReliqError
 from .orphans import Orphans
+from .pacing import JITTER
 from .rerouting import Rerouter
 from .signals import (
     emit,
@@ -33,7 +35,7 @@ from .signals import (
     message_dead,
     message_restored,
 )
-from .store import Duties, Lease, Lost, Restored, Store
+from .store import Duties, Lease, Lost, Restored, Store, ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _RENEWED_AT_ONCE = 200
+# Whoever returns, dead-letters or orders a message goes by its own: all should have the same.
+_SHARED_OPTIONS = (
+    "visibility_timeout",
+    "restore_interval",
+    "orphan_grace",
+    "delivery_limit",
+    "redelivery_backoff",
+    "dead_letter_max",
+    "dead_letter_ttl",
+    "priority_order",
+)
 
 
 class Keeper:
@@ -66,6 +79,9 @@ class Keeper:
         self._tally: dict[str, dict[str, int]] = {}
         self._next_heartbeat = 0.0
         self._registered_as: tuple[str, int, dict[str, str]] | None = None
+        self._pool = ""
+        shared = {name: getattr(options, name) for name in _SHARED_OPTIONS}
+        self._shared_options = json.dumps(shared)
         self._later: deque[Callable[[Store], None]] = deque()
         self._orphans = Orphans(session)
         self._rerouter = Rerouter()
@@ -140,7 +156,7 @@ class Keeper:
         if not failures:
             return self.period
         longest = min(self.period * 2.0 ** min(failures, 8), self._longest_pause_s)
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311
+        return longest * JITTER.uniform(0.5, 1.0)
 
     def do_later(self, store: Store) -> None:
         """Do what replies asked for; waits for the broker."""
@@ -183,6 +199,7 @@ class Keeper:
             now >= self._next_heartbeat
             or known is None
             or known[:2] != (store.consumer, store.epoch)
+            or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
         ):
             self._heartbeat(store)
         for queue, kinds in list(self.session.subscriptions.items()):
@@ -194,7 +211,7 @@ class Keeper:
             # Nobody may consume from it: what has expired there still dies, and is routed.
             if now >= self._next_restore.get(queue, 0.0) and queue not in self._passing:
                 self._next_restore[queue] = now + self._jittered()
-                store.post_reserve(queue, 0, self.session.lease_ms, False, _nothing)
+                store.post_reserve(queue, 0, self.session.lease_ms, False, ignore_result)
                 self._restore(store, queue)
 
     def look_after(self, queue: str) -> None:
@@ -206,7 +223,7 @@ class Keeper:
         self._later.append(partial(self._rerouter.route, queue))
 
     def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
-        return self.session.options.restore_interval * random.uniform(low, high)  # noqa: S311
+        return self.session.options.restore_interval * JITTER.uniform(low, high)
 
     # -- leases
 
@@ -256,22 +273,10 @@ class Keeper:
                     continue  # acked or returned meanwhile
                 del self.session.held[tag]
             if tag in result.gone:
-                logger.warning(
-                    "lease lost: message %s of %r is not there any more; it was finished "
-                    "elsewhere while this process held it too, its queue was deleted, or the "
-                    "broker has lost its data",
-                    tag,
-                    queue,
-                )
+                reports.lease_gone(queue, tag)
                 self._tell_lost(tag, held, "gone")
                 continue
-            logger.warning(
-                "lease lost: message %s of %r went back to its queue and may run twice; "
-                "this process did not renew it within visibility_timeout (%g s)",
-                tag,
-                queue,
-                self.session.options.visibility_timeout,
-            )
+            reports.lease_lost(queue, tag, self.session.options.visibility_timeout)
             self._tell_lost(tag, held, "returned")
 
     def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
@@ -291,6 +296,9 @@ class Keeper:
 
     def _heartbeat(self, store: Store) -> None:
         known = self._registered_as
+        if known is None:
+            seconds = self.session.options.visibility_timeout
+            reports.consuming(store.broker, self.session.id, seconds)
         if known is None or known[:2] != (store.consumer, store.epoch):
             client_id, run_id = store.server()
             identity = {
@@ -303,8 +311,11 @@ class Keeper:
             }
             known = self._registered_as = (store.consumer, store.epoch, identity)
         self._next_heartbeat = monotonic() + self._heartbeat_s
+        self._pool = WATCH.pool
         record = {
             **known[2],
+            "pool": self._pool,
+            "options": self._shared_options,
             "queues": "\n".join(self.session.subscriptions),
             "held": str(len(self.session.held)),
         }
@@ -337,8 +348,8 @@ class Keeper:
                 logger.error("restore_visible on %r failed: %s", queue, result)
             return
         tally = self._tally.setdefault(queue, {})
-        for item in (*result.restored, *result.dead):
-            tally[item.consumer] = tally.get(item.consumer, 0) + 1
+        for consumer, number in result.by_consumer.items():
+            tally[consumer] = tally.get(consumer, 0) + number
         reports.at_the_limit(queue, result.dead)
         if (result.restored or result.dead) and _returns_are_told():
             self._later.append(partial(_tell_returns, queue, result))
@@ -348,12 +359,7 @@ class Keeper:
         if result.to_route:
             self.route_soon(queue)
         for consumer, number in self._tally.pop(queue, {}).items():
-            logger.warning(
-                "restored %d messages to %r: the lease of consumer %s ended",
-                number,
-                queue,
-                consumer,
-            )
+            reports.restored(queue, consumer, number)
         if not result.granted:
             soon = result.retry_ms / 1000 + self._jittered(0.0, 0.1)
             self._next_restore[queue] = monotonic() + soon
@@ -385,7 +391,3 @@ def _returns_are_told() -> bool:
 def _tell_returns(queue: str, result: Restored, store: Store) -> None:
     emit_restored(store.broker, queue, result.restored)
     emit_at_the_limit(store.broker, queue, result.dead, "lease ended")
-
-
-def _nothing(_result: object) -> None:
-    """Take the answer to a look that was only to expire and promote."""

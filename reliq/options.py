@@ -58,6 +58,8 @@ class Options:
     native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
         a worker. Defaults to True.
     global_keyprefix: goes before every key. Defaults to "".
+    synchronous: of ``reliq-sqlite://``: "normal", or "full": with each step it waits for
+        the disk, so that a loss of power loses nothing. Defaults to "normal".
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
         connection. Default to 10 and 5.
     socket_keepalive: TCP keepalive. Defaults to True.
@@ -91,6 +93,7 @@ class Options:
     unroutable: Literal["drop", "error"] = "drop"
     native_delay: bool = True
     global_keyprefix: str = ""
+    synchronous: Literal["normal", "full"] = "normal"
     socket_timeout: float = 10.0
     socket_connect_timeout: float = 5.0
     socket_keepalive: bool = True
@@ -185,6 +188,14 @@ def _backoff(value: Any) -> tuple[float, float]:
     return least, most
 
 
+def _client_name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    if not all("!" <= char <= "~" for char in value):  # as CLIENT SETNAME has it
+        raise ValueError
+    return value
+
+
 def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
     words, check = rule
     return f"{words}, or None", lambda value: None if value is None else check(value)
@@ -211,11 +222,12 @@ RULES: dict[str, tuple[str, Check]] = {
     "unroutable": _choice("drop", "error"),
     "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),
+    "synchronous": _choice("normal", "full"),
     "socket_timeout": _seconds(0.05),
     "socket_connect_timeout": _seconds(0.05),
     "socket_keepalive": _typed(bool, "True or False"),
     "health_check_interval": _seconds(1),
-    "client_name": _typed(str, "a string"),
+    "client_name": ("a string of printable ASCII without blanks", _client_name),
     "username": _optional(_typed(str, "a string")),
     "password": _optional(_typed(str, "a string")),
     "master_name": _optional(_typed(str, "a string")),

@@ -32,7 +32,8 @@ class Orphans:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._half_way: dict[str, tuple[float, list[str]]] = {}
-        self._missing: dict[tuple[str, str], float] = {}
+        # Since when, and the connection that was gone then.
+        self._missing: dict[tuple[str, str], tuple[float, str]] = {}
 
     def first_look(self, queue: str, store: Store) -> None:
         """Look, on beginning to consume, who else does: a dead one may have left messages."""
@@ -59,7 +60,7 @@ class Orphans:
             if now >= half_way:
                 del self._half_way[queue]
                 due.setdefault(queue, set()).update(others)
-        for (queue, name), since in list(self._missing.items()):
+        for (queue, name), (since, _) in list(self._missing.items()):
             if now - since >= self._session.options.orphan_grace:
                 due.setdefault(queue, set()).add(name)
         for queue, names in due.items():
@@ -80,7 +81,10 @@ class Orphans:
             if liveness.connected:
                 self._missing.pop(key, None)
                 continue
-            since = self._missing.setdefault(key, now)
+            since, client_id = self._missing.get(key, (now, liveness.client_id))
+            if client_id != liveness.client_id:
+                since = now  # it was back meanwhile, and went again: a moment, twice
+            self._missing[key] = since, liveness.client_id
             if now - since >= self._session.options.orphan_grace:
                 del self._missing[key]
                 self._end(store, queue, name)

@@ -14,6 +14,9 @@ import time
 _FIRST_S = 0.1
 _LONGEST_S = 1.0
 
+JITTER = random.SystemRandom()
+"""Chance for pauses: its own, so that a program's seeded `random` stays as it is."""
+
 
 class Pace:
     """How long one consumer, or publisher, waits before it connects again."""
@@ -40,4 +43,4 @@ class Pace:
         """Wait a random part of :attr:`longest_s`; not at all when all is well."""
         longest_s = self.longest_s
         if longest_s:
-            time.sleep(random.uniform(0.0, longest_s))  # noqa: S311 - not a secret
+            time.sleep(JITTER.uniform(0.0, longest_s))

@@ -20,12 +20,22 @@ from .tags import new_tag
 _FORGET_BITS = 4
 
 
+def _name() -> str:
+    return os.urandom(9).hex()
+
+
 class Number(NamedTuple):
     """A message's identity in one queue, the same on every try."""
 
     tag: str
     number: int
     low: int
+    publisher: str
+    """Who numbered it: the name of this process at the time."""
+    broker: str
+    """Where it was tried first."""
+    doubt: bool = False
+    """Whether it is tried at another broker now: the first may have it."""
 
 
 class PublishTag(str):  # noqa: SLOT000 - it carries the numbers of its message
@@ -60,7 +70,7 @@ class Publisher:
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self.id = os.urandom(9).hex()
+        self.id = _name()
         self._lock = threading.Lock()
         # By queue. A dict for its order: numbers only grow, so the first is the lowest.
         self._open: dict[str, dict[int, None]] = {}
@@ -74,21 +84,33 @@ class Publisher:
         tag.publisher = self
         return tag
 
-    def number(self, tag: PublishTag, queue: str, rank: int) -> Number:
-        """Return the message's identity in *queue*: the same one for the same *tag*."""
+    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+        """Return the message's identity in *queue*: the same one for the same *tag*.
+
+        *broker* names where it is tried now. Tried elsewhere than the first time, it is
+        in doubt: only its number can tell the first broker, later, whether it has it. So
+        nothing that this process publishes from then on may settle that number: it goes
+        on under another name.
+        """
         known = tag.numbers.get(queue)
         if known is not None:
-            return known
+            if known.broker == broker:
+                return known
+            with self._lock:
+                if known.publisher == self.id:
+                    self.id = _name()
+            return known._replace(doubt=True)
         with self._lock:
             self._settle_dropped()
             number = next(self._numbers)
             unsettled = self._open.setdefault(queue, {})
             unsettled[number] = None
             low = next(iter(unsettled))
+            publisher = self.id
         if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
             low = 0
         own = str(tag) if not tag.numbers else new_tag(rank)
-        known = tag.numbers[queue] = Number(own, number, low)
+        known = tag.numbers[queue] = Number(own, number, low, publisher, broker)
         return known
 
     def settle(self, *tags: PublishTag) -> None:

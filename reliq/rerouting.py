@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from .envelope import EnvelopeError, decode, encode, unpack
+from .envelope import encode
 from .moving import move_all, pages, publication
 from .routing import Routes
 from .store import DUPLICATE, FULL, STALE, DeadLetter, Move, Store
@@ -41,17 +41,18 @@ class Rerouter:
         Each is stored once in every queue it is routed to, whoever is killed meanwhile.
         """
         status = store.status(queue)
-        arguments = _arguments(status.arguments if status is not None else {})
+        arguments = status.declared if status is not None else {}
         exchange = arguments.get("x-dead-letter-exchange")
         if exchange is None:
             return
         routing_key = arguments.get("x-dead-letter-routing-key")
         now = monotonic()
+        routes = Routes(store)
         stuck: list[str] = []
         for letters in pages(store, queue, envelopes=True):
             due = [letter for letter in letters if self._stuck.get(letter.tag, 0.0) <= now]
             if due:
-                step = _Step(store, queue, exchange, routing_key, due)
+                step = _Step(store, routes, queue, exchange, routing_key, due)
                 step.take()
                 stuck += step.stuck
         self._remember(queue, exchange, stuck)
@@ -79,6 +80,7 @@ class _Step:
     def __init__(
         self,
         store: Store,
+        routes: Routes,
         queue: str,
         exchange: str,
         routing_key: str | None,
@@ -89,28 +91,28 @@ class _Step:
         self._exchange = exchange
         self._routing_key = routing_key
         self._letters = {letter.tag: letter for letter in letters}
-        self._routes = Routes(store)
+        self._routes = routes
+        self._envelopes: dict[str, Envelope] = {}
         self.stuck: list[str] = []
 
     def take(self) -> None:
         """Move the letters."""
         target = f"exchange:{self._exchange}"
         # One that has nowhere to go gets no number: it can be replayed like any other.
-        ways = {tag: self._has_a_way(letter) for tag, letter in self._letters.items()}
-        self.stuck = [tag for tag, way in ways.items() if not way]
-        routable = [tag for tag, way in ways.items() if way]
-        move_all(self._store, self._queue, target, routable, self._stored)
+        for tag, letter in self._letters.items():
+            envelope = letter.message
+            if envelope is not None and self._has_a_way(letter.reason, envelope):
+                self._envelopes[tag] = envelope
+            else:
+                self.stuck.append(tag)
+        move_all(self._store, self._queue, target, list(self._envelopes), self._stored)
 
     def _key(self, envelope: Envelope) -> str:
         return envelope.routing_key if self._routing_key is None else self._routing_key
 
-    def _has_a_way(self, letter: DeadLetter) -> bool:
-        """Whether *letter* can be read, did not come round, and has a queue to go to."""
-        envelope = letter.message
-        if envelope is None or (
-            letter.reason != "rejected"
-            and _came_round(envelope.headers, letter.reason, self._queue)
-        ):
+    def _has_a_way(self, reason: str, envelope: Envelope) -> bool:
+        """Whether a letter did not come round, and has a queue to go to."""
+        if reason != "rejected" and _came_round(envelope.headers, reason, self._queue):
             return False
         if not self._exchange:
             return True
@@ -124,11 +126,7 @@ class _Step:
 
     def _store_one(self, low: int, move: Move) -> bool:
         """Store *move* wherever it is routed; False where it is not."""
-        try:
-            envelope = decode(move.envelope)
-        except EnvelopeError:
-            return False
-        letter = self._letters[move.tag]
+        letter, envelope = self._letters[move.tag], self._envelopes[move.tag]
         key = self._key(envelope)
         sent = encode(buried(envelope, letter, self._queue, self._exchange, key))
         if not self._exchange:
@@ -149,12 +147,6 @@ class _Step:
                 return FULL not in outcomes and any(got >= DUPLICATE for got in outcomes)
             self._routes.refresh(self._exchange)
         return False
-
-
-def _arguments(stored: Mapping[str, object]) -> dict[str, Any]:
-    packed = stored.get("", b"")
-    arguments: dict[str, Any] = unpack(packed) if isinstance(packed, bytes) and packed else {}
-    return arguments
 
 
 def _came_round(headers: Mapping[str, Any], reason: str, queue: str) -> bool:

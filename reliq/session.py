@@ -63,6 +63,9 @@ class Carrier(Protocol):
     def read_replies(self) -> None:
         """Read what has come while the application was busy."""
 
+    def reserving(self, consumer: str) -> bool:
+        """Whether a reserve is under way as this consumer: what it took is not known yet."""
+
 
 class Session:
     """The leases and acks of this process at one broker. Thread-safe."""
@@ -198,8 +201,8 @@ class Session:
             store.attach(queue, self.id, len(self.subscriptions.get(queue, ())))
             self._detached.discard(queue)
         for lost in list(self._lost_reserves):
-            self._reclaim(store, *lost)
-            self._lost_reserves.discard(lost)
+            if self._reclaim(store, *lost):
+                self._lost_reserves.discard(lost)
 
     def _return_owed(self, store: Store) -> None:
         with self.lock:
@@ -219,18 +222,29 @@ class Session:
                 self._returns.extend((queue, how, lease) for lease in leases)
             raise
 
-    def _reclaim(self, store: Store, queue: str, consumer: str) -> None:
-        """Return what a lost connection reserved and nobody here ever saw."""
-        unseen = [
-            lease
-            for lease in store.leases_of(queue, consumer)
-            if (held := self.held.get(lease.tag)) is None or held.token != lease.token
-        ]
+    def _reclaim(self, store: Store, queue: str, consumer: str) -> bool:
+        """Return what a lost connection reserved and nobody here ever saw.
+
+        What is acked was seen: it may have its lease still, its ack being under way on
+        another connection. What a reserve that is under way took will be seen: False, to
+        be called again.
+        """
+        leases = store.leases_of(queue, consumer)
+        if any(carrier.reserving(consumer) for carrier in list(self._carriers)):
+            return False
+        with self.lock:
+            unseen = [
+                lease
+                for lease in leases
+                if lease.tag not in self._unconfirmed
+                and ((held := self.held.get(lease.tag)) is None or held.token != lease.token)
+            ]
         if unseen:
             store.release(queue, "buffered", unseen)
             logger.info(
                 "returned %d messages to %r: their delivery was cut off", len(unseen), queue
             )
+        return True
 
     def read_replies(self) -> None:
         """Read, for transports whose application is busy, what has come meanwhile.

@@ -11,12 +11,11 @@ methods wait, and raise ReliqError.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from .envelope import Envelope, EnvelopeError, decode
+from .envelope import Envelope, EnvelopeError, decode, unpack
 from .errors import ReliqError
 from .tags import published_ms
 
@@ -83,6 +82,9 @@ class Publication(NamedTuple):
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
     """Whether the number is that of a move: it is remembered for as long as moves may take."""
+    doubt: bool = False
+    """Whether it was tried at another broker before, which may have it. An engine that is
+    a spool gives it to no consumer: a move takes it there, under the same number."""
 
 
 # What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
@@ -133,17 +135,15 @@ class Restored(NamedTuple):
     retry_ms: int
     """When refused: how long the pass of another consumer still counts."""
     unacked: int
+    by_consumer: dict[str, int]
+    """How many leases ended, by who held them."""
     restored: list[Returned]
+    """Where they were asked for."""
     dead: list[Returned]
     consumers: list[str]
     """Of the queue, living or not."""
     to_route: int
     """Dead letters that the queue's ``x-dead-letter-exchange`` is to get."""
-
-    @property
-    def by_consumer(self) -> dict[str, int]:
-        """How many leases ended, by who held them."""
-        return dict(Counter(item.consumer for item in (*self.restored, *self.dead)))
 
 
 class Duties(NamedTuple):
@@ -195,6 +195,38 @@ class QueueStatus:
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
     paused: bool = False
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The arguments it was declared with, whether or not an engine has unpacked them."""
+        if "" not in self.arguments:
+            return dict(self.arguments)
+        stored = self.arguments[""]
+        found: dict[str, Any] = unpack(stored) if isinstance(stored, bytes) and stored else {}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What metrics need of a queue, read at one instant."""
+
+    status: QueueStatus
+    """The ledger has, beside what the audit compares: redelivered, lapsed (leases that ended
+    without their holder), token (leases granted), requeued, replayed, and for each reason
+    dead:<reason>."""
+    now_ms: int
+    """The broker's time."""
+    ready: dict[int, int]
+    """Ready messages by rank, for the ranks that have any."""
+    oldest_ms: int | None
+    """When the oldest that is first at its rank was published, by its publisher's clock;
+    None where nothing is ready."""
+    due: int
+    """Delayed messages that are due: the next consumer that asks will find them ready."""
+
+
+def ignore_result(_result: object) -> None:
+    """Take a result that nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +287,8 @@ class Move(NamedTuple):
     """Failed deliveries; -1 when it was never delivered before."""
     letter: DeadLetter | None = None
     """What is known of its death, where it is a dead letter and stays one."""
+    origin: tuple[str, int] | None = None
+    """Of a message in doubt (see Publication): its publisher and its number there."""
 
 
 class Liveness(NamedTuple):
@@ -285,6 +319,62 @@ class Consumer:
     connected: bool
     """False: its connection is gone, and it will soon be; True also where the Redis user
     may not look."""
+    pool: str = ""
+    """Of a Celery worker: prefork, thread, gevent, solo ...; "" for a consumer without Celery."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Those of its transport options that all consumers of a queue should share."""
+
+
+Place: TypeAlias = Literal["ready", "delayed", "unacked"]
+
+
+class Stored(NamedTuple):
+    """A message where it is, as an operator sees it; nothing about it was changed."""
+
+    tag: str
+    envelope: bytes | None
+    failed: int
+    """Failed deliveries; -1 when it was never delivered before."""
+    at_ms: int
+    """delayed: when it is due; unacked: when its lease ends; broker's clock. Else 0."""
+    consumer: str
+    """unacked: who holds it, or "move/..." where it is on its way elsewhere. Else ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """What a broker says of itself."""
+
+    broker: str
+    """Its URL, without a password."""
+    engine: str
+    """What stores the messages: redis, valkey, sqlite ..."""
+    version: str
+    role: str
+    """master or replica; "" where there is no such thing."""
+    uptime_s: int | None
+    memory_bytes: int | None
+    """That its data takes: in memory, or on disk for an engine that has it there."""
+    memory_limit_bytes: int | None
+    """None: no limit of its own."""
+    persistence: str
+    """In a few words: what a crash of the broker forgets depends on it."""
+    clients: int | None
+
+
+Severity: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, and what to do about it."""
+
+    check: str
+    """What was looked at, in one word or two: maxmemory-policy, clock ..."""
+    severity: Severity
+    """error: messages can be lost, or nothing works; warning: it will hurt some day."""
+    message: str
+    remedy: str = ""
 
 
 class Doorbell(Protocol):
@@ -468,12 +558,13 @@ class Store(Protocol):
         lease_ms: int,
         on_result: OnResult[Restored],
         hurry: bool = False,
-        envelopes: bool = False,
+        told: bool = False,
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass.
 
         With *hurry* it does not wait its turn: there are leases that were ended just now.
-        With *envelopes* the result has those of the messages.
+        With *told* the result has each restored message, and the envelopes also of the
+        dead; without, how many there were: a hundred thousand come back sooner.
         """
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
@@ -513,6 +604,12 @@ class Store(Protocol):
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
     ) -> QueueDeclared:
         """Create *queue* with its arguments, or say what there is."""
+
+    def create_queue(self, queue: str) -> None:
+        """Make *queue* unless there is one, as a publish does: it has no arguments yet.
+
+        It takes those of its first declaration, whatever they are.
+        """
 
     def delete_queue(
         self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
@@ -557,6 +654,12 @@ class Store(Protocol):
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
 
+    def measure(self, queues: Sequence[str]) -> list[Measure]:
+        """Return what there is of *queues*, each at one instant; none for one that is gone.
+
+        Cheap: what it costs does not grow with the messages in a queue.
+        """
+
     def pause(self, queue: str, paused: bool) -> bool:
         """Keep *queue* from giving anything out, or let it go on; False: no such queue.
 
@@ -584,8 +687,8 @@ class Store(Protocol):
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
 
-        They are unacked, held by the move, until :meth:`end_move`. Returns (low, moves) as
-        :meth:`begin_move`; no moves when nothing waits any more.
+        They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
+        Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
         """
 
     def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
@@ -599,3 +702,34 @@ class Store(Protocol):
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now, counted as moved; return how many."""
+
+    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
+        """Return up to *limit* (100) messages of *place* after *skip*, without touching them.
+
+        In the order in which they will leave it: ready as they are given out, delayed
+        by when they are due, unacked by the end of their lease. Read at one instant.
+        """
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return when the oldest ready message was published, by its publisher's clock.
+
+        That at the head of its priority: one that went back to its place counts from its
+        publication too. None where nothing is ready.
+        """
+
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what scripts know of the arguments of *queue*; None removes a field.
+
+        Atomic; the declaration that is compared stays as it is. Returns all fields as they
+        are now (without *changes*: only looks), None where there is no such queue.
+        """
+
+    def about(self) -> BrokerInfo:
+        """Return what the broker says of itself; what this user may not ask is None or ""."""
+
+    def diagnose(self) -> list[Finding]:
+        """Look at what can be wrong with the broker itself and with this user's rights.
+
+        Slow, up to some seconds, but never blocks others. Each check that was made is in
+        the result, also one that found nothing wrong ("ok").
+        """

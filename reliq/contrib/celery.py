@@ -10,6 +10,8 @@ import sys
 import weakref
 from typing import Any
 
+from .prefork import forget_nothing
+
 
 class WorkerWatch:
     """Learns of the Celery worker in this process from Celery's own signal."""
@@ -27,10 +29,7 @@ class WorkerWatch:
     def _ready(self, sender: Any = None, **_: Any) -> None:
         self._consumer = None if sender is None else weakref.ref(sender)
         if self.forks and sender is not None:
-            # After a lost connection Celery forgets tasks that it has handed to a child and
-            # that have not said yet that they began, because a broker would deliver them
-            # again. This one does not: the lease is kept, and the child runs the task.
-            sender.pool.flush = None
+            forget_nothing(sender.pool)
 
     @property
     def worker(self) -> bool:
@@ -43,6 +42,12 @@ class WorkerWatch:
         return type(getattr(consumer, "pool", None)).__module__
 
     @property
+    def pool(self) -> str:
+        """The pool of this worker (prefork, thread, gevent, solo ...); "" where this is none."""
+        module = self._pool
+        return module.rpartition(".")[2] if module.startswith("celery.concurrency.") else ""
+
+    @property
     def forks(self) -> bool:
         """Whether the worker's pool forks children, so that threads are unwelcome."""
         return self._pool == "celery.concurrency.prefork"
@@ -51,6 +56,14 @@ class WorkerWatch:
     def inline(self) -> bool:
         """Whether a task may run inside the delivery of its message, as in a solo pool."""
         return self._pool not in {"celery.concurrency.prefork", "celery.concurrency.thread"}
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this worker was asked to end, which its loop sees only between two turns."""
+        state = sys.modules.get("celery.worker.state")
+        # An exit code: 0 is one, and is not False.
+        asked = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
+        return any(code is not None and code is not False for code in asked)
 
 
 WATCH = WorkerWatch()

@@ -9,10 +9,12 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
 from .._version import __version__
 from ..contrib.celery import WATCH
+from ..contrib.gevent import let_others_run
 from ..errors import BrokerUnavailable, ReliqError
 from ..options import Options, parse
 from ..routing import Routes
@@ -39,7 +41,9 @@ class Transport(Homing, EventLoop, virtual.Transport):
 
     connection_errors = (*virtual.Transport.connection_errors, BrokerUnavailable)
     channel_errors = virtual.Transport.channel_errors
-    recoverable_connection_errors = connection_errors
+    # The library's own too: what Kombu makes of a connection that could not be opened
+    # within connect_timeout. A publish that is to be retried goes on with that.
+    recoverable_connection_errors = (*connection_errors, OperationalError)
     recoverable_channel_errors = ()
 
     implements = virtual.Transport.implements.extend(
@@ -52,6 +56,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
 
     def __init__(self, client: Any, **_: Any) -> None:
         # Not the base's: no broker state in the process, no polling cycle.
+        let_others_run()
         WATCH.connect()
         self.client = client
         self.options: Options = parse(client.transport_options)
@@ -208,10 +213,15 @@ class Transport(Homing, EventLoop, virtual.Transport):
     # -- subscriptions
 
     def add_subscription(self, subscription: Subscription) -> None:
-        """Begin to consume."""
+        """Begin to consume; where the broker cannot be told, nothing has begun."""
         count = self.session.subscribe(subscription.queue, subscription.no_ack)
-        self.session.keeper.register(self.store)
-        self.store.attach(subscription.queue, self.session.id, count)
+        try:
+            self.session.keeper.register(self.store)
+            self.store.attach(subscription.queue, self.session.id, count)
+        except ReliqError:
+            self.session.unsubscribe(subscription.queue, subscription.no_ack)
+            self.session.detach_later(subscription.queue)  # it may have noted it all the same
+            raise
         self.subscriptions.append(subscription)
         self._reset_order()
         self.store.end_wait()

@@ -43,17 +43,6 @@ _TRIES = 5
 _MOST_NAMED = 5
 
 
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - a fork is an event of the whole process
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
-
 # Kombu 5.7 has an error for this; it is caught by that name too.
 class _BatchUncertain(
     BatchUncertain,
@@ -132,7 +121,7 @@ class PublishBatch:
         self._reset()
 
     def _reset(self) -> None:
-        self._forks = _forks
+        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._new: list[_Entry] = []
         self._uncertain: list[_Entry] = []
@@ -209,7 +198,7 @@ class PublishBatch:
     # -- inside, under the lock
 
     def _leave_parent(self) -> None:
-        if self._forks != _forks:
+        if self._pid != os.getpid():
             self._reset()
 
     def _copies_of(self, item: Outgoing) -> int:
@@ -309,10 +298,10 @@ class PublishBatch:
                 if not queues:
                     nowhere.append(entry)
                     continue
-                sending.add(publications(item, queues, tag, route.version or b""))
+                sending.add(publications(item, queues, tag, store.broker, route.version or b""))
                 owners += [entry] * len(queues)
             else:
-                sending.add(publications(item, (item.routing_key,), tag))
+                sending.add(publications(item, (item.routing_key,), tag, store.broker))
                 owners.append(entry)
         outcomes = sending.finish()
         list_created(store, items, outcomes)

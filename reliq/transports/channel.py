@@ -220,10 +220,10 @@ class Channel(Publishing, virtual.Channel):
     ) -> str:
         """Begin to deliver messages of *queue* to *callback*."""
         subscription = Subscription(self, queue, consumer_tag, bool(no_ack), callback)
+        self.transport.add_subscription(subscription)
+        self.subscriptions[consumer_tag] = subscription
         if no_ack:
             self.no_ack_consumers.add(consumer_tag)
-        self.subscriptions[consumer_tag] = subscription
-        self.transport.add_subscription(subscription)
         return consumer_tag
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
@@ -236,11 +236,10 @@ class Channel(Publishing, virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """Take one message of *queue*; None when it is empty."""
         while True:
-            reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack)
+            reservation = self.transport.get_one(queue, no_ack)
             if not reservation.deliveries:
                 return None
             if not no_ack:
-                self.session.take(reservation.deliveries)
                 self.transport.keep_leases()
             message = self.open_delivery(reservation.deliveries[0], no_ack)
             if message is not None:
@@ -260,11 +259,18 @@ class Channel(Publishing, virtual.Channel):
         return message
 
     def _set_aside(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
-        logger.error("message %s of %r is undecodable: %s", delivery.tag, delivery.queue, error)
-        if not no_ack:
+        if no_ack:
+            logger.error(
+                "message %s of %r is undecodable and is gone, as its consumer needs no ack: %s",
+                delivery.tag,
+                delivery.queue,
+                error,
+            )
+        else:
             lease = Lease(delivery.tag, delivery.token)
             reason, text = "undecodable", str(error)
             if not self.session.dead_letter(self.store, delivery.queue, reason, text, [lease]):
+                reports.set_aside(delivery.queue, delivery.tag, reason, text)
                 count = max(delivery.failed, 0)
                 self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
 
@@ -368,6 +374,7 @@ class Channel(Publishing, virtual.Channel):
                 raise
             _report(refused, message.queue, reason)
             if not refused:
+                reports.set_aside(message.queue, message.delivery_tag, reason, text)
                 count = message.headers.get("x-delivery-count", 0)
                 self._tell_dead(
                     message.queue, message.delivery_tag, message.headers, count, reason, text

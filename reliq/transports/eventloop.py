@@ -122,7 +122,9 @@ class EventLoop(Consuming):
 
     def _deliver_some(self) -> None:
         # A task may run inside the delivery (solo): then signals and timers have their
-        # turn after each one.
+        # turn after each one, and a worker that is to end begins no other.
+        if WATCH.inline and WATCH.stopping:
+            return
         for _ in range(1 if WATCH.inline else _DELIVERED_A_TICK):
             if not self.deliver_one():
                 return

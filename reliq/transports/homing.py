@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,10 @@ _PARTS = {
     "password": "password",
     "virtual_host": "virtual_host",
 }
+_EMBEDDED = "reliq-sqlite:"
+_SENTINEL = "reliq-sentinel:"
+# What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
+_STICKY = {"port": None, "virtual_host": "/"}
 
 
 def probe(url: str, arguments: Mapping[str, Any]) -> float:
@@ -68,18 +73,65 @@ BROKERS.ask_with(probe)
 
 
 def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
-    """Return (all brokers of a Kombu connection, the one it is set to now); () for one."""
+    """Return (all brokers of a Kombu connection, the one it is set to now); () for one.
+
+    All Sentinels of a list are one broker: their URLs, separated by semicolons.
+    """
+    urls, current = _listed(client)
+    sentinels = ";".join(url for url in urls if url.startswith(_SENTINEL))
+    brokers = {url: sentinels if url.startswith(_SENTINEL) else url for url in urls}
+    found = tuple(dict.fromkeys(brokers.values()))
+    return (found, brokers[current]) if len(found) > 1 else ((), "")
+
+
+def _listed(client: Any) -> tuple[tuple[str, ...], str]:
+    """Return (all URLs of a Kombu connection, the one it is set to now); () for one."""
     urls = tuple(url for url in client.alt or () if "://" in url)
     if len(set(urls)) < 2:  # noqa: PLR2004 - one broker is no choice
         return (), ""
-    for url in urls:
-        parts = parse_url(url)
-        if all(
-            _plain(getattr(client, name)) == _plain(parts.get(part))
-            for name, part in _PARTS.items()
-        ):
-            return urls, url
-    return urls, urls[0]
+    fitting = {url: named for url in urls if (named := _named(url, client)) is not None}
+    return urls, max(fitting, key=fitting.__getitem__, default=urls[0])
+
+
+def unstick(client: Any) -> None:
+    """Take from a Kombu connection what it has kept of another URL of its list.
+
+    Switched to a URL without a port or a path, Kombu keeps those of the URL before.
+    """
+    urls, url = _listed(client)
+    if not url:
+        return
+    own, others = parse_url(url), [parse_url(other) for other in urls if other != url]
+    for name, empty in _STICKY.items():
+        value = _plain(getattr(client, name))
+        if _plain(own[name]) is None and value in {_plain(other[name]) for other in others}:
+            setattr(client, name, empty)
+
+
+def _named(url: str, client: Any) -> int | None:
+    """Return how much *url* names of where *client* is; None where that is elsewhere.
+
+    What sticks (see unstick) is not compared where the URL does not name it.
+    """
+    parts = parse_url(url)
+    named = 0
+    for name, part in _PARTS.items():
+        expected = _plain(parts.get(part))
+        if expected is not None:
+            if expected != _plain(getattr(client, name)):
+                return None
+            named += 1
+        elif name not in _STICKY and _plain(getattr(client, name)) is not None:
+            return None
+    return named
+
+
+def _is_spool(url: str) -> bool:
+    """Whether *url* is a broker in a file that there is; looking at it must not create it."""
+    if not url.startswith(_EMBEDDED):
+        return False
+    path = parse_url(url)["virtual_host"]
+    return bool(path) and Path(path).expanduser().exists()
 
 
 def _plain(value: Any) -> Any:
@@ -101,10 +153,15 @@ class Homing:
         self.urls, self.url = self.brokers_of(self.client)
         self.homeward = False
         if self.urls:
-            arguments = {"transport_options": self.client.transport_options}
-            if self.client.ssl:
-                arguments["ssl"] = self.client.ssl
-            BROKERS.learn(self.urls, arguments)
+            BROKERS.learn(self.urls, self._arguments)
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """What a Connection to another broker of the list is made with."""
+        arguments = {"transport_options": self.client.transport_options}
+        if self.client.ssl:
+            arguments["ssl"] = self.client.ssl
+        return arguments
 
     @staticmethod
     def brokers_of(client: Any) -> tuple[tuple[str, ...], str]:
@@ -125,6 +182,11 @@ class Homing:
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
         return sorted({item.queue for item in list(self.subscriptions) if not item.no_ack})
+
+    @property
+    def spools(self) -> Sequence[str]:
+        """Those of the other brokers that are files of this machine."""
+        return [url for url in self.urls[1:] if _is_spool(url)]
 
     @property
     def _fresh_s(self) -> float:
@@ -168,8 +230,10 @@ class Homing:
         pace.well()
 
     def watch_home(self) -> None:
-        """Have the fail-back look after this transport, if it is away or consumes."""
-        if self.urls and self.options.failback and (self.url != self.urls[0] or self.consumed):
+        """Have the fail-back look after this transport: away, consuming, or beside a spool."""
+        if not self.urls or not self.options.failback:
+            return
+        if self.url != self.urls[0] or self.consumed or self.spools:
             FAILBACK.watch(self)
 
     def leave_home(self) -> None:
@@ -181,6 +245,8 @@ class Homing:
 
     def home_answers(self) -> None:
         """Learn that home answers again; called by the fail-back's thread."""
+        if not self.homeward:
+            FAILBACK.came_home(self.url)
         self.homeward = True
         self.store.doorbell.wake()
 
@@ -192,11 +258,7 @@ class Homing:
         if any(channel.qos_.delivered for channel in self.channels):
             return
         self.homeward = False
-        home = Connection(
-            self.urls[0],
-            transport_options=self.client.transport_options,
-            **({"ssl": self.client.ssl} if self.client.ssl else {}),
-        )
+        home = Connection(self.urls[0], **self._arguments)
         other = home.transport
         try:
             other.store.connect()
@@ -223,10 +285,11 @@ class Homing:
         # Kombu declares again what it is about to publish to, and says where it is.
         self.client.declared_entities.clear()
         for name in _PARTS:
-            if name != "transport_cls":
-                setattr(self.client, name, getattr(home, name))
+            setattr(self.client, name, getattr(home, name))
+        FAILBACK.came_home(self.url)
         self.url = self.urls[0]
         self.leave_home()
+        self.watch_home()
         BROKERS.answered(self.url)
         self._say_where("the first broker answers again")
 
@@ -264,10 +327,7 @@ class Homing:
     @contextmanager
     def visit(self, url: str) -> Iterator[Store]:
         """Open a store at *url* for a while; what this process owed there is sent."""
-        arguments = {"transport_options": self.client.transport_options}
-        if self.client.ssl:
-            arguments["ssl"] = self.client.ssl
-        with Connection(url, **arguments) as connection:
+        with Connection(url, **self._arguments) as connection:
             transport = connection.transport
             transport.establish_connection()
             try:

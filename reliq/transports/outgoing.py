@@ -31,9 +31,13 @@ class Outgoing(NamedTuple):
 
 
 def publications(
-    item: Outgoing, queues: Iterable[str], tag: PublishTag | None, version: bytes = b""
+    item: Outgoing,
+    queues: Iterable[str],
+    tag: PublishTag | None,
+    broker: str,
+    version: bytes = b"",
 ) -> list[Publication]:
-    """Return what is to be sent for *item*, one for each queue.
+    """Return what is to be sent to *broker* for *item*, one for each queue.
 
     By *tag* they are the same on every try; None: there will be no other.
     """
@@ -41,22 +45,24 @@ def publications(
     made = []
     for queue in queues:
         if tag is None:
-            own, number, low = new_tag(rank), 0, 0
+            own, number, low, publisher, doubt = new_tag(rank), 0, 0, PUBLISHER.id, False
         else:
-            own, number, low = PUBLISHER.number(tag, queue, rank)
+            own, number, low, publisher, _, doubt = PUBLISHER.number(tag, queue, rank, broker)
         made.append(
             Publication(
                 queue,
                 own,
                 envelope,
                 rank,
-                PUBLISHER.id,
+                publisher,
                 number,
                 low,
                 delay_ms,
                 ttl_ms,
                 exchange,
                 version,
+                False,
+                doubt,
             )
         )
     return made

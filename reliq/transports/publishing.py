@@ -86,7 +86,7 @@ class Publishing:
         confirm = item.confirm
         stored: list[Publication] = []
         if not item.exchange:
-            items = publications(item, (item.routing_key,), tag)
+            items = publications(item, (item.routing_key,), tag, self.store.broker)
             if confirm.level == "none":
                 self._before_posting()
                 self.store.post_publish(items, partial(self._posted, items, item))
@@ -145,7 +145,7 @@ class Publishing:
         for _ in range(_TRIES):
             queues = route.lookup(routing_key)
             if queues:
-                items = publications(item, queues, tag, route.version or b"")
+                items = publications(item, queues, tag, self.store.broker, route.version or b"")
                 outcomes = self.store.publish(items)
                 stored.update({one.queue: one for one in stored_of(items, outcomes)})
                 refuse_full(items, outcomes)
@@ -227,7 +227,7 @@ class Publishing:
         if not queues:  # nobody listens, as far as we know
             self.store.post_bindings_version(exchange, on_version)
             return
-        items = publications(item, queues, None, route.version or b"")
+        items = publications(item, queues, None, self.store.broker, route.version or b"")
 
         def on_result(outcomes: list[int] | ReliqError) -> None:
             self._posted(items, item, outcomes)

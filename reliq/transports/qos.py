@@ -27,6 +27,28 @@ class QoS(virtual.QoS):
             len(item.buffer) for item in self.channel.subscriptions.values() if not item.no_ack
         )
 
+    @property
+    def reserved(self) -> int:
+        """How many messages are asked for, or here and not delivered yet.
+
+        Added up from what each consumer knows: another thread may read a reply meanwhile,
+        and a count that two threads keep goes wrong for good.
+        """
+        return sum(
+            len(item.buffer) + item.asked_for
+            for item in self.channel.subscriptions.values()
+            if not item.no_ack
+        )
+
+    @property
+    def _one_by_one(self) -> bool:
+        return "can_consume" in vars(self)  # Celery's worker_disable_prefetch
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit to what may be unacked."""
+        return bool(self.prefetch_count) or self._one_by_one
+
     def can_consume(self) -> bool:
         """Whether one more message may be delivered. Celery may replace this method."""
         return not self.prefetch_count or len(self.delivered) < self.prefetch_count
@@ -41,11 +63,15 @@ class QoS(virtual.QoS):
         """Return how many messages may be reserved now, at most *most*."""
         if not self.can_consume():
             return 0
-        if "can_consume" in vars(self):  # Celery's worker_disable_prefetch decides one by one
-            return 0 if self.buffered else 1
+        if self._one_by_one:
+            return 0 if self.reserved else 1
         if not self.prefetch_count:
             return most
-        return min(self.prefetch_count - len(self.delivered) - self.buffered, most)
+        return min(self.prefetch_count - len(self.delivered) - self.reserved, most)
+
+    def well_stocked(self, most: int) -> bool:
+        """Whether at least half of what may be reserved, at most *most*, is here or asked for."""
+        return self.reserved * 2 >= min(self.prefetch_count or most, most)
 
     def append(self, message: Message, delivery_tag: str) -> None:
         """Note a message that was handed to the application."""

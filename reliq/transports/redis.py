@@ -10,6 +10,7 @@ from ..engines.redis.store import RedisStore
 from ..engines.redis.tls import tls_options
 from ..errors import ConfigurationError
 from .base import Transport as BaseTransport
+from .homing import unstick
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,6 +27,7 @@ class Transport(BaseTransport):
     unix = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
+        unstick(client)
         self.address: Broker = self._address(client)
         super().__init__(client, **kwargs)
 

@@ -25,12 +25,6 @@ class Transport(RedisTransport):
 
     default_port = DEFAULT_PORT
 
-    @staticmethod
-    def brokers_of(client: Any) -> tuple[tuple[str, ...], str]:
-        """Say that there is one broker, however many Sentinels: nothing to go home to."""
-        del client
-        return (), ""
-
     def _address(self, client: Any) -> Broker:
         urls = [url for url in client.alt or () if str(url).startswith(f"{SCHEME}://")]
         if not urls:

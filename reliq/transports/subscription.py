@@ -38,11 +38,17 @@ class Subscription:
             self, session.subscription_dropped, queue, no_ack, self.buffer
         )
         self._dropped.atexit = False
-        self.in_flight = False
         self.asked_at = 0.0
         self.due_at: float | None = None
+        self.asked_for = 0
+        """How many messages the reserve that is under way may bring."""
         self._wanted = True
         self._batch = 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a reserve is under way."""
+        return self.asked_for > 0
 
     @property
     def wanted(self) -> bool:
@@ -71,20 +77,24 @@ class Subscription:
         """Whether it is time to ask for more, so that the next messages are here in time."""
         return self._wanted and not self.in_flight and len(self.buffer) <= self._batch // 2
 
-    def asked(self) -> None:
-        """Note that a reserve is under way."""
-        self.in_flight = True
+    def asked(self, n: int) -> None:
+        """Note that a reserve of up to *n* messages is under way."""
+        self.asked_for = n
         self._wanted = False
         self.asked_at = monotonic()
 
+    def answered(self) -> None:
+        """Note that the reserve is over."""
+        self.asked_for = 0
+
     def reserved(self, reservation: Reservation) -> None:
         """Take what a reserve brought."""
-        self.in_flight = False
         self._wanted = self._wanted or reservation.left
         # The answer may have waited here while the application was busy.
         self._note_due(reservation, min(monotonic(), self.asked_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
+        self.answered()  # last: whoever adds up meanwhile counts them twice, not never
 
     def promoted(self, reservation: Reservation) -> None:
         """Note what was left when due messages were made ready for others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,6 +60,10 @@ def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
         yield items[start : start + BATCH]
 
 
+# The time of a look that is due.
+_LOOK_NOW = 1
+
+
 class StoreBase:
     """A store's connection to one server. Two sockets: commands and doorbell."""
 
@@ -74,7 +79,7 @@ class StoreBase:
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._publish_constants: dict[tuple[str, str, str], Command] = {}
-        self._kept: dict[str, float] = {}
+        self._kept: dict[tuple[str, str], float] = {}
         self._kept_epoch = 0
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
@@ -84,9 +89,26 @@ class StoreBase:
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
 
+    def _counted(self, queue: str) -> tuple[str, ...]:
+        """Return the keys of what is counted of a queue, as the scripts that look take them."""
+        k = self._keys(queue)
+        held = (k.messages, k.ready, k.delayed, k.unacked_index, k.dead)
+        return (*held, k.stats, k.meta, k.consumers)
+
     def _unlist(self, queue: str) -> None:
-        names = (keys.queues(self._prefix), keys.rerouted(self._prefix))
-        self._wire.exchange([(("ZREM", name, queue), None) for name in names])
+        listed, rerouted = keys.queues(self._prefix), keys.rerouted(self._prefix)
+        meta = self._keys(queue).meta
+        *_, (exists, dead_letter_exchange) = self._wire.exchange(
+            [
+                (("ZREM", listed, queue), None),
+                (("ZREM", rerouted, queue), None),
+                (("HMGET", meta, "exists", "dead_letter_exchange"), None),
+            ]
+        )
+        if exists is not None:  # declared again meanwhile: a look will tell whether it expires
+            self._wire.call(("ZADD", listed, "NX", _LOOK_NOW, queue))
+        if dead_letter_exchange is not None:
+            self._wire.call(("ZADD", rerouted, "NX", 0, queue))
 
     @property
     def doorbell(self) -> RedisDoorbell:
@@ -118,7 +140,7 @@ class StoreBase:
         A replica, and a server that is loading, accept a login all the same.
         """
         with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
-            self._wire.call(("DEL", keys.probe(self._prefix)))
+            self.probe()
 
     def close(self) -> None:
         """Close both sockets; what was posted gets a BrokerUnavailable."""
@@ -165,3 +187,13 @@ class StoreBase:
             info = b""
         fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
         return str(self._wire.client_id), fields.get(b"run_id", b"").decode()
+
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one."""
+        key = keys.broker_id(self._prefix)
+        name = self._wire.call(("GET", key))
+        if name is None:
+            _, name = self._wire.exchange(
+                [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
+            )
+        return str(name.decode())

@@ -12,6 +12,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import SplitResult, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -36,10 +37,34 @@ _UNAVAILABLE = re.compile(
 _HINTS = (
     ("OOM", "its memory is full: raise maxmemory, or let workers drain the queues"),
     ("NOPERM", "the user lacks a permission: see the ACL rule in docs/operations.md"),
+    # What a script meets, in the words of Redis 7.
+    ("can't run this command", "the user lacks a permission: see docs/operations.md"),
     ("MISCONF", "it cannot persist: look at its log and disk"),
     ("WRONGTYPE", "a key of reliq holds something else: use another database or prefix"),
     ("unknown command", "reliq needs Redis 6.2 or newer"),
 )
+
+
+_ENCODED = "in a password, percent-encode what has a meaning in URLs (/ ? # [ ] @ : ; %)"
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of *url*; raises ConfigurationError, without showing them."""
+    try:
+        return urlsplit(url)
+    except ValueError as exc:  # a bracket
+        raise ConfigurationError(
+            f"expected a URL such as reliq://host:6379/0, got one that cannot be read; {_ENCODED}"
+        ) from exc
+
+
+def database(text: str) -> int:
+    """Return the number of the database in a URL; raises ConfigurationError."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    # With an @ it is the rest of a password that was cut in two.
+    got = f"text with an @ in it; {_ENCODED}" if "@" in text else repr(text)
+    raise ConfigurationError(f"expected the database in the URL to be a number, got: {got}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class RedisConsuming(StoreBase):
         lease_ms: int,
         on_result: OnResult[Restored],
         hurry: bool = False,
-        envelopes: bool = False,
+        told: bool = False,
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass."""
         args = (
@@ -178,18 +178,19 @@ class RedisConsuming(StoreBase):
             self._dead_letter_ttl_ms,
             lease_ms,
             *self._backoff_ms,
-            1 if envelopes else 0,
+            1 if told else 0,
         )
 
         def parse(reply: Reply) -> Restored:
-            granted, more, unacked, restored, died, consumers, to_route = reply
+            granted, more, unacked, held, restored, died, consumers, to_route = reply
             return Restored(
                 granted == 1,
                 granted == 1 and more == 1,
                 0 if granted else max(more, 0),
                 unacked,
-                list(returned(restored, envelopes)),
-                list(returned(died, envelopes)),
+                dict(zip(texts(held[::2]), held[1::2], strict=True)),
+                list(returned(restored, told)),
+                list(returned(died, told)),
                 texts(consumers),
                 to_route,
             )

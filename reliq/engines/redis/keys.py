@@ -73,8 +73,8 @@ def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expi
     return f"{prefix}reliq:queues"
 
 
-def probe(prefix: str) -> str:  # STRING that expires
-    """Return the key that is written to see whether a server accepts writes."""
+def probe(prefix: str) -> str:  # never there
+    """Return the key that is deleted to see whether a server accepts writes."""
     return f"{prefix}reliq:probe"
 
 
@@ -112,3 +112,39 @@ def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server
 def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL
     """Return the key of one consumer's record."""
     return f"{prefix}reliq:consumer:{consumer_id}"
+
+
+# -- what a migration leaves beside the keys of Kombu's own Redis transport
+
+
+def kombu_held(prefix: str) -> str:  # HASH number -> "target|length of queue|queue" + message
+    """Return the key of what was taken out of Kombu's lists and is not known to be stored."""
+    return f"{prefix}reliq:kombu_held"
+
+
+def kombu_last(prefix: str) -> str:  # STRING
+    """Return the key of the last number that a migration has given; expires."""
+    return f"{prefix}reliq:kombu_last"
+
+
+# -- Kombu's own: kombu/transport/redis.py, whose names and options these are
+
+
+def waiting(prefix: str, queue: str, priority: int, sep: str) -> str:  # LIST newest first
+    """Return the key of Kombu's list of one priority of *queue*."""
+    return f"{prefix}{queue}{sep}{priority}" if priority else f"{prefix}{queue}"
+
+
+def kombu_bindings(prefix: str, exchange: str) -> str:  # SET key, pattern and queue, joined
+    """Return the key of Kombu's bindings of *exchange*."""
+    return f"{prefix}_kombu.binding.{exchange}"
+
+
+def kombu_lasting_bindings(prefix: str, exchange: str) -> str:  # SET, since Kombu 5.7
+    """Return the key of those bindings whose queues do not expire."""
+    return f"{prefix}_kombu.binding_permanent.{exchange}"
+
+
+def kombu_deadlines(prefix: str) -> str:  # ZSET exchange -> ms, since Kombu 5.7
+    """Return the key of the exchanges with bindings of queues that expire."""
+    return f"{prefix}_kombu.binding_deadlines"

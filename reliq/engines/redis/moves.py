@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from ...store import (
@@ -81,7 +80,7 @@ class RedisMoves(StoreBase):
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
         """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
         k = self._keys(queue)
-        names = (k.messages, k.dead, k.stats, k.moves)
+        names = (k.messages, k.dead, k.stats, k.moves, k.unacked_index)
         low, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
         moves = [
             Move(flat[i].decode(), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
@@ -138,16 +137,6 @@ class RedisMoves(StoreBase):
                 args += letter.died_ms, "|".join(info)
         outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
         return outcomes
-
-    def broker_id(self) -> str:
-        """Return the name by which other brokers know this one."""
-        key = keys.broker_id(self._prefix)
-        name = self._wire.call(("GET", key))
-        if name is None:
-            _, name = self._wire.exchange(
-                [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
-            )
-        return str(name.decode())
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now; return how many."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ...arguments import FIELDS
 from ...store import (
+    Place,
     QueueStatus,
+    Stored,
 )
+from ...tags import published_ms
 from . import keys, scripts
 from .base import (
     StoreBase,
     texts,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_BROWSED = 100
 
 
 class RedisOperators(StoreBase):
@@ -22,17 +33,7 @@ class RedisOperators(StoreBase):
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.delayed,
-            k.unacked_index,
-            k.dead,
-            k.stats,
-            k.meta,
-            k.consumers,
-        )
+        names = self._counted(queue)
         exists, *counts, stats, arguments, paused = self._wire.execute(scripts.STATUS, names, ())
         if not exists:
             return None
@@ -48,6 +49,42 @@ class RedisOperators(StoreBase):
         k = self._keys(queue)
         names = (k.meta, k.ready, k.delayed, k.bell)
         return bool(self._wire.execute(scripts.PAUSE, names, (1 if paused else 0,)))
+
+    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
+        """Return up to *limit* messages of *place* after *skip*, without touching them."""
+        k = self._keys(queue)
+        names = (k.messages, k.ready, k.delayed, k.unacked_index, k.unacked, k.deliveries)
+        if limit <= 0:
+            return []
+        args = (place, skip, min(limit, _MOST_BROWSED))
+        flat = self._wire.execute(scripts.BROWSE, names, args)
+        found = []
+        for i in range(0, len(flat), 5):
+            tag, score, envelope, record, failed = flat[i : i + 5]
+            held_by = record.decode().split("|", 3)[3] if place == "unacked" and record else ""
+            # What is on its way to another broker has a lease without an end.
+            at_ms = 0 if place == "ready" or score == b"inf" else int(float(score))
+            count = -1 if failed is None else int(failed)
+            found.append(Stored(tag.decode(), envelope, count, at_ms, held_by))
+        return found
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return when the oldest ready message was published; None where nothing is ready."""
+        heads = texts(self._wire.execute(scripts.OLDEST, (self._keys(queue).ready,), ()))
+        return min(map(published_ms, heads), default=None)
+
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what scripts know of the arguments of *queue*; None removes a field."""
+        pairs = [part for field, value in changes.items() for part in (field, value or "")]
+        flat = self._wire.execute(scripts.CONFIGURE, (self._keys(queue).meta,), pairs)
+        if not flat:
+            return None
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        return {
+            field: fields[field.encode()].decode()
+            for field in FIELDS.values()
+            if field.encode() in fields
+        }
 
     def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
         """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ReliqError
+from ..grouping import alike
 from . import keys, scripts
 from .base import (
     BATCH,
@@ -18,7 +19,7 @@ from .base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ...options import Confirm
     from ...store import (
@@ -28,38 +29,6 @@ if TYPE_CHECKING:
     from .wire import Command, Reply
 
 _KEPT_SAID_EVERY_S = 3600.0
-
-
-def _kind(item: Publication) -> tuple[object, ...]:
-    return (
-        item.queue,
-        item.exchange,
-        item.version,
-        item.publisher,
-        item.moved,
-        item.number == 0,
-    )
-
-
-def _alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
-    """Group neighbours that one script call can store: not too many, and not too large."""
-    if len(publications) == 1:
-        yield publications
-        return
-    group: list[Publication] = []
-    size = 0
-    for item in publications:
-        if group and (
-            len(group) == BATCH
-            or size + len(item.envelope) > BATCH_BYTES
-            or _kind(item) != _kind(group[0])
-        ):
-            yield group
-            group, size = [], 0
-        group.append(item)
-        size += len(item.envelope)
-    if group:
-        yield group
 
 
 class RedisPublishing(StoreBase):
@@ -75,7 +44,7 @@ class RedisPublishing(StoreBase):
             constant = self._publish_constant(*place)
         keep = 0
         if number:
-            keep = MOVES_KEPT_MS if first.moved else self._keep_ms(queue)
+            keep = MOVES_KEPT_MS if first.moved else self._keep_ms(queue, first.publisher)
         low = first.low if len(items) == 1 else max(item.low for item in items)
         head = (
             *constant,
@@ -123,22 +92,23 @@ class RedisPublishing(StoreBase):
         )
         return constant
 
-    def _keep_ms(self, queue: str) -> int:
-        """Return how long to keep our numbers in *queue*; 0 where that was said of late."""
+    def _keep_ms(self, queue: str, publisher: str) -> int:
+        """Return how long to keep the numbers in *queue*; 0 where that was said of late."""
         now = monotonic()
         if self._kept_epoch != self._wire.dials:
             self._kept, self._kept_epoch = {}, self._wire.dials
-        if now - self._kept.get(queue, -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
+        if now - self._kept.get((queue, publisher), -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
             return 0
-        self._kept.pop(queue, None)
+        self._kept.pop((queue, publisher), None)
         return PUBLISHER_KEPT_MS
 
     def _note_kept(self, publications: Sequence[Publication], outcomes: Sequence[int]) -> None:
         for item, outcome in zip(publications, outcomes, strict=True):
-            if outcome > 0 and item.number and item.queue not in self._kept:
+            place = (item.queue, item.publisher)
+            if outcome > 0 and item.number and place not in self._kept:
                 if len(self._kept) > MOST_REMEMBERED:
                     self._kept.clear()
-                self._kept[item.queue] = monotonic()
+                self._kept[place] = monotonic()
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
         """Store *publications* in one round trip; neighbours alike in one step."""
@@ -147,7 +117,10 @@ class RedisPublishing(StoreBase):
             outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
         else:
             replies = self._wire.exchange(
-                [(self._publish_command(items), scripts.PUBLISH) for items in _alike(publications)]
+                [
+                    (self._publish_command(items), scripts.PUBLISH)
+                    for items in alike(publications, BATCH, BATCH_BYTES)
+                ]
             )
             outcomes = [outcome for reply in replies for outcome in reply]
         self._note_kept(publications, outcomes)
@@ -171,7 +144,7 @@ class RedisPublishing(StoreBase):
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
         """Post what :meth:`publish` sends."""
-        groups = list(_alike(publications))
+        groups = list(alike(publications, BATCH, BATCH_BYTES))
         replies: dict[int, Any] = {}
 
         def on_reply(place: int, reply: Reply) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ class RedisRegister(StoreBase):
         names = sorted(seen)
         if not names:
             return []
-        fields = ("host", "pid", "version", "started_ms", "held")
+        fields = ("host", "pid", "version", "started_ms", "held", "pool", "options")
         records = self._wire.exchange(
             [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in names]
         )
@@ -131,7 +132,8 @@ class RedisRegister(StoreBase):
             liveness = living[name]
             if liveness is None or record[0] is None:
                 continue
-            host, pid, version, started, held = (value or b"0" for value in record)
+            host, pid, version, started, held = (value or b"0" for value in record[:5])
+            pool, options = (value or b"" for value in record[5:])
             found.append(
                 Consumer(
                     name,
@@ -143,6 +145,8 @@ class RedisRegister(StoreBase):
                     seen[name],
                     int(held),
                     liveness.connected,
+                    pool.decode(),
+                    json.loads(options) if options else {},
                 )
             )
         return found

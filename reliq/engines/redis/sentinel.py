@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ...errors import BrokerUnavailable, ConfigurationError
-from .connect import FAILURES, Address, ask, dial, hang_up, translate
+from .connect import FAILURES, Address, ask, database, dial, hang_up, split_url, translate
 from .tls import tls_options
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Said:
 
 
 def _read(url: str) -> _Said:
-    parts = urlsplit(url)
+    parts = split_url(url)
     try:
         port = parts.port or DEFAULT_PORT
     except ValueError as exc:
@@ -196,9 +196,7 @@ def sentinel_address(
             f"{SCHEME}:// needs the transport option master_name: the name under which "
             "the Sentinels monitor the master (sentinel monitor NAME ...)"
         )
-    db = _one([item.db for item in said], "database") or "0"
-    if not db.isdigit():
-        raise ConfigurationError(f"expected the database in the URL to be a number, got: {db!r}")
+    db = database(_one([item.db for item in said], "database") or "0")
     query: dict[str, str] = {}
     for item in said:
         query.update(item.tls)
@@ -217,7 +215,7 @@ def sentinel_address(
             for host, port in places
         ),
         Address(
-            db=int(db),
+            db=db,
             username=_one([item.username for item in said], "user") or username,
             password=_one([item.password for item in said], "password") or password,
             tls=verified,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .consuming import RedisConsuming
+from .diagnosis import RedisDiagnosis
+from .measuring import RedisMeasuring
 from .moves import RedisMoves
 from .operators import RedisOperators
 from .publishing import RedisPublishing
@@ -11,6 +13,13 @@ from .topology import RedisTopology
 
 
 class RedisStore(
-    RedisPublishing, RedisConsuming, RedisRegister, RedisTopology, RedisMoves, RedisOperators
+    RedisPublishing,
+    RedisConsuming,
+    RedisRegister,
+    RedisTopology,
+    RedisMoves,
+    RedisMeasuring,
+    RedisOperators,
+    RedisDiagnosis,
 ):
     """See :class:`reliq.store.Store`: each part is in a file of its own."""

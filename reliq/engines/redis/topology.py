@@ -28,7 +28,10 @@ class RedisTopology(StoreBase):
     """What a store knows of queues and exchanges."""
 
     def list_queue(self, queue: str, check_ms: int = 0) -> None:
-        """Make *queue* visible; with *check_ms* its x-expires is looked at after that time."""
+        """Make *queue* visible; with *check_ms* its x-expires is looked at after that time.
+
+        -1: it has none.
+        """
         self._wire.execute(scripts.LIST_QUEUE, (keys.queues(self._prefix),), (queue, check_ms))
 
     def declare_queue(
@@ -37,18 +40,26 @@ class RedisTopology(StoreBase):
         """Create *queue* with its arguments, or say what there is."""
         k = self._keys(queue)
         pairs = [part for pair in meta.items() for part in pair]
+        expires_ms = int(meta.get("expires", 0))
+        if not passive:  # first, in case we die: one that is listed and not there is left out
+            self.list_queue(queue, expires_ms)
         outcome, messages, consumers, stored = self._wire.execute(
             scripts.DECLARE,
             (k.meta, k.ready, k.delayed, k.consumers),
             (1 if passive else 0, arguments, *pairs),
         )
-        if not passive:
-            self.list_queue(queue, int(meta.get("expires", 0)))
-            if "dead_letter_exchange" in meta:
-                names = keys.rerouted(self._prefix)
-                if self._wire.call(("ZSCORE", names, queue)) is None:
-                    self._wire.call(("ZADD", names, "NX", 0, queue))
+        if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
+            self.list_queue(queue, expires_ms)
+        if not passive and "dead_letter_exchange" in meta:
+            names = keys.rerouted(self._prefix)
+            if self._wire.call(("ZSCORE", names, queue)) is None:
+                self._wire.call(("ZADD", names, "NX", 0, queue))
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
+
+    def create_queue(self, queue: str) -> None:
+        """Make *queue* unless there is one; it takes the arguments of its first declaration."""
+        self._wire.call(("HSETNX", self._keys(queue).meta, "exists", "1"))
+        self.list_queue(queue)
 
     def delete_queue(
         self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
@@ -59,7 +70,7 @@ class RedisTopology(StoreBase):
         if outcome in {1, 0}:
             self._unlist(queue)
         elif outcome == -3:  # noqa: PLR2004 - as in the script's header
-            self.list_queue(queue, max(count, 0))
+            self.list_queue(queue, count)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
 
     def purge(self, queue: str) -> int:
@@ -73,7 +84,12 @@ class RedisTopology(StoreBase):
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
-        return sorted(texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
+        listed = sorted(texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
+        # Whoever declared one, or deleted it, may have died half way.
+        there = self._wire.exchange(
+            [(("EXISTS", self._keys(queue).meta), None) for queue in listed]
+        )
+        return [queue for queue, exists in zip(listed, there, strict=True) if exists]
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from ssl import SSLWantReadError, SSLWantWriteError
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -176,17 +177,7 @@ class Wire:
         """
         # Each reply to its own command: one that meets an empty script cache is sent
         # again, behind the others.
-        replies: list[Reply] = [None] * len(commands)
-        left = len(commands)
-
-        def at(place: int) -> OnReply:
-            def on_reply(reply: Reply) -> None:
-                nonlocal left
-                replies[place] = reply
-                left -= 1
-
-            return on_reply
-
+        replies: dict[int, Reply] = {}
         self._leave_parent()
         with self._lock:
             self._ready()
@@ -194,15 +185,16 @@ class Wire:
             data = b"".join([hiredis.pack_command(command) for command, _ in commands])
             with self._all_or_nothing():
                 for place, (command, script) in enumerate(commands):
-                    self._pending.append((at(place), script, command))
+                    self._pending.append((partial(replies.__setitem__, place), script, command))
                 self._since = monotonic()
                 self._write(data)
-                while left:
+                while len(replies) < len(commands):
                     self._read()
-        for reply in replies:
+        ordered = [replies[place] for place in range(len(commands))]
+        for reply in ordered:
             if isinstance(reply, ReliqError):
                 raise reply
-        return replies
+        return ordered
 
     def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script* and return its reply; raises ReliqError. Atomic on the server."""
@@ -219,19 +211,29 @@ class Wire:
     def receive(self, timeout_s: float | None = 0.0) -> None:
         """Read what has come, or wait up to *timeout_s* for something; dispatch it.
 
-        Raises BrokerUnavailable when the connection is found broken.
+        Without waiting where that is 0, nor for a thread that waits for a reply: it reads
+        what comes, and the keeper, which looks after many connections, must not stand still
+        with it. Raises BrokerUnavailable when the connection is found broken.
         """
         self._leave_parent()
-        with self._lock:
+        lock = self._lock
+        if not lock.acquire(blocking=timeout_s != 0.0):
+            return
+        try:
             if self._sock is not None:
                 self._read_some(timeout_s)
+        finally:
+            lock.release()
 
     def settle(self) -> None:
         """Wait until every posted command has its reply; raises BrokerUnavailable."""
         self._leave_parent()
         with self._lock, self._all_or_nothing():
             while self._pending:
-                self._read()
+                # What has come is read before the time is looked at: we may have been
+                # suspended. And they have waited for a while: not the whole timeout again.
+                if not self._read_some(0.0) and self._pending:
+                    self._read_some(min(self._remaining(), self.options.socket_timeout))
 
     # -- inside, under the lock
 

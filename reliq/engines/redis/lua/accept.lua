@@ -36,7 +36,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 for i = 3, #ARGV, 9 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl, failed = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
-  local died, info = tonumber(ARGV[i + 7]), ARGV[i + 8]
+  -- By another server's clock, which may be ahead: what dies in the future is not found.
+  local died, info = math.min(tonumber(ARGV[i + 7]), now), ARGV[i + 8]
   local outcome = 0
   if not queue[1] then
     outcome = -1
@@ -51,6 +52,7 @@ for i = 3, #ARGV, 9 do
       redis.call('ZADD', dead, died, tag)
       redis.call('HSET', dead_info, tag, info)
       redis.call('HINCRBY', stats, 'dead_lettered', 1)
+      redis.call('HINCRBY', stats, 'dead:' .. string.match(info, '^[^|]*'), 1)
     else
       if ttl >= 0 then
         redis.call('ZADD', expiry, now + ttl, tag)

@@ -43,6 +43,7 @@ for i = 4, #ARGV, 2 do
 end
 if died > 0 then
   redis.call('HINCRBY', stats, 'dead_lettered', died)
+  redis.call('HINCRBY', stats, 'dead:' .. reason, died)
   local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
   if over > 0 then
     local surplus = redis.call('ZRANGE', dead, 0, over - 1)

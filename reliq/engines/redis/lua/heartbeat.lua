@@ -25,6 +25,15 @@ redis.call('ZADD', consumers, now, id)
 -- Those who stopped long ago and did not say goodbye.
 redis.call('PEXPIRE', consumers, 10 * ttl)
 redis.call('ZREMRANGEBYSCORE', consumers, '-inf', now - 10 * ttl)
+-- A queue that is in use is listed, whoever died in the middle of declaring or deleting it;
+-- a look at it will tell whether it expires.
+for place = 3, #ARGV, 2 do
+  if ARGV[place] == 'queues' then
+    for queue in string.gmatch(ARGV[place + 1], '[^\n]+') do
+      redis.call('ZADD', queues, 'NX', 1, queue)
+    end
+  end
+end
 local due = redis.call('ZRANGEBYSCORE', queues, 1, now, 'LIMIT', 0, 20)
 for _, queue in ipairs(due) do
   -- Whoever looks says when to look again; until then others have their turn.

@@ -3,7 +3,8 @@
 -- KEYS[1] queues (ZSET)
 --
 -- ARGV[1] queue (name)
--- ARGV[2] check (ms from now when its x-expires is to be looked at; 0: never)
+-- ARGV[2] check (ms from now when its x-expires is to be looked at; 0: not known to have one;
+--         -1: has none)
 --
 -- Returns 1.
 -- Redis 6.2 or newer.
@@ -15,6 +16,8 @@ redis.call('ZREM', queues, '')
 if check > 0 then
   local clock = redis.call('TIME')
   redis.call('ZADD', queues, clock[1] * 1000 + math.floor(clock[2] / 1000) + check, queue)
+elseif check < 0 then
+  redis.call('ZADD', queues, 0, queue)
 else
   redis.call('ZADD', queues, 'NX', 0, queue)
 end

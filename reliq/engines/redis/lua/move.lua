@@ -9,13 +9,14 @@
 -- KEYS[2] dead (ZSET)
 -- KEYS[3] stats (HASH)
 -- KEYS[4] moves (HASH)
+-- KEYS[5] unacked_index (ZSET)
 --
 -- ARGV[1] target (of the move: the same for all; another begun earlier is not disturbed)
 -- ARGV[2..] tag (delivery tags of dead letters)
 --
 -- Returns {low, tag, number, envelope, ...}: below low every number is settled.
 -- Redis 6.2 or newer.
-local messages, dead, stats, moves = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
 
 -- Moves whose message has left in another way (a late ack, the cap) are over.
@@ -38,6 +39,9 @@ for i = 1, #begun, 2 do
       to = target
     end
     known[tag] = {number, to}
+    low = math.min(low, tonumber(number))
+  elseif redis.call('ZSCORE', unacked_index, tag) == 'inf' then
+    -- Held by a move of what waited (move_out.lua), perhaps to the same target.
     low = math.min(low, tonumber(number))
   else
     redis.call('HDEL', moves, tag)

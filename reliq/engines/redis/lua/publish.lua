@@ -159,6 +159,7 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
     end
   end
   redis.call('HINCRBY', stats, 'dead_lettered', dropped)
+  redis.call('HINCRBY', stats, 'dead:maxlen', dropped)
   local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
   if over > 0 then
     local surplus = redis.call('ZRANGE', dead, 0, over - 1)

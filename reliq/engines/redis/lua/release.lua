@@ -82,6 +82,7 @@ for i = 5, #ARGV, 2 do
 end
 if #died > 0 then
   redis.call('HINCRBY', stats, 'dead_lettered', #died / 2)
+  redis.call('HINCRBY', stats, 'dead:delivery_limit', #died / 2)
 end
 if bytes > 0 then
   redis.call('HINCRBY', stats, 'waiting_bytes', bytes)

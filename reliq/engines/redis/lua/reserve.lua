@@ -53,6 +53,7 @@ local function expire(tags)
       redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
     end
     redis.call('HINCRBY', stats, 'dead_lettered', #tags)
+    redis.call('HINCRBY', stats, 'dead:expired', #tags)
   else
     redis.call('HDEL', messages, unpack(tags))
     redis.call('HDEL', deliveries, unpack(tags))
@@ -174,9 +175,14 @@ if n > 0 and not flags[1] then
     if redis.call('EXISTS', deliveries) == 1 then
       counts = redis.call('HMGET', deliveries, unpack(tags))
     end
+    local again = 0
     for i = 1, #tags do
       counts[i] = counts[i] and tonumber(counts[i]) or -1
+      again = again + (counts[i] >= 0 and 1 or 0)
       bytes = bytes + #(envelopes[i] or '')
+    end
+    if again > 0 then
+      redis.call('HINCRBY', stats, 'redelivered', again)
     end
     if no_ack then
       redis.call('HDEL', messages, unpack(tags))

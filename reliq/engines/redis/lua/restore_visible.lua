@@ -29,11 +29,12 @@
 -- ARGV[7] lease (ms)
 -- ARGV[8] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[9] backoff_max (ms)
--- ARGV[10] wanted (1: return the envelopes too)
+-- ARGV[10] told (1: return each restored message, and the envelopes; 0: only how many)
 --
 -- Returns {1 granted or 0 refused, 1 when more are waiting (refused: ms until it is
 --   worth asking again), unacked messages left,
---   {tag, count, consumer, envelope or "", ...} of the restored,
+--   {consumer, how many of its leases ended, ...},
+--   {tag, count, consumer, envelope or "", ...} of the restored if told,
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   dead letters that are to be routed on}
 -- Redis 6.2 or newer.
@@ -43,13 +44,13 @@ local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[1
 local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
-local backoff_min, backoff_max, wanted = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
+local backoff_min, backoff_max, told = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
   if redis.call('GET', mutex) ~= consumer then
-    return {0, redis.call('PTTL', mutex), 0, {}, {}, {}, 0}
+    return {0, redis.call('PTTL', mutex), 0, {}, {}, {}, {}, 0}
   end
   redis.call('PEXPIRE', mutex, interval)
 end
@@ -78,15 +79,16 @@ if type(info) == 'string' and string.find(info, 'run_id:') then
 end
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
-local died, restored = {}, {}
+local by_consumer, restored, died = {}, {}, {}
 if #ended > 0 then
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
-  local envelopes = wanted and redis.call('HMGET', messages, unpack(ended)) or {}
+  local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
   local scored, later, counted, expires, buried, infos = {}, {}, {}, {}, {}, {}
-  local suspects, bytes = {}, 0
+  local suspects, held, bytes = {}, {}, 0
   for i, tag in ipairs(ended) do
-    local _, score, expire, owner = string.match(records[i], '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+    local score, expire, owner = string.match(records[i], '^%d+|([^|]*)|([^|]*)|(.*)$')
+    held[owner] = (held[owner] or 0) + 1
     if suspects[owner] == nil then
       local suspect = redis.call('HGET', meta, 'suspect:' .. owner)
       -- One that was acked meanwhile is to blame for nothing.
@@ -97,7 +99,7 @@ if #ended > 0 then
     local count = tonumber(counts[i] or 0) + (blamed and 1 or 0)
     counted[#counted + 1] = tag
     counted[#counted + 1] = count
-    local report = restored
+    local report = told and restored
     if blamed and delivery_limit > 0 and count >= delivery_limit then
       buried[#buried + 1] = now
       buried[#buried + 1] = tag
@@ -117,10 +119,16 @@ if #ended > 0 then
         bytes = bytes + redis.call('HSTRLEN', messages, tag)
       end
     end
-    report[#report + 1] = tag
-    report[#report + 1] = count
-    report[#report + 1] = owner
-    report[#report + 1] = envelopes[i] or ''
+    if report then
+      report[#report + 1] = tag
+      report[#report + 1] = count
+      report[#report + 1] = owner
+      report[#report + 1] = envelopes[i] or ''
+    end
+  end
+  for owner, leases in pairs(held) do
+    by_consumer[#by_consumer + 1] = owner
+    by_consumer[#by_consumer + 1] = leases
   end
   redis.call('HSET', deliveries, unpack(counted))
   if #scored > 0 then
@@ -139,21 +147,25 @@ if #ended > 0 then
     redis.call('ZADD', dead, unpack(buried))
     redis.call('HSET', dead_info, unpack(infos))
     redis.call('HINCRBY', stats, 'dead_lettered', #buried / 2)
+    redis.call('HINCRBY', stats, 'dead:delivery_limit', #buried / 2)
   end
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
-  if #ended < batch then
-    -- Nothing more of these consumers has ended: their marks have done their work.
-    for owner, suspect in pairs(suspects) do
-      local record = suspect and redis.call('HGET', unacked, suspect)
-      if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= owner then
-        redis.call('HDEL', meta, 'suspect:' .. owner)
-      end
-    end
-  end
-  redis.call('HINCRBY', stats, 'restored', #restored / 4)
+  redis.call('HINCRBY', stats, 'restored', #ended - #buried / 2)
+  redis.call('HINCRBY', stats, 'lapsed', #ended)
   if bytes > 0 then
     redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
+  end
+end
+if #ended < batch then
+  -- A mark whose consumer does not hold its suspect any more has done its work: it was
+  -- given back just now, or was acked by one that leaves and asks for nothing again.
+  for _, field in ipairs(redis.call('HKEYS', meta)) do
+    local owner = string.match(field, '^suspect:(.*)$')
+    local record = owner and redis.call('HGET', unacked, redis.call('HGET', meta, field))
+    if owner and (not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= owner) then
+      redis.call('HDEL', meta, field)
+    end
   end
 end
 -- Also makes up for a bell token, or the knowledge of what is due, that was lost with the
@@ -181,5 +193,5 @@ if #surplus > 0 then
 end
 
 local more = (#ended == batch or #surplus == batch) and 1 or 0
-return {1, more, redis.call('ZCARD', unacked_index), restored, died,
+return {1, more, redis.call('ZCARD', unacked_index), by_consumer, restored, died,
   redis.call('HKEYS', consumers), own[4] and redis.call('ZCARD', dead) or 0}

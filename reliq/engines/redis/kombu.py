@@ -1,0 +1,226 @@
+"""Kombu's own Redis transport as a place that messages are moved out of, and into.
+
+Knows the layout of ``kombu/transport/redis.py``: one list for each step of priority,
+the unacked hash and its index, the sets of bindings. Beside it stand two keys of reliq
+(what is half way to another broker) and, for each source that messages came from, the
+numbers that are stored already. What the messages are made of is read elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import keys, scripts
+from .base import BATCH, BATCH_BYTES, MOVES_KEPT_MS, StoreBase, batches, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...options import Options
+    from .connect import Broker
+    from .wire import Command
+
+_MOST_TAKEN = 100
+_PAGE = 200
+_PARTS = 3  # routing key, pattern, queue
+
+
+@dataclass(frozen=True, slots=True)
+class KombuLayout:
+    """Those of Kombu's transport options that say where its messages are.
+
+    sep: between a queue's name and a step of priority, and in bindings.
+    priority_steps: the steps there is a list for, the first served first.
+    unacked_key, unacked_index_key: what is being worked on.
+    """
+
+    sep: str = "\x06\x16"
+    priority_steps: tuple[int, ...] = (0, 3, 6, 9)
+    unacked_key: str = "unacked"
+    unacked_index_key: str = "unacked_index"
+
+    def step_of(self, priority: int) -> int:
+        """Return the step whose list a message of *priority* is in, as Kombu finds it."""
+        return self.priority_steps[bisect(self.priority_steps, min(max(priority, 0), 9)) - 1]
+
+
+class KombuBinding(NamedTuple):
+    """A queue bound to an exchange, as Kombu has it."""
+
+    exchange: str
+    routing_key: str
+    pattern: str
+    """A regular expression where the exchange is of type topic, else ""."""
+    queue: str
+    passing: bool = False
+    """Whether it is known to go with a queue that expires."""
+
+
+class KombuUnacked(NamedTuple):
+    """What a consumer has taken and not acknowledged."""
+
+    tag: str
+    message: bytes
+
+
+class KombuRedis(StoreBase):
+    """One connection to a Redis that Kombu's transport keeps its messages in."""
+
+    def __init__(
+        self, address: Broker, options: Options, consumer: str, layout: KombuLayout
+    ) -> None:
+        super().__init__(address, options, consumer)
+        self.layout = layout
+
+    # -- looking
+
+    def _list(self, queue: str, step: int) -> str:
+        return keys.waiting(self._prefix, queue, step, self.layout.sep)
+
+    def bindings(self) -> list[KombuBinding]:
+        """Return all bindings. Not read at one instant."""
+        beginning = keys.kombu_bindings(self._prefix, "")
+        pattern = "".join(f"\\{char}" if char in "\\*?[]" else char for char in beginning)
+        found = []
+        for key in sorted(self._scan(f"{pattern}*")):
+            exchange = key[len(beginning) :]
+            members, lasting, deadline = self._wire.exchange(
+                [
+                    (("SMEMBERS", key), None),
+                    (("SMEMBERS", keys.kombu_lasting_bindings(self._prefix, exchange)), None),
+                    (("ZSCORE", keys.kombu_deadlines(self._prefix), exchange), None),
+                ]
+            )
+            for member in sorted(members):
+                parts = member.decode().split(self.layout.sep)
+                if len(parts) == _PARTS:
+                    routing_key, regex, queue = parts
+                    passing = deadline is not None and member not in lasting
+                    found.append(KombuBinding(exchange, routing_key, regex, queue, passing))
+        return found
+
+    def _scan(self, pattern: str) -> set[str]:
+        cursor, found = b"0", set[str]()
+        while True:
+            cursor, page = self._wire.call(
+                ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "set")
+            )
+            found.update(texts(page))
+            if cursor == b"0":
+                return found
+
+    def lengths(self, queue: str) -> dict[int, int]:
+        """Return how many messages wait, by step of priority."""
+        steps = self.layout.priority_steps
+        lengths = self._wire.exchange([(("LLEN", self._list(queue, s)), None) for s in steps])
+        return dict(zip(steps, lengths, strict=True))
+
+    def messages(self, queue: str) -> Iterator[bytes]:
+        """Yield what waits in *queue*; what comes and goes meanwhile may be met or not."""
+        for step in self.layout.priority_steps:
+            start, page = 0, [b""]
+            while page:
+                command = ("LRANGE", self._list(queue, step), start, start + _PAGE - 1)
+                page = self._wire.call(command)
+                start += len(page)
+                yield from page
+
+    def unacked(self, older_than_s: float = 0.0) -> Iterator[KombuUnacked]:
+        """Yield what was delivered so long ago and is unacked, the oldest first."""
+        k = self.layout
+        index, messages = f"{self._prefix}{k.unacked_index_key}", f"{self._prefix}{k.unacked_key}"
+        seconds, micros = self._wire.call(("TIME",))
+        before = int(seconds) + int(micros) / 1e6 - older_than_s
+        tags = texts(self._wire.call(("ZRANGEBYSCORE", index, "-inf", repr(before))))
+        for batch in batches(tags):
+            found = self._wire.call(("HMGET", messages, *batch))
+            yield from (
+                KombuUnacked(tag, message)
+                for tag, message in zip(batch, found, strict=True)
+                if message is not None
+            )
+
+    def held(self) -> dict[tuple[str, str], int]:
+        """Return how many messages are half way, by (target, queue)."""
+        counts: dict[tuple[str, str], int] = {}
+        for entry in self._wire.call(("HVALS", keys.kombu_held(self._prefix))):
+            target, size, rest = entry.split(b"|", 2)
+            place = (target.decode(), rest[: int(size)].decode())
+            counts[place] = counts.get(place, 0) + 1
+        return counts
+
+    # -- out of it
+
+    def take(self, queue: str, target: str, step: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Take up to 100 messages out of one list, or go on with those taken before.
+
+        Atomic: they are held under numbers until :meth:`drop`. Returns (low, [(number,
+        message), ...]); no messages when nothing is held and the list is empty.
+        """
+        names = (
+            keys.kombu_held(self._prefix),
+            keys.kombu_last(self._prefix),
+            self._list(queue, step),
+        )
+        args = (target, queue, _MOST_TAKEN, BATCH_BYTES, MOVES_KEPT_MS)
+        low, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
+        return int(low), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
+
+    def take_unacked(
+        self, target: str, older_than_s: float, routed: Sequence[tuple[str, Sequence[str]]]
+    ) -> int:
+        """Take unacked messages, each (tag, queues); return how many. Then :meth:`take`.
+
+        Atomic for some hundred at a time. One that is no longer unacked, or was delivered
+        less than *older_than_s* ago by the server's clock, is left.
+        """
+        names = (
+            keys.kombu_held(self._prefix),
+            keys.kombu_last(self._prefix),
+            f"{self._prefix}{self.layout.unacked_key}",
+            f"{self._prefix}{self.layout.unacked_index_key}",
+        )
+        taken = 0
+        for batch in batches(routed):
+            pairs = [part for tag, queues in batch for queue in queues for part in (tag, queue)]
+            args = (target, repr(float(older_than_s)), MOVES_KEPT_MS, *pairs)
+            taken += self._wire.execute(scripts.KOMBU_TAKE_UNACKED, names, args)
+        return taken
+
+    def drop(self, numbers: Sequence[int]) -> int:
+        """Forget what is stored elsewhere now; return how many. Dropping twice is harmless."""
+        held = keys.kombu_held(self._prefix)
+        return sum(self._wire.call(("HDEL", held, *batch)) for batch in batches(numbers))
+
+    # -- into it
+
+    def accept(
+        self, queue: str, source: str, low: int, items: Sequence[tuple[int, int, bytes]]
+    ) -> int:
+        """Store messages that come from *source*, each once; return how many were new.
+
+        Each is (number, priority, message). Atomic for each step of priority.
+        """
+        by_step: dict[int, list[int | bytes]] = {}
+        for number, priority, message in items:
+            by_step.setdefault(self.layout.step_of(priority), []).extend((number, message))
+        publisher = keys.publisher(self._prefix, queue, f"move:{source}")
+        stored = 0
+        for step, flat in by_step.items():
+            names = (publisher, self._list(queue, step))
+            args = (MOVES_KEPT_MS, low, *flat)
+            stored += sum(self._wire.execute(scripts.KOMBU_ACCEPT, names, args))
+        return stored
+
+    def bind(self, bindings: Sequence[KombuBinding]) -> None:
+        """Add bindings of queues that last. Adding one twice is harmless."""
+        commands: list[tuple[Command, None]] = []
+        for item in bindings:
+            member = self.layout.sep.join((item.routing_key, item.pattern, item.queue))
+            # The second is what keeps Kombu 5.7 from sweeping the first.
+            for key in (keys.kombu_bindings, keys.kombu_lasting_bindings):
+                commands += [(("SADD", key(self._prefix, item.exchange), member), None)]
+        for start in range(0, len(commands), BATCH):
+            self._wire.exchange(commands[start : start + BATCH])

@@ -1,0 +1,26 @@
+-- configure: changes what scripts know of a queue's arguments, not its declaration.
+--
+-- KEYS[1] meta (HASH)
+--
+-- ARGV[1..] field, value (pairs; an empty value removes the field; none: only look)
+--
+-- Returns {field, value, ...} of all there is now; {} no such queue: nothing was changed.
+-- Redis 6.2 or newer.
+local meta = KEYS[1]
+
+if redis.call('HEXISTS', meta, 'exists') == 0 then
+  return {}
+end
+-- A first write that does not grow lets the rest run when memory is full.
+if #ARGV > 0 then
+  redis.call('HDEL', meta, '')
+end
+for i = 1, #ARGV, 2 do
+  local field, value = ARGV[i], ARGV[i + 1]
+  if value == '' then
+    redis.call('HDEL', meta, field)
+  else
+    redis.call('HSET', meta, field, value)
+  end
+end
+return redis.call('HGETALL', meta)

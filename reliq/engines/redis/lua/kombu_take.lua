@@ -1,0 +1,74 @@
+-- kombu_take: takes messages out of one of Kombu's lists, to be stored elsewhere.
+--
+-- Each gets a number, once and for all, by which the other place knows it. Until it is
+-- stored there it is held here, for nobody but that target; only a move to the same
+-- target goes on with it, or, after a day, one to another, since that target seems not to
+-- come back (a number is the time, in us). What is held already is returned first.
+--
+-- KEYS[1] kombu_held (HASH)
+-- KEYS[2] kombu_last (STRING)
+-- KEYS[3] waiting (LIST)
+--
+-- ARGV[1] target (of the move)
+-- ARGV[2] queue (name)
+-- ARGV[3] batch (messages at most)
+-- ARGV[4] most (bytes, about)
+-- ARGV[5] keep (ms that the last number is kept from now)
+--
+-- Returns {low, number, message, ...}: below low every number is settled.
+-- Redis 6.2 or newer.
+local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
+local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
+
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', held, '')
+-- Numbers keep up with the time: a server that has lost its last writes in a crash does
+-- not repeat them.
+local clock = redis.call('TIME')
+local last = math.max(clock[1] * 1000000 + clock[2], redis.call('GET', kombu_last) or 0)
+local low = last + 1
+local begun = redis.call('HGETALL', held)
+local going, bytes = {}, 0
+for i = 1, #begun, 2 do
+  local number = tonumber(begun[i])
+  local to, size, rest = string.match(begun[i + 1], '^([^|]*)|(%d+)|(.*)$')
+  low = math.min(low, number)
+  if string.sub(rest, 1, size) == queue then
+    if to ~= target and last - number > 86400000000 then
+      redis.call('HSET', held, begun[i], target .. '|' .. size .. '|' .. rest)
+      to = target
+    end
+    if to == target and #going < batch and (bytes == 0 or bytes < most) then
+      local message = string.sub(rest, size + 1)
+      bytes = bytes + #message
+      going[#going + 1] = {number, message}
+    end
+  end
+end
+table.sort(going, function(one, other) return one[1] < other[1] end)
+
+if #going == 0 then
+  while #going < batch and bytes < most do
+    local message = redis.call('LINDEX', waiting, -1)
+    if not message then
+      break
+    end
+    last = last + 1
+    local place = target .. '|' .. #queue .. '|' .. queue
+    redis.call('HSET', held, string.format('%d', last), place .. message)
+    redis.call('RPOP', waiting)
+    bytes = bytes + #message
+    going[#going + 1] = {last, message}
+  end
+  if #going > 0 then
+    redis.call('SET', kombu_last, string.format('%d', last), 'PX', keep)
+  end
+end
+
+local result = {string.format('%d', low)}
+for _, item in ipairs(going) do
+  result[#result + 1] = string.format('%d', item[1])
+  result[#result + 1] = item[2]
+end
+return result

@@ -1,0 +1,53 @@
+-- kombu_take_unacked: takes messages that Kombu's consumers have left unacknowledged.
+--
+-- They are held as kombu_take.lua holds them, which returns them then. One that was
+-- acknowledged, restored or delivered again since it was looked at stays where it is.
+--
+-- KEYS[1] kombu_held (HASH)
+-- KEYS[2] kombu_last (STRING)
+-- KEYS[3] unacked (HASH)
+-- KEYS[4] unacked_index (ZSET)
+--
+-- ARGV[1] target (of the move)
+-- ARGV[2] age (s since it was delivered, at least)
+-- ARGV[3] keep (ms that the last number is kept from now)
+-- ARGV[4..] tag, queue (pairs: Kombu's delivery tag; where it goes. One that goes to
+--   several queues is named once for each, one after the other)
+--
+-- Returns how many messages were taken.
+-- Redis 6.2 or newer.
+local held, kombu_last, unacked, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local target, age, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', held, '')
+local clock = redis.call('TIME')
+local last = math.max(clock[1] * 1000000 + clock[2], redis.call('GET', kombu_last) or 0)
+local before = clock[1] + clock[2] / 1000000 - age
+local taken, tag, message = 0, nil, nil
+local done = {}
+for i = 4, #ARGV, 2 do
+  local queue = ARGV[i + 1]
+  if ARGV[i] ~= tag then
+    tag = ARGV[i]
+    message = redis.call('HGET', unacked, tag)
+    local delivered = redis.call('ZSCORE', unacked_index, tag)
+    if not message or not delivered or tonumber(delivered) > before then
+      message = nil
+    else
+      taken = taken + 1
+      done[#done + 1] = tag
+    end
+  end
+  if message then
+    last = last + 1
+    local place = target .. '|' .. #queue .. '|' .. queue
+    redis.call('HSET', held, string.format('%d', last), place .. message)
+  end
+end
+if taken > 0 then
+  redis.call('HDEL', unacked, unpack(done))
+  redis.call('ZREM', unacked_index, unpack(done))
+  redis.call('SET', kombu_last, string.format('%d', last), 'PX', keep)
+end
+return taken

@@ -1,0 +1,51 @@
+-- measure: reads what metrics need of a queue, at one instant.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] dead (ZSET)
+-- KEYS[6] stats (HASH)
+-- KEYS[7] meta (HASH)
+-- KEYS[8] consumers (HASH)
+--
+-- ARGV: none
+--
+-- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
+--   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
+--   delayed messages that are due, {rank, messages ready, tag of the first, ...}}
+-- Redis 6.2 or newer.
+local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local dead, stats, meta, consumers = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- Two look-ups for each rank that has messages, however many they are.
+local ranks, from = {}, '-inf'
+while true do
+  local head = redis.call('ZRANGEBYSCORE', ready, from, '+inf', 'LIMIT', 0, 1)[1]
+  if not head then
+    break
+  end
+  local rank = tonumber(string.sub(head, 1, 2), 16)
+  local beyond = string.format('%.0f', (rank + 1) * 35184372088832)
+  ranks[#ranks + 1] = rank
+  ranks[#ranks + 1] = redis.call('ZCOUNT', ready, from, '(' .. beyond)
+  ranks[#ranks + 1] = head
+  from = beyond
+end
+return {
+  redis.call('EXISTS', meta),
+  redis.call('ZCARD', ready),
+  redis.call('ZCARD', delayed),
+  redis.call('ZCARD', unacked_index),
+  redis.call('ZCARD', dead),
+  redis.call('HLEN', messages),
+  redis.call('HLEN', consumers),
+  redis.call('HGETALL', stats),
+  redis.call('HGET', meta, 'arguments') or '',
+  redis.call('HEXISTS', meta, 'paused'),
+  now,
+  redis.call('ZCOUNT', delayed, '-inf', now),
+  ranks,
+}

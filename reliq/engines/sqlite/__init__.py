@@ -1,0 +1,1 @@
+"""The embedded engine: a broker that is one SQLite file. The only place that imports sqlite3."""

@@ -1,0 +1,80 @@
+"""Bells: how one process wakes another that waits for a message.
+
+Who waits owns a FIFO beside the file, and its name is in the table of waiters. A
+ring is the name of a queue, written there. Knows nothing of tables.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from .location import Location
+
+
+def path_of(where: Location, bell: str) -> str:
+    """Return the path of a FIFO."""
+    return f"{where.bells}/{bell}.bell"
+
+
+def make(where: Location, bell: str) -> int:
+    """Make a FIFO and return its descriptor, for reading and for ringing oneself."""
+    where.make_bells()
+    path = path_of(where, bell)
+    os.mkfifo(path, 0o600)
+    # Open for writing too: without a writer it would be readable for ever, at its end.
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def is_dead(where: Location, bell: str) -> bool:
+    """Whether the process of a FIFO is gone; what it left is then removed."""
+    path = path_of(where, bell)
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as exc:
+        if exc.errno != errno.ENXIO:
+            return exc.errno == errno.ENOENT
+        with suppress(OSError):
+            Path(path).unlink()
+        return True
+    return False
+
+
+def ring(where: Location, bell: str, queue: str) -> bool:
+    """Tell who waits on *bell* of *queue*; False when its process is gone."""
+    path = path_of(where, bell)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:  # nobody reads: its owner was killed
+            with suppress(OSError):
+                Path(path).unlink()
+        return False
+    try:
+        os.write(fd, line(queue))
+    except BlockingIOError:
+        pass  # full of rings: it wakes anyway
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def line(queue: str | None) -> bytes:
+    """Return what is written for a ring of *queue*; None ends a wait without one."""
+    return b"\n" if queue is None else quote(queue, safe="").encode() + b"\n"
+
+
+def read(fd: int) -> list[str | None]:
+    """Return the rings that have come, without waiting."""
+    data = b""
+    with suppress(BlockingIOError):
+        while part := os.read(fd, 65536):
+            data += part
+    return [unquote(item.decode("ascii", "replace")) or None for item in data.splitlines()]

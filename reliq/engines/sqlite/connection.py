@@ -1,0 +1,294 @@
+"""One connection to the file: opened, shared by threads, left behind by forks.
+
+Owns transactions and their patience; knows nothing of queues. Whoever finds the
+file locked tries again in well under a millisecond, up to socket_timeout: SQLite's
+own handler sleeps for up to a tenth of a second, many times as long as our
+transactions last.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from contextlib import suppress
+from random import uniform
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BrokerUnavailable, ConfigurationError
+from .location import is_busy, is_shut, translate
+from .reserve import Reserve
+from .schema import VERSION, bring_up_to_date, version_of
+
+if TYPE_CHECKING:
+    from ...options import Options
+    from .location import Location
+
+_SHORTEST_SLEEP_S = 0.00005
+_LONGEST_SLEEP_S = 0.002
+# Pages in the log before they are written to the file: rarely, as that waits for the disk.
+# Of 4096 bytes, as a new file has them. The reserve must have room for it (reserve.py).
+_CHECKPOINT_PAGES = 1000
+_PAGE = 4096
+_OLDEST = (3, 24)  # ON CONFLICT ... DO UPDATE
+
+# For so long a fork waits for a thread that is in the middle of a step.
+_FORK_WAIT_S = 5.0
+
+# A file that is open across a fork is not locked in the child: SQLite takes a file that it has
+# open to be locked by this process already, whoever that was. Once the parent is gone, the
+# next to close the file clears the log away under the child, with all that it has stored
+# since. So no file is open while the process forks; each is opened again with its next step.
+_open: set[sqlite3.Connection] = set()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_suspended: list[Connection] = []
+_forking = threading.Lock()
+# What a fork in the middle of a step, or one that does not run our hooks, has left open.
+# SQLite must neither use nor close it in the child.
+_inherited: list[sqlite3.Connection] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for connection in list(_connections):
+        if connection.lock.acquire(timeout=_FORK_WAIT_S):
+            _suspended.append(connection)
+            connection.suspend()
+
+
+def _after_fork() -> None:
+    while _suspended:
+        _suspended.pop().lock.release()
+    _forking.release()
+
+
+def _forked() -> None:
+    global _forking  # noqa: PLW0603 - nobody would release the parent's
+    _forking = threading.Lock()
+    _suspended.clear()
+    _inherited.extend(_open)
+    _open.clear()
+    for connection in list(_connections):
+        # Another thread of the parent may have held it.
+        connection.lock = threading.RLock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
+
+
+class Connection:
+    """See the module. Statements run between :meth:`begin` and :meth:`commit`, under `lock`."""
+
+    def __init__(self, where: Location, options: Options, create: bool = True) -> None:
+        self.where = where
+        self._create = create
+        self.lock = threading.RLock()
+        self.reserve = Reserve(where.path)
+        self.opened = 0
+        self.connected_at = 0.0
+        self._timeout_s = options.socket_timeout
+        self._synchronous = options.synchronous
+        self._raw: sqlite3.Connection | None = None
+        self._pid = 0
+        self._pinned = False
+        self._closed = False
+        self._suspended = False
+        _connections.add(self)
+
+    def __del__(self) -> None:
+        """Close what nobody has closed, unless it is another process's."""
+        raw, self._raw = getattr(self, "_raw", None), None
+        if raw is not None and self._pid == os.getpid():
+            self._discard(raw)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the file is open, in this process, and has not failed."""
+        return (self._raw is not None or self._suspended) and self._pid == os.getpid()
+
+    def pin(self) -> None:
+        """Never open the file anew."""
+        self._pinned = True
+
+    def suspend(self) -> None:
+        """Close the file until the next step, unless one is under way; under `lock`."""
+        raw = self._raw
+        if raw is not None and self._pid == os.getpid() and not raw.in_transaction:
+            self._raw, self._suspended = None, True
+            self._discard(raw)
+
+    def require(self) -> sqlite3.Connection:
+        """Return the open connection, opening it at need; raises BrokerUnavailable."""
+        if self._raw is not None and self._pid == os.getpid():
+            return self._raw
+        with self.lock:
+            return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        if self.alive and self._raw is not None:
+            return self._raw
+        own = self._pid == os.getpid()
+        again, self._suspended = self._suspended and own, False
+        if self._closed or (self._pinned and own and not again):
+            raise BrokerUnavailable(f"{self.where}: the connection is closed")
+        self._raw = None  # one of the process we were forked from is kept by _inherited
+        self._find()
+        began = monotonic()
+        if not again:  # else it was never closed, to whoever asks
+            self.connected_at = began
+        deadline = began + self._timeout_s
+        raw = None
+        while self._raw is None:
+            try:
+                raw = raw or sqlite3.connect(
+                    self.where.path,
+                    timeout=0.0,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    cached_statements=512,
+                )
+                _open.add(raw)
+                self._prepare(raw)
+                self._raw, self._pid = raw, os.getpid()
+            except sqlite3.Error as exc:  # noqa: PERF203 - it is what the loop is for
+                if is_busy(exc) and monotonic() < deadline:
+                    sleep(uniform(_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S))  # noqa: S311
+                    continue
+                self._discard(raw)
+                raw = None
+                # On a full disk there is no room for what SQLite keeps beside the file: it says
+                # that it cannot be opened, or read.
+                if is_shut(exc) and self.reserve.give_up():
+                    continue
+                raise translate(exc, self.where, self._timeout_s) from exc
+            except BaseException:
+                self._discard(raw)
+                raise
+        self.opened += not again
+        self.reserve.keep()
+        return self._raw
+
+    def _find(self) -> None:
+        """Make sure that there is a file; raises ConfigurationError."""
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise ConfigurationError(
+                f"{self.where}: expected SQLite 3.24 or newer in this Python, "
+                f"got: {sqlite3.sqlite_version}"
+            )
+        if self._create:
+            self.where.create()
+        else:
+            self.where.require()
+
+    def _prepare(self, raw: sqlite3.Connection) -> None:
+        raw.execute("BEGIN")  # at one instant: another process may be making the tables now
+        try:
+            version = version_of(raw, self.where)
+        finally:
+            with suppress(sqlite3.Error):
+                raw.execute("ROLLBACK")
+        if version == 0 and not self._create:
+            raise ConfigurationError(
+                f"{self.where}: the file is empty: no application has used it as its broker yet; "
+                "correct the URL, or start the application"
+            )
+        if version != VERSION:
+            (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise ConfigurationError(
+                    f"{self.where}: its file system cannot share memory between processes "
+                    "(is it on a network?): name a file on a local disk"
+                )
+            raw.execute("BEGIN IMMEDIATE")
+            try:
+                bring_up_to_date(raw, self.where)
+                raw.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    raw.execute("ROLLBACK")
+                raise
+        raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+        raw.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+
+    @staticmethod
+    def _discard(raw: sqlite3.Connection | None) -> None:
+        if raw is not None:
+            _open.discard(raw)
+            with suppress(sqlite3.Error):
+                raw.close()
+
+    def close(self, for_good: bool = True) -> None:
+        """Close the file; *for_good* it is not opened again."""
+        with self.lock:
+            self._closed = self._closed or for_good
+            self._suspended = False
+            raw, self._raw = self._raw, None
+            if raw is not None and self._pid == os.getpid():
+                self._discard(raw)
+
+    def run(self, statement: str) -> sqlite3.Connection:
+        """Run *statement*, waiting while the file is locked; return the connection."""
+        raw = self.require()
+        try:
+            raw.execute(statement)
+        except sqlite3.Error as exc:
+            self._again(raw, statement, exc)
+        return raw
+
+    def _again(self, raw: sqlite3.Connection, statement: str, exc: sqlite3.Error) -> None:
+        deadline = monotonic() + self._timeout_s
+        longest = 2 * _SHORTEST_SLEEP_S
+        while is_busy(exc) and monotonic() < deadline:
+            sleep(uniform(_SHORTEST_SLEEP_S, longest))  # noqa: S311 - no secret
+            longest = min(2 * longest, _LONGEST_SLEEP_S)
+            try:
+                raw.execute(statement)
+            except sqlite3.Error as latest:
+                exc = latest
+            else:
+                return
+        raise exc
+
+    def failed(self, exc: sqlite3.Error) -> Exception:
+        """Undo the transaction; return what *exc* is to a user."""
+        raw = self._raw
+        if raw is not None and raw.in_transaction:
+            with suppress(sqlite3.Error):
+                raw.execute("ROLLBACK")
+        error = translate(exc, self.where, self._timeout_s)
+        if isinstance(error, BrokerUnavailable) and not is_busy(exc):
+            self.close(for_good=False)
+        return error
+
+    def make_room(self) -> None:
+        """Give up the reserve, and write the log to the file: it needs no more room then."""
+        self.reserve.give_up()
+        with self.lock, suppress(sqlite3.Error):
+            self.require().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def free_bytes(self) -> int:
+        """Return how much of the file is free inside."""
+        (pages,) = self.statement("PRAGMA freelist_count").fetchone()
+        return int(pages) * _PAGE
+
+    def undo(self) -> None:
+        """Undo the transaction that is under way."""
+        raw = self._raw
+        if raw is not None and raw.in_transaction:
+            with suppress(sqlite3.Error):
+                raw.execute("ROLLBACK")
+
+    def statement(self, sql: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Run one statement by itself, as a transaction of its own."""
+        with self.lock:
+            raw = self.require()
+            deadline = monotonic() + self._timeout_s
+            while True:
+                try:
+                    return raw.execute(sql, values)
+                except sqlite3.Error as exc:  # noqa: PERF203 - it is what the loop is for
+                    if not is_busy(exc) or monotonic() > deadline:
+                        raise self.failed(exc) from exc
+                    sleep(uniform(_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S))  # noqa: S311

@@ -1,0 +1,234 @@
+"""The doorbell of a file: a FIFO, and rows that say for which queues it waits.
+
+Whoever makes something available takes one waiter out, in the same transaction, and
+writes to its FIFO. So one ring wakes one consumer, and who is dead is noticed. Losing
+a ring is harmless: a wait ends by itself, and each pass of restore_visible rings again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sqlite3
+import threading
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ...errors import BrokerUnavailable, ReliqError
+from . import bells
+from .reserve import essential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .connection import Connection
+
+_doorbells: weakref.WeakSet[SqliteDoorbell] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    # A child must not keep its parent's FIFO open: whoever rings would not learn of its death.
+    for doorbell in list(_doorbells):
+        doorbell.leave_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class SqliteDoorbell:
+    """See :class:`reliq.store.Doorbell`."""
+
+    def __init__(self, connection: Connection, prefix: str) -> None:
+        self._connection = connection
+        self._prefix = prefix
+        self._waking = threading.Lock()
+        self._closed = False
+        self._reset()
+        _doorbells.add(self)
+
+    def _reset(self) -> None:
+        self._bell = ""
+        self._fifo: int | None = None
+        self._listening = False
+        self._until = 0.0
+        self._queues: frozenset[str] = frozenset()
+        self._rang: str | None = None
+        self._waiter: tuple[int, int] | None = None
+
+    def leave_parent(self) -> None:
+        """Close what was inherited from the process that this one was forked from."""
+        self._waking = threading.Lock()
+        for fd in (self._fifo, *(self._waiter or ())):
+            if fd is not None:
+                with suppress(OSError):
+                    os.close(fd)
+        self._reset()
+
+    @property
+    def listening(self) -> bool:
+        """Whether a wait is under way."""
+        return self._listening and self._connection.alive
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of the wait that is under way, or was last."""
+        return self._queues
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the bell rings."""
+        if self._closed:
+            raise BrokerUnavailable(f"{self._connection.where}: the connection is closed")
+        if self._fifo is None:
+            self._bell = f"{os.getpid()}-{os.urandom(6).hex()}"
+            self._fifo = bells.make(self._connection.where, self._bell)
+        return self._fifo
+
+    def make_room(self) -> None:
+        """Have room to write where the disk is full: at the cost of the reserve."""
+        self._connection.make_room()
+
+    def pin(self) -> None:
+        """Keep the descriptor, which an event loop watches: it never changes."""
+
+    def listen(self, queues: Sequence[str], timeout_s: float) -> None:
+        """Begin to wait, unless a wait is under way; raises BrokerUnavailable."""
+        if self.listening:
+            return
+        fifo = self.fileno()
+        rung = self._begin_to_wait(queues)
+        self._queues = frozenset(queues)
+        self._until = monotonic() + timeout_s
+        self._listening = True
+        self._rang = None
+        if rung is not None:
+            os.write(fifo, bells.line(rung))
+
+    @essential
+    def _begin_to_wait(self, queues: Sequence[str]) -> str | None:
+        """Enter the waiters, or take the ring of a queue that rang before; return that queue."""
+        connection = self._connection
+        marks = ", ".join("?" * len(queues))
+        with connection.lock:
+            try:
+                raw = connection.run("BEGIN IMMEDIATE")
+                rang = raw.execute(
+                    "SELECT name FROM queues "  # noqa: S608 - marks only
+                    f"WHERE prefix = ? AND bell = 1 AND name IN ({marks}) LIMIT 1",
+                    (self._prefix, *queues),
+                ).fetchone()
+                if rang is not None:
+                    raw.execute(
+                        "UPDATE queues SET bell = 0 WHERE prefix = ? AND name = ?",
+                        (self._prefix, *rang),
+                    )
+                else:
+                    raw.executemany(
+                        "INSERT OR IGNORE INTO waiters VALUES (?, ?, ?)",
+                        [(self._prefix, queue, self._bell) for queue in queues],
+                    )
+                raw.execute("COMMIT")
+            except sqlite3.Error as exc:
+                raise connection.failed(exc) from exc
+            finally:
+                connection.undo()
+        return None if rang is None else str(rang[0])
+
+    def _stop_waiting(self) -> None:
+        """Leave the waiters, so that no ring goes to one who does not listen."""
+        self._listening = False
+        if self._connection.alive:
+            self._connection.statement("DELETE FROM waiters WHERE bell = ?", (self._bell,))
+
+    def take_ring(self) -> str | None:
+        """Return the queue that ended the last wait, once; None when its time was up."""
+        rang, self._rang = self._rang, None
+        return rang
+
+    def receive(self) -> bool:
+        """Take what has come; True when the wait is over. Raises BrokerUnavailable."""
+        if self._fifo is not None:
+            told = bells.read(self._fifo)
+            self._rang = next((queue for queue in reversed(told) if queue), self._rang)
+            if told and self._listening:
+                # A ring has taken us out of the waiters already, unless it was an old one.
+                self._stop_waiting()
+        if self._listening and monotonic() >= self._until:
+            self._stop_waiting()
+        return not self._listening
+
+    def end_wait(self) -> None:
+        """Let the wait that is under way end without a ring."""
+        if self._listening and self._fifo is not None:
+            with suppress(BlockingIOError):
+                os.write(self._fifo, bells.line(None))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the bell, :meth:`wake` or *timeout_s*; True when it rang."""
+        listening = self.listening
+        if listening and self.receive():
+            return True
+        reader = self._open_waiter()
+        poller = select.poll()
+        poller.register(reader, select.POLLIN)
+        left = max(timeout_s, 0.0)
+        if listening:
+            poller.register(self.fileno(), select.POLLIN)
+            left = min(left, max(self._until - monotonic(), 0.0))
+        # Rounded up: a wait that ends just before its time would only begin again.
+        ready = poller.poll(int(left * 1000) + 1 if left > 0 else 0)
+        if any(fd == reader for fd, _ in ready):
+            with suppress(BlockingIOError):
+                os.read(reader, 4096)
+        return listening and self.receive()
+
+    def wake(self) -> None:
+        """End another thread's :meth:`wait` now."""
+        with self._waking:
+            if self._waiter is not None:
+                with suppress(BlockingIOError, OSError):
+                    os.write(self._waiter[1], b"\0")
+
+    def check(self) -> None:
+        """Make a wait whose time is up end: an event loop only looks when something comes."""
+        if self._listening and monotonic() >= self._until:
+            self.end_wait()
+
+    def close(self) -> None:
+        """End the wait; a ring on its way is lost, which is harmless."""
+        if self._listening:
+            with suppress(ReliqError):
+                self._stop_waiting()
+        self._closed = True
+        self._listening = False
+        if self._fifo is not None:
+            with suppress(OSError):
+                Path(bells.path_of(self._connection.where, self._bell)).unlink()
+            os.close(self._fifo)
+            self._fifo = None
+        self._close_waiter()
+
+    def __del__(self) -> None:
+        """Give the descriptors back where nobody closed the doorbell."""
+        for fd in (self._fifo, *(self._waiter or ())):
+            if fd is not None:
+                with suppress(OSError):
+                    os.close(fd)
+        self._fifo = self._waiter = None
+
+    def _open_waiter(self) -> int:
+        with self._waking:
+            if self._waiter is None:
+                self._waiter = os.pipe()
+                for fd in self._waiter:
+                    os.set_blocking(fd, False)
+            return self._waiter[0]
+
+    def _close_waiter(self) -> None:
+        with self._waking:
+            waiter, self._waiter = self._waiter, None
+            for fd in waiter or ():
+                with suppress(OSError):
+                    os.close(fd)

@@ -1,0 +1,43 @@
+"""Messages that another broker may have: a publish was tried there, and its reply was lost.
+
+A consumer that got one here might run what runs there as well. So they are held as if
+they were on their way already, and only a move takes them out: to the broker that knows,
+by the number under which they were published, whether it has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .base import DELAYED, HELD_BY_MOVE, UNACKED
+
+if TYPE_CHECKING:
+    from .base import QueueRow, Step
+
+ANY_TARGET = ""
+"""Where they go is not known yet: to wherever they are moved first."""
+
+
+def next_number(step: Step, row: QueueRow) -> int:
+    """Return the number of the next move.
+
+    Numbers keep up with the time: a file that has lost its last writes repeats none.
+    """
+    return max(step.now * 1000, row.move) + 1
+
+
+def hold(step: Step, queue: int, tag: str, publisher: str, number: int) -> None:
+    """Hold a message that was stored just now; *number* is what *publisher* gave it."""
+    step.execute(
+        "UPDATE messages SET due = CASE state WHEN ? THEN position END, state = ?, position = ?, "
+        "owner = 'move/' WHERE queue = ? AND tag = ?",
+        (DELAYED, UNACKED, HELD_BY_MOVE, queue, tag),
+    )
+    (last,) = step.execute("SELECT move FROM queues WHERE id = ?", (queue,)).fetchone()
+    move = max(step.now * 1000, last) + 1
+    step.execute("UPDATE queues SET move = ? WHERE id = ?", (move, queue))
+    step.execute(
+        "INSERT INTO moves (queue, tag, number, target, publisher, publish) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        (queue, tag, move, ANY_TARGET, publisher, number),
+    )

@@ -1,0 +1,107 @@
+"""What operators see of the messages in a file, and what they change of a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...arguments import FIELDS
+from ...store import Place, Stored
+from ...tags import published_ms
+from .base import DELAYED, HELD_BY_MOVE, RANK, READY, UNACKED, StoreBase
+from .reserve import essential
+from .topology import column_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .base import Step
+
+_MOST_BROWSED = 100
+_STATES: dict[Place, int] = {"ready": READY, "delayed": DELAYED, "unacked": UNACKED}
+
+
+def heads(step: Step, queue: int) -> Iterator[tuple[int, str]]:
+    """Yield (rank, tag) of the ready message that is first at its rank, for each rank."""
+    least = 0
+    while True:
+        head = step.execute(
+            "SELECT tag, position FROM messages WHERE queue = ? AND state = ? "
+            "AND position >= ? ORDER BY position LIMIT 1",
+            (queue, READY, least),
+        ).fetchone()
+        if head is None:
+            return
+        tag, position = head
+        rank = position // RANK
+        yield rank, tag
+        least = (rank + 1) * RANK
+
+
+class SqliteLooking(StoreBase):
+    """What a store shows, and changes, without touching a message."""
+
+    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
+        """Return up to *limit* messages of *place* after *skip*, without touching them."""
+        with self.look() as step:
+            row = step.queue(queue)
+            if row is None or limit <= 0:
+                return []
+            found = step.execute(
+                "SELECT m.tag, m.position, e.envelope, m.owner, m.failed FROM messages m "
+                "JOIN envelopes e ON e.id = m.envelope WHERE m.queue = ? AND m.state = ? "
+                "ORDER BY m.position, m.tag LIMIT ? OFFSET ?",
+                (row.id, _STATES[place], min(limit, _MOST_BROWSED), skip),
+            )
+            return [
+                Stored(
+                    tag,
+                    envelope,
+                    -1 if failed is None else failed,
+                    # What is on its way to another broker has a lease without an end.
+                    0 if place == "ready" or position == HELD_BY_MOVE else position,
+                    owner or "" if place == "unacked" else "",
+                )
+                for tag, position, envelope, owner, failed in found
+            ]
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return when the oldest ready message was published; None where nothing is ready."""
+        with self.look() as step:
+            row = step.queue(queue)
+            found = [] if row is None else list(heads(step, row.id))
+        return min((published_ms(tag) for _, tag in found), default=None)
+
+    @essential
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what steps know of the arguments of *queue*; None removes a field."""
+        if not changes:
+            with self.look() as step:
+                return self._settings(step, queue)
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return None
+            for field, value in changes.items():
+                name = next(known for known in FIELDS.values() if known == field)
+                step.execute(
+                    f"UPDATE queues SET {name} = ? WHERE id = ?",  # noqa: S608 - a known name
+                    (column_value(name, value), row.id),
+                )
+            if "expires" in changes:
+                expires = changes["expires"]
+                check_at = step.now + int(expires) if expires else 0
+                step.execute("UPDATE queues SET check_at = ? WHERE id = ?", (check_at, row.id))
+            return self._settings(step, queue)
+
+    @staticmethod
+    def _settings(step: Step, queue: str) -> dict[str, str] | None:
+        names = list(FIELDS.values())
+        row = step.execute(
+            f"SELECT {', '.join(names)} FROM queues WHERE prefix = ? AND name = ?",  # noqa: S608
+            (step.prefix, queue),
+        ).fetchone()
+        if row is None:
+            return None
+        return {
+            name: str(value) for name, value in zip(names, row, strict=True) if value is not None
+        }

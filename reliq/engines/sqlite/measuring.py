@@ -1,0 +1,53 @@
+"""What metrics need of a file: counts, ledger and ages of many queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...store import Measure
+from ...tags import published_ms
+from .base import DELAYED, RANK, READY, StoreBase
+from .looking import heads
+from .operators import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import Step
+
+
+class SqliteMeasuring(StoreBase):
+    """What a store counts."""
+
+    def measure(self, queues: Sequence[str]) -> list[Measure]:
+        """Return what there is of *queues*, each at one instant; none for one that is gone.
+
+        SQLite counts by looking at an index: some ten milliseconds for 50,000 messages.
+        """
+        found = []
+        for queue in queues:
+            with self.look() as step:
+                measured = self._measure(step, queue)
+            if measured is not None:
+                found.append(measured)
+        return found
+
+    @staticmethod
+    def _measure(step: Step, queue: str) -> Measure | None:
+        status, row = status_of(step, queue, checked=False), step.queue(queue)
+        if status is None or row is None:
+            return None
+        first = dict(heads(step, row.id))
+        ready = {}
+        for rank in first:
+            (ready[rank],) = step.execute(
+                "SELECT count(*) FROM messages WHERE queue = ? AND state = ? "
+                "AND position >= ? AND position < ?",
+                (row.id, READY, rank * RANK, (rank + 1) * RANK),
+            ).fetchone()
+        (due,) = step.execute(
+            "SELECT count(*) FROM messages WHERE queue = ? AND state = ? AND position <= ?",
+            (row.id, DELAYED, step.now),
+        ).fetchone()
+        oldest = min(map(published_ms, first.values()), default=None)
+        return Measure(status, step.now, ready, oldest, due)

@@ -1,0 +1,298 @@
+"""Messages on their way to other queues and brokers, over SQLite.
+
+Each gets a number, once and for all, by which the other place knows it; it stays here
+until it is stored there. Whoever is killed in between is continued by the next who moves
+to the same target, and nothing is stored twice. After a day without an end another target
+may have it (a number is the time, in us).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...store import DUPLICATE, NO_QUEUE, STORED, Move
+from ...tags import new_tag, rank_of
+from .base import (
+    DEAD,
+    DELAYED,
+    HELD_BY_MOVE,
+    MOVES_KEPT_MS,
+    READY,
+    UNACKED,
+    StoreBase,
+    batches,
+    rank_score,
+)
+from .doubts import ANY_TARGET, next_number
+from .filing import Known, put
+from .reserve import essential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import QueueRow, Step
+
+_MOST_MOVED = 100
+_DAY_US = 86_400_000_000
+
+
+class _Begun(NamedTuple):
+    """A move that was begun: where its message is."""
+
+    number: int
+    target: str
+    state: int
+
+
+def _begun(
+    step: Step, row: QueueRow, target: str, last: int, *, letters: bool
+) -> dict[str, _Begun]:
+    """Return the moves that go on, by tag; those whose message has left are forgotten.
+
+    One that has not ended after a day, or that may go anywhere, is from now on to *target*:
+    of a dead letter where *letters* are moved, else of what is held by its move.
+    """
+    found: dict[str, _Begun] = {}
+    moves = step.execute(
+        "SELECT o.tag, o.number, o.target, m.state, m.position FROM moves o LEFT JOIN messages m "
+        "ON m.queue = o.queue AND m.tag = o.tag WHERE o.queue = ? ORDER BY o.number",
+        (row.id,),
+    ).fetchall()
+    for tag, number, begun_to, state, position in moves:
+        held = state == UNACKED and position == HELD_BY_MOVE
+        if not held and state != DEAD:  # a late ack, or the cap, was faster
+            step.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
+            continue
+        free = (begun_to == ANY_TARGET or last - number > _DAY_US) and letters == (state == DEAD)
+        if free and begun_to != target:
+            step.execute(
+                "UPDATE moves SET target = ? WHERE queue = ? AND tag = ?", (target, row.id, tag)
+            )
+        found[tag] = _Begun(number, target if free else begun_to, state)
+    return found
+
+
+class SqliteMoves(StoreBase):
+    """What a store does with messages that go elsewhere."""
+
+    @essential
+    def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
+        """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return 1, []
+            last = next_number(step, row) - 1
+            begun = _begun(step, row, target, last, letters=True)
+            low = min([last + 1, *(move.number for move in begun.values())])
+            moves = []
+            for tag in tags[:_MOST_MOVED]:
+                known = begun.get(tag)
+                if known is not None and (known.target != target or known.state != DEAD):
+                    continue
+                envelope = step.execute(
+                    "SELECT e.envelope FROM messages m JOIN envelopes e ON e.id = m.envelope "
+                    "WHERE m.queue = ? AND m.tag = ? AND m.state = ?",
+                    (row.id, tag, DEAD),
+                ).fetchone()
+                if envelope is None:
+                    continue
+                if known is None:
+                    last += 1
+                    step.execute(
+                        "INSERT INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
+                        (row.id, tag, last, target),
+                    )
+                moves.append(Move(tag, last if known is None else known.number, envelope[0]))
+            step.execute("UPDATE queues SET move = ? WHERE id = ?", (last, row.id))
+            return low, moves
+
+    @essential
+    def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
+        """Take waiting messages out of *queue*, or go on with those taken out before."""
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return 1, []
+            last = next_number(step, row) - 1
+            begun = _begun(step, row, target, last, letters=False)
+            low = min([last + 1, *(move.number for move in begun.values())])
+            going = [
+                tag
+                for tag, move in begun.items()
+                if move.state == UNACKED and move.target == target
+            ][:_MOST_MOVED]
+            taken = self._take_out(step, row, _MOST_MOVED - len(going))
+            for tag in taken:
+                last += 1
+                step.execute(
+                    "INSERT OR REPLACE INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
+                    (row.id, tag, last, target),
+                )
+                step.execute(
+                    "UPDATE messages SET owner = ? WHERE queue = ? AND tag = ?",
+                    (f"move/{target}", row.id, tag),
+                )
+            size = step.sizes(row.id, taken) if row.max_bytes is not None else 0
+            step.execute(
+                "UPDATE queues SET move = ?, waiting_bytes = max(waiting_bytes - ?, 0) "
+                "WHERE id = ?",
+                (last, size, row.id),
+            )
+            return low, [self._move(step, row.id, tag) for tag in (*going, *taken)]
+
+    @staticmethod
+    def _take_out(step: Step, row: QueueRow, most: int) -> list[str]:
+        """Let up to *most* that wait be held by a move: the ready first, in their order."""
+        for state, due in ((READY, "NULL"), (DELAYED, "position")):
+            waiting = step.execute(
+                "SELECT tag FROM messages WHERE queue = ? AND state = ? "
+                "ORDER BY position, tag LIMIT ?",
+                (row.id, state, most),
+            ).fetchall()
+            for (tag,) in waiting:
+                step.execute(
+                    f"UPDATE messages SET due = {due}, state = ?, position = ?, "  # noqa: S608
+                    "token = 0 WHERE queue = ? AND tag = ?",
+                    (UNACKED, HELD_BY_MOVE, row.id, tag),
+                )
+            if waiting:
+                return [tag for (tag,) in waiting]
+        return []
+
+    @staticmethod
+    def _move(step: Step, queue: int, tag: str) -> Move:
+        number, publisher, publish, envelope, due, expires, failed = step.execute(
+            "SELECT o.number, o.publisher, o.publish, e.envelope, m.due, m.expires, m.failed "
+            "FROM moves o JOIN messages m ON m.queue = o.queue AND m.tag = o.tag "
+            "JOIN envelopes e ON e.id = m.envelope WHERE o.queue = ? AND o.tag = ?",
+            (queue, tag),
+        ).fetchone()
+        delay_ms = 0 if due is None else max(due - step.now, 0)
+        ttl_ms = -1 if expires is None else max(expires - step.now, 0)
+        origin = None if publisher is None else (publisher, publish)
+        return Move(
+            tag,
+            number,
+            envelope,
+            delay_ms,
+            ttl_ms,
+            -1 if failed is None else failed,
+            origin=origin,
+        )
+
+    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+        """Store messages that come from *source*, each once; return what became of each.
+
+        Limits of the queue do not apply: they were accepted once, and lose nothing now.
+        """
+        self.require_room()
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return [NO_QUEUE] * len(moves)
+            known = Known(step, queue, f"move:{source}")
+            sequence = row.published + row.promoted
+            outcomes, size = [], 0
+            for move in moves:
+                if move.number in known:
+                    outcomes.append(DUPLICATE)
+                    continue
+                known.numbers.add(move.number)
+                outcomes.append(STORED)
+                sequence += 1
+                self._arrive(step, row, move, sequence)
+                if move.letter is not None:
+                    step.count_deaths(row.id, move.letter.reason, 1)
+                size += len(move.envelope) if move.letter is None else 0
+            step.execute(
+                "UPDATE queues SET published = published + ?, waiting_bytes = waiting_bytes + ? "
+                "WHERE id = ?",
+                (
+                    outcomes.count(STORED),
+                    size if row.max_bytes is not None else 0,
+                    row.id,
+                ),
+            )
+            known.keep(low, MOVES_KEPT_MS)
+            step.ring(queue)
+            return outcomes
+
+    @staticmethod
+    def _arrive(step: Step, row: QueueRow, move: Move, sequence: int) -> None:
+        tag = new_tag(rank_of(move.tag))
+        put(
+            step,
+            row.id,
+            tag,
+            move.envelope,
+            rank_score(tag, sequence),
+            step.now + move.delay_ms if move.delay_ms > 0 else 0,
+            step.now + move.ttl_ms if move.ttl_ms >= 0 else None,
+            move.failed if move.failed >= 0 else None,
+        )
+        letter = move.letter
+        if letter is not None:
+            step.execute(
+                "UPDATE messages SET state = ?, position = ?, failed = ?, owner = ?, reason = ?, "
+                "error = ?, expires = NULL WHERE queue = ? AND tag = ?",
+                (
+                    DEAD,
+                    # By another broker's clock; what dies in the future is not found.
+                    min(letter.died_ms, step.now),
+                    letter.count,
+                    letter.consumer,
+                    letter.reason,
+                    letter.error,
+                    row.id,
+                    tag,
+                ),
+            )
+
+    @essential
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one."""
+        with self.look() as step:
+            row = step.execute(
+                "SELECT id FROM brokers WHERE prefix = ?", (self._prefix,)
+            ).fetchone()
+        if row is None:
+            with self.step() as step:
+                step.execute(
+                    "INSERT INTO brokers VALUES (?, ?) ON CONFLICT DO NOTHING",
+                    (self._prefix, os.urandom(8).hex()),
+                )
+                row = step.execute(
+                    "SELECT id FROM brokers WHERE prefix = ?", (self._prefix,)
+                ).fetchone()
+        return str(row[0])
+
+    def end_move(self, queue: str, tags: Sequence[str]) -> int:
+        """Take out what is stored elsewhere now; return how many."""
+        return sum(self._end_move_some(queue, batch) for batch in batches(tags))
+
+    @essential
+    def _end_move_some(self, queue: str, tags: Sequence[str]) -> int:
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return 0
+            gone = []
+            for tag in tags:
+                moving = step.execute(
+                    "DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag)
+                ).rowcount
+                here = step.execute(
+                    "SELECT 1 FROM messages WHERE queue = ? AND tag = ? AND "
+                    "(state = ? OR state = ? AND position = ?)",
+                    (row.id, tag, DEAD, UNACKED, HELD_BY_MOVE),
+                ).fetchone()
+                if moving and here:
+                    gone.append(tag)
+            if gone:
+                step.drop(row.id, gone)
+                step.execute(
+                    "UPDATE queues SET moved = moved + ? WHERE id = ?", (len(gone), row.id)
+                )
+            return len(gone)

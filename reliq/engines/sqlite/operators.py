@@ -1,0 +1,258 @@
+"""What operators ask of a file, and what becomes of dead letters."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ...store import DeadLetter, Lease, QueueStatus
+from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, batches, rank_score
+from .filing import drop_surplus
+from .reserve import essential
+from .topology import users
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import Step
+
+# The columns of the ledger, and what else is counted beside them.
+_LEDGER = (
+    "published",
+    "acked",
+    "expired",
+    "purged",
+    "dropped",
+    "moved",
+    "dead_lettered",
+    "replayed",
+    "restored",
+    "buffered",
+    "returned",
+    "requeued",
+    "redelivered",
+    "lapsed",
+    "token",
+    "waiting_bytes",
+)
+_DAY_US = 86_400_000_000
+
+
+def is_moving(step: Step, queue: int, tag: str) -> bool:
+    """Whether a dead letter is on its way elsewhere since less than a day.
+
+    A move's number is the time at which it began, in us.
+    """
+    row = step.execute(
+        "SELECT number FROM moves WHERE queue = ? AND tag = ?", (queue, tag)
+    ).fetchone()
+    return row is not None and step.now * 1000 - row[0] <= _DAY_US
+
+
+def status_of(step: Step, queue: str, *, checked: bool) -> QueueStatus | None:
+    """Return the counts and the ledger of *queue*; None where there is no such queue.
+
+    *checked*: look whether each message has its envelope, which takes most of the time.
+    """
+    columns = ", ".join(_LEDGER)
+    row = step.execute(
+        f"SELECT id, paused, arguments, {columns} FROM queues "  # noqa: S608 - ours
+        "WHERE prefix = ? AND name = ?",
+        (step.prefix, queue),
+    ).fetchone()
+    if row is None:
+        return None
+    number, paused, arguments, *counters = row
+    counts = dict(
+        step.execute(
+            "SELECT state, count(*) FROM messages WHERE queue = ? GROUP BY state", (number,)
+        ).fetchall()
+    )
+    stored = sum(counts.values())
+    if checked:
+        (stored,) = step.execute(
+            "SELECT count(*) FROM messages m JOIN envelopes e ON e.id = m.envelope "
+            "WHERE m.queue = ?",
+            (number,),
+        ).fetchone()
+    deaths = step.execute("SELECT reason, count FROM deaths WHERE queue = ?", (number,)).fetchall()
+    ledger = {name: n for name, n in zip(_LEDGER, counters, strict=True) if n}
+    ledger |= {f"dead:{reason}": n for reason, n in deaths}
+    ready, delayed, unacked, dead = (
+        counts.get(state, 0) for state in (READY, DELAYED, UNACKED, DEAD)
+    )
+    return QueueStatus(
+        queue,
+        ready,
+        delayed,
+        unacked,
+        dead,
+        stored,
+        users(step, queue),
+        {"published": 0, **ledger},
+        {"": arguments or b""},
+        bool(paused),
+    )
+
+
+class SqliteOperators(StoreBase):
+    """What a store tells and does beside the life of a message."""
+
+    def now_ms(self) -> int:
+        """Return the machine's time, in ms since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return the counts and the ledger of *queue*; None where there is no such queue."""
+        with self.look() as step:
+            return status_of(step, queue, checked=True)
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return False
+            if bool(row.paused) != paused:
+                step.execute("UPDATE queues SET paused = ? WHERE id = ?", (int(paused), row.id))
+            if not paused:
+                # Those who wait were told of nothing that came, or fell due, meanwhile.
+                waiting = step.execute(
+                    "SELECT 1 FROM messages WHERE queue = ? AND state IN (?, ?) LIMIT 1",
+                    (row.id, READY, DELAYED),
+                ).fetchone()
+                if waiting:
+                    step.ring(queue)
+            return True
+
+    # -- dead letters
+
+    def dead_letter(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags that were refused."""
+        refused: list[str] = []
+        for batch in batches(leases):
+            refused += self._dead_letter_some(queue, reason, error, batch)
+        return refused
+
+    @essential
+    def _dead_letter_some(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return [lease.tag for lease in leases]
+            refused = [
+                lease.tag
+                for lease in leases
+                if not step.execute(
+                    "UPDATE messages SET state = ?, position = ?, reason = ?, error = ?, "
+                    "due = NULL WHERE queue = ? AND tag = ? AND state = ? AND token = ?",
+                    (DEAD, step.now, reason, error, row.id, lease.tag, UNACKED, int(lease.token)),
+                ).rowcount
+            ]
+            died = len(leases) - len(refused)
+            if died:
+                step.count_deaths(row.id, reason, died)
+                drop_surplus(step, row.id, self.options.dead_letter_max)
+            return refused
+
+    def dead_letters(
+        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
+    ) -> list[DeadLetter]:
+        """Return up to *limit* that died at *from_ms* or later, oldest first."""
+        envelope = "(SELECT e.envelope FROM envelopes e WHERE e.id = m.envelope)"
+        columns = (
+            f"tag, position, reason, failed, owner, error, {envelope if envelopes else 'NULL'}"
+        )
+        with self.look() as step:
+            row = step.queue(queue)
+            if row is None:
+                return []
+            found = step.execute(
+                f"SELECT {columns} FROM messages m WHERE queue = ? AND state = ? "  # noqa: S608
+                "AND position >= ? ORDER BY position, tag LIMIT ?",
+                (row.id, DEAD, from_ms, limit),
+            )
+            return [
+                DeadLetter(tag, died, reason or "", failed or 0, owner or "", error or "", content)
+                for tag, died, reason, failed, owner, error, content in found
+            ]
+
+    def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into *queue*, uncounted; return the tags that were.
+
+        They queue behind what is ready at their rank now, and have no TTL any more.
+        """
+        replayed: list[str] = []
+        for batch in batches(tags):
+            replayed += self._replay_some(queue, batch)
+        return replayed
+
+    @essential
+    def _replay_some(self, queue: str, tags: Sequence[str]) -> list[str]:
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return []
+            sequence = row.published + row.promoted
+            replayed = []
+            for tag in tags:
+                if is_moving(step, row.id, tag):
+                    continue
+                score = rank_score(tag, sequence + 1)
+                back = step.execute(
+                    "UPDATE messages SET state = ?, position = ?, score = ?, token = 0, "
+                    "owner = NULL, failed = NULL, expires = NULL, due = NULL, reason = NULL, "
+                    "error = NULL WHERE queue = ? AND tag = ? AND state = ?",
+                    (READY, score, score, row.id, tag, DEAD),
+                )
+                if back.rowcount:
+                    sequence += 1
+                    replayed.append(tag)
+                    step.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
+            if replayed:
+                size = step.sizes(row.id, replayed) if row.max_bytes is not None else 0
+                step.execute(
+                    "UPDATE queues SET promoted = promoted + ?, replayed = replayed + ?, "
+                    "waiting_bytes = waiting_bytes + ? WHERE id = ?",
+                    (len(replayed), len(replayed), size, row.id),
+                )
+                step.ring(queue)
+            return replayed
+
+    def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
+        """Remove dead letters for good; return how many."""
+        return sum(self._purge_dead_some(queue, batch) for batch in batches(tags))
+
+    @essential
+    def _purge_dead_some(self, queue: str, tags: Sequence[str]) -> int:
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return 0
+            gone = [
+                tag
+                for tag in tags
+                if is_dead(step, row.id, tag) and not is_moving(step, row.id, tag)
+            ]
+            for tag in gone:
+                step.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
+            step.drop(row.id, gone)
+            if gone:
+                step.execute(
+                    "UPDATE queues SET purged = purged + ? WHERE id = ?", (len(gone), row.id)
+                )
+            return len(gone)
+
+
+def is_dead(step: Step, queue: int, tag: str) -> bool:
+    """Whether a message is a dead letter."""
+    return (
+        step.execute(
+            "SELECT 1 FROM messages WHERE queue = ? AND tag = ? AND state = ?", (queue, tag, DEAD)
+        ).fetchone()
+        is not None
+    )

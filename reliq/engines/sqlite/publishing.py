@@ -1,0 +1,114 @@
+"""Publishing: messages into queues, each once, and how safe they are there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ...errors import BrokerRefused, BrokerUnavailable
+from ...store import CREATED, NO_QUEUE, STALE, STORED
+from ..grouping import alike
+from .base import BATCH, StoreBase
+from .filing import SELECT, Filing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...options import Confirm
+    from ...store import OnResult, Publication
+
+_BATCH_BYTES = 1 << 20
+
+
+class SqlitePublishing(StoreBase):
+    """The publishing half of a store."""
+
+    def publish(self, publications: Sequence[Publication]) -> list[int]:
+        """Store *publications*; neighbours alike in one step."""
+        self.require_room()
+        if len(publications) == 1:
+            return self._store(publications)
+        return [
+            outcome
+            for items in alike(publications, BATCH, _BATCH_BYTES)
+            for outcome in self._store(items)
+        ]
+
+    def post_publish(
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
+    ) -> None:
+        """Store them now; the outcomes come when they are asked for."""
+        self.post(lambda: self.publish(publications), on_result)
+
+    def _store(self, items: Sequence[Publication]) -> list[int]:
+        """Store *items*, which differ in nothing but the message, in one step."""
+        first = items[0]
+        with self.step() as step:
+            if first.version:
+                found = step.execute(
+                    "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
+                    (step.prefix, first.exchange),
+                ).fetchone()
+                if found is None or found[0] != first.version:
+                    return [STALE] * len(items)
+            place = (step.prefix, first.queue)
+            row = step.execute(SELECT, place).fetchone()
+            created = row is None
+            if created:
+                if first.exchange:
+                    return [NO_QUEUE] * len(items)
+                step.execute("INSERT INTO queues (prefix, name) VALUES (?, ?)", place)
+                row = step.execute(SELECT, place).fetchone()
+            filing = Filing(step, row, first)
+            outcomes = [filing.add(item) for item in items]
+            filing.finish(items, self.options.dead_letter_max)
+        if created and STORED in outcomes:
+            outcomes[outcomes.index(STORED)] = CREATED
+        return outcomes
+
+    # -- routes
+
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*."""
+        with self.look() as step:
+            found = step.execute(
+                "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
+                (step.prefix, exchange),
+            ).fetchone()
+        return found[0] if found else None
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Ask now; the answer comes when it is asked for."""
+        self.post(lambda: self.bindings_version(exchange), on_result)
+
+    # -- confirming
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused for "replicated": a file has no replicas, and never will."""
+        if level == "replicated":
+            raise BrokerRefused(
+                f"{self.where}: a file has no replicas to confirm a message (confirm="
+                '"replicated"); nothing was stored. Use "fsynced", or "accepted"'
+            )
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Write what is stored to the disk, for "fsynced"; there are no replicas to wait for."""
+        del replicas, timeout_ms, publications
+        if level == "fsynced" and self.options.synchronous != "full":
+            try:
+                # The log alone: closing the file itself would drop the locks on it.
+                fd = os.open(f"{self.where.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            except OSError as exc:
+                raise BrokerUnavailable(
+                    f"{self.where}: the log could not be written to the disk: {exc}"
+                ) from exc

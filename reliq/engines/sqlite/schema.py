@@ -1,0 +1,64 @@
+"""The versions of the file: made, brought up to date, or refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ...errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .location import Location
+
+VERSION = 1
+APPLICATION_ID = 0x72656C71  # "relq"
+
+# From each version to the next: statements, all run in one transaction.
+MIGRATIONS: Mapping[int, str] = {}
+
+
+def statements(text: str) -> Iterable[str]:
+    """Yield the statements of *text*, one at a time."""
+    found = ""
+    for line in text.splitlines(keepends=True):
+        found += line
+        if sqlite3.complete_statement(found):
+            yield found
+            found = ""
+
+
+def version_of(connection: sqlite3.Connection, where: Location) -> int:
+    """Return the version of the file, 0 for an empty one; raises ConfigurationError."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application or version or tables:
+            raise ConfigurationError(
+                f"{where}: an SQLite file of another program; name a file of its own"
+            )
+        return 0
+    if version > VERSION:
+        raise ConfigurationError(
+            f"{where}: the file has version {version}, and this reliq knows versions up to "
+            f"{VERSION}: upgrade reliq, or name another file"
+        )
+    return int(version)
+
+
+def bring_up_to_date(connection: sqlite3.Connection, where: Location) -> None:
+    """Create or migrate the tables, in the transaction that the caller has begun."""
+    version = version_of(connection, where)
+    if version == VERSION:
+        return
+    if version == 0:
+        text = files(__package__).joinpath("schema.sql").read_text("utf-8")
+    else:
+        text = "".join(MIGRATIONS[step] for step in range(version, VERSION))
+    for statement in statements(text):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")

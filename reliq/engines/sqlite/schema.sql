@@ -1,0 +1,192 @@
+-- The file of a broker, version 1 (PRAGMA user_version; schema.py brings older ones up to date).
+--
+-- All times are ms since the epoch by the machine's clock. What belongs to one
+-- global_keyprefix carries it in the column prefix: several brokers share a file so.
+
+-- One row for each queue: what it was declared with, what its steps need of that, its
+-- ledger, and its bell. A step reads it once and writes it at most once.
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again: what is late finds nothing
+    prefix TEXT NOT NULL,
+    name TEXT NOT NULL,
+    -- the ledger
+    published INTEGER NOT NULL DEFAULT 0,
+    acked INTEGER NOT NULL DEFAULT 0,
+    expired INTEGER NOT NULL DEFAULT 0,
+    purged INTEGER NOT NULL DEFAULT 0,
+    dropped INTEGER NOT NULL DEFAULT 0,
+    moved INTEGER NOT NULL DEFAULT 0,
+    -- what else is counted
+    dead_lettered INTEGER NOT NULL DEFAULT 0,
+    replayed INTEGER NOT NULL DEFAULT 0,
+    restored INTEGER NOT NULL DEFAULT 0,
+    buffered INTEGER NOT NULL DEFAULT 0,
+    returned INTEGER NOT NULL DEFAULT 0,
+    requeued INTEGER NOT NULL DEFAULT 0,
+    redelivered INTEGER NOT NULL DEFAULT 0, -- given out when it had been delivered before
+    lapsed INTEGER NOT NULL DEFAULT 0, -- leases that ended without their holder
+    waiting_bytes INTEGER NOT NULL DEFAULT 0, -- of ready and delayed; only with max_bytes
+    -- sequences
+    promoted INTEGER NOT NULL DEFAULT 0, -- published + promoted never repeats: the order
+    token INTEGER NOT NULL DEFAULT 0, -- the last lease token
+    move INTEGER NOT NULL DEFAULT 0, -- the last number of a move, in us since the epoch
+    -- the bell: 1 when nobody waited as it rang, for who begins to wait next
+    bell INTEGER NOT NULL DEFAULT 0,
+    -- flags and duties
+    paused INTEGER NOT NULL DEFAULT 0,
+    used_at INTEGER, -- when it was declared, asked or left last
+    check_at INTEGER NOT NULL DEFAULT 0, -- when to look at its x-expires; 0: never
+    -- the declaration: msgpack as it is compared (NULL: a publish created the queue),
+    -- and what steps need of it, NULL where it says nothing
+    arguments BLOB,
+    auto_delete INTEGER,
+    expires INTEGER,
+    message_ttl INTEGER,
+    max_priority INTEGER,
+    lease INTEGER,
+    delivery_limit INTEGER, -- 0: no limit
+    max_length INTEGER,
+    max_bytes INTEGER,
+    overflow TEXT,
+    dead_letter_exchange TEXT,
+    dead_letter_routing_key TEXT,
+    dead_expired INTEGER,
+    UNIQUE (prefix, name)
+);
+
+-- Every message is one row here, in whatever state, and one in envelopes, under the same
+-- envelope id. Apart, so that a message changes its state without its bytes being written again.
+CREATE TABLE messages (
+    queue INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    state INTEGER NOT NULL, -- 0 ready, 1 delayed, 2 unacked, 3 dead
+    -- its order in that state: ready: score (rank * 2^45 + sequence); delayed: when it is due;
+    -- unacked: deadline (0: ended; 2^62: held by a move); dead: when it died
+    position INTEGER NOT NULL,
+    score INTEGER, -- its place among the ready, to which it returns; NULL: not promoted yet
+    token INTEGER NOT NULL DEFAULT 0, -- of the lease
+    owner TEXT, -- consumer that holds it ("move/target": a move), or held it as it died
+    failed INTEGER, -- failed deliveries; 0: was returned in order; NULL: never delivered
+    expires INTEGER,
+    envelope INTEGER NOT NULL,
+    due INTEGER, -- held by a move: when it is due; NULL: it was ready
+    reason TEXT, -- dead: why
+    error TEXT,
+    PRIMARY KEY (queue, tag)
+) WITHOUT ROWID;
+CREATE INDEX places ON messages (queue, state, position);
+CREATE INDEX expiries ON messages (queue, expires) WHERE expires IS NOT NULL AND state < 2;
+
+CREATE TABLE envelopes (
+    id INTEGER PRIMARY KEY,
+    envelope BLOB NOT NULL
+);
+
+-- How many died, by reason; all of a queue are its dead_lettered.
+CREATE TABLE deaths (
+    queue INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (queue, reason)
+) WITHOUT ROWID;
+
+-- The one suspect that a consumer holds: its death is blamed on it alone.
+CREATE TABLE suspects (
+    queue INTEGER NOT NULL,
+    consumer TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    PRIMARY KEY (queue, consumer)
+) WITHOUT ROWID;
+
+-- Numbers of publishes (and of moves that come here) that may be tried again. They outlive
+-- the queue: a retry that comes late does not make it anew.
+CREATE TABLE publishers (
+    prefix TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    publisher TEXT NOT NULL, -- "move:source" for a move
+    low INTEGER NOT NULL, -- every number below it is settled
+    numbers TEXT NOT NULL, -- known ones from there on, as "4-8,10"
+    until INTEGER NOT NULL, -- forgotten then
+    PRIMARY KEY (prefix, queue, publisher)
+) WITHOUT ROWID;
+
+-- Messages on their way to another queue or broker.
+CREATE TABLE moves (
+    queue INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    target TEXT NOT NULL, -- '': wherever it is moved first
+    publisher TEXT, -- of a message that another broker may have: who published it,
+    publish INTEGER, -- and under which number
+    PRIMARY KEY (queue, tag)
+) WITHOUT ROWID;
+
+-- Who consumes from a queue, declared or not.
+CREATE TABLE attached (
+    prefix TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    consumer TEXT NOT NULL,
+    subscriptions INTEGER NOT NULL,
+    PRIMARY KEY (prefix, queue, consumer)
+) WITHOUT ROWID;
+
+-- The register: what consumers say of themselves with each heartbeat.
+CREATE TABLE consumers (
+    prefix TEXT NOT NULL,
+    id TEXT NOT NULL,
+    seen INTEGER NOT NULL, -- the last heartbeat
+    until INTEGER NOT NULL, -- when the record lapses
+    record TEXT NOT NULL, -- JSON: host, pid, client_id, queues ...
+    PRIMARY KEY (prefix, id)
+) WITHOUT ROWID;
+
+CREATE TABLE exchanges (
+    prefix TEXT NOT NULL,
+    name TEXT NOT NULL,
+    declaration BLOB, -- NULL: only bindings are known
+    version BLOB, -- of the bindings; NULL: it never had any
+    PRIMARY KEY (prefix, name)
+) WITHOUT ROWID;
+
+CREATE TABLE bindings (
+    prefix TEXT NOT NULL,
+    exchange TEXT NOT NULL,
+    binding BLOB NOT NULL,
+    PRIMARY KEY (prefix, exchange, binding)
+) WITHOUT ROWID;
+
+CREATE TABLE claims (
+    prefix TEXT NOT NULL,
+    name TEXT NOT NULL,
+    token TEXT NOT NULL,
+    finished INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (prefix, name)
+) WITHOUT ROWID;
+CREATE INDEX claims_until ON claims (until);
+
+-- The names by which other brokers know these.
+CREATE TABLE brokers (
+    prefix TEXT PRIMARY KEY,
+    id TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- Who does the pass of restore_visible over a queue, declared or not.
+CREATE TABLE passes (
+    prefix TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    until INTEGER NOT NULL,
+    ahead INTEGER NOT NULL, -- of the clock, compared to one that stands still in sleep
+    jumped INTEGER NOT NULL, -- when that was found changed last; 0: never
+    PRIMARY KEY (prefix, queue)
+) WITHOUT ROWID;
+
+-- Who waits for the bell of a queue. A ring takes one out and writes to its FIFO.
+CREATE TABLE waiters (
+    prefix TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    bell TEXT NOT NULL, -- name of the FIFO beside the file
+    PRIMARY KEY (prefix, queue, bell)
+) WITHOUT ROWID;
+CREATE INDEX waiters_bell ON waiters (bell);

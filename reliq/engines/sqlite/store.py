@@ -1,0 +1,31 @@
+"""The SQLite engine: one method per step; the parts are in files of their own."""
+
+from __future__ import annotations
+
+from .claims import SqliteClaims
+from .consuming import SqliteConsuming
+from .diagnosis import SqliteDiagnosis
+from .looking import SqliteLooking
+from .measuring import SqliteMeasuring
+from .moves import SqliteMoves
+from .operators import SqliteOperators
+from .publishing import SqlitePublishing
+from .register import SqliteRegister
+from .returning import SqliteReturning
+from .topology import SqliteTopology
+
+
+class SqliteStore(
+    SqlitePublishing,
+    SqliteConsuming,
+    SqliteReturning,
+    SqliteRegister,
+    SqliteTopology,
+    SqliteMoves,
+    SqliteOperators,
+    SqliteLooking,
+    SqliteMeasuring,
+    SqliteDiagnosis,
+    SqliteClaims,
+):
+    """See :class:`reliq.store.Store`."""

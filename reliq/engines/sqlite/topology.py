@@ -1,0 +1,280 @@
+"""Queues, exchanges and bindings over SQLite."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ...store import ExchangeTable, QueueDeclared, QueueDeleted
+from .base import BATCH, DELAYED, READY, StoreBase
+from .reserve import essential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import QueueRow, Step
+
+# What steps need of a declaration, by the columns that hold it.
+_NUMBERS = (
+    "auto_delete",
+    "expires",
+    "message_ttl",
+    "max_priority",
+    "lease",
+    "delivery_limit",
+    "max_length",
+    "max_bytes",
+    "dead_expired",
+)
+_TEXTS = ("overflow", "dead_letter_exchange", "dead_letter_routing_key")
+_EVERYTHING = ("messages", "deaths", "suspects", "moves")
+
+
+def column_value(name: str, text: str | None) -> int | str | None:
+    """Return what the column of an argument holds where its text is *text*; None: nothing."""
+    if name in _TEXTS:
+        return text
+    return int(text) if text else None
+
+
+def waiting(step: Step, queue: int) -> int:
+    """Return how many messages are ready or delayed."""
+    (count,) = step.execute(
+        "SELECT count(*) FROM messages WHERE queue = ? AND state IN (?, ?)", (queue, READY, DELAYED)
+    ).fetchone()
+    return int(count)
+
+
+def users(step: Step, name: str) -> int:
+    """Return how many consumers a queue has, declared or not."""
+    (count,) = step.execute(
+        "SELECT count(*) FROM attached WHERE prefix = ? AND queue = ?", (step.prefix, name)
+    ).fetchone()
+    return int(count)
+
+
+def remove(step: Step, name: str, row: QueueRow) -> None:
+    """Delete a queue with everything in it, and forget who consumes from it."""
+    step.execute(
+        "DELETE FROM envelopes WHERE id IN (SELECT envelope FROM messages WHERE queue = ?)",
+        (row.id,),
+    )
+    for table in _EVERYTHING:
+        step.execute(f"DELETE FROM {table} WHERE queue = ?", (row.id,))  # noqa: S608 - ours
+    step.execute("DELETE FROM queues WHERE id = ?", (row.id,))
+    step.execute("DELETE FROM attached WHERE prefix = ? AND queue = ?", (step.prefix, name))
+    step.execute("DELETE FROM passes WHERE prefix = ? AND queue = ?", (step.prefix, name))
+
+
+class SqliteTopology(StoreBase):
+    """What a store knows of queues and exchanges."""
+
+    # -- queues
+
+    def list_queue(self, queue: str) -> None:
+        """Do nothing: a queue is visible as soon as it exists."""
+
+    @essential
+    def declare_queue(
+        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
+    ) -> QueueDeclared:
+        """Create *queue* with its arguments, or say what there is."""
+        if passive:
+            with self.look() as step:
+                row = step.queue(queue)
+                if row is None:
+                    return QueueDeclared("missing", 0, 0, b"")
+                return self._declared(step, "existed", queue, row, row.arguments or arguments)
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                step.execute(
+                    "INSERT INTO queues (prefix, name) VALUES (?, ?)", (self._prefix, queue)
+                )
+                self._describe(step, queue, arguments, meta)
+                return QueueDeclared("created", 0, users(step, queue), arguments)
+            if row.arguments is None:  # a publish created it: it takes these
+                self._describe(step, queue, arguments, meta)
+            elif row.arguments != arguments:
+                return self._declared(step, "differs", queue, row, row.arguments)
+            elif row.expires is not None:
+                # Only then: a worker must be able to start when the disk is full.
+                step.execute(
+                    "UPDATE queues SET used_at = ?, check_at = ? WHERE id = ?",
+                    (step.now, step.now + row.expires, row.id),
+                )
+            return self._declared(step, "existed", queue, row, arguments)
+
+    @staticmethod
+    def _describe(step: Step, queue: str, arguments: bytes, meta: dict[str, str]) -> None:
+        values = [column_value(name, meta.get(name)) for name in (*_NUMBERS, *_TEXTS)]
+        expires = int(meta.get("expires", 0))
+        columns = ", ".join(f"{name} = ?" for name in (*_NUMBERS, *_TEXTS))
+        step.execute(
+            f"UPDATE queues SET arguments = ?, used_at = ?, check_at = ?, {columns} "  # noqa: S608
+            "WHERE prefix = ? AND name = ?",
+            (
+                arguments,
+                step.now,
+                step.now + expires if expires else 0,
+                *values,
+                step.prefix,
+                queue,
+            ),
+        )
+
+    @staticmethod
+    def _declared(
+        step: Step, outcome: str, queue: str, row: QueueRow, arguments: bytes
+    ) -> QueueDeclared:
+        count = waiting(step, row.id)
+        return QueueDeclared(outcome, count, users(step, queue), arguments)  # type: ignore[arg-type]
+
+    @essential
+    def create_queue(self, queue: str) -> None:
+        """Make *queue* unless there is one; it takes the arguments of its first declaration."""
+        with self.step() as step:
+            step.execute(
+                "INSERT INTO queues (prefix, name) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (self._prefix, queue),
+            )
+
+    @essential
+    def delete_queue(
+        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
+    ) -> QueueDeleted:
+        """Delete *queue* and everything in it, if the conditions hold. Atomic."""
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return QueueDeleted("missing", 0)
+            count, consumers = waiting(step, row.id), users(step, queue)
+            if if_empty and count:
+                return QueueDeleted("not_empty", count)
+            if if_unused and consumers:
+                return QueueDeleted("in_use", consumers)
+            if if_idle:
+                if row.expires is None:
+                    return QueueDeleted("not_idle", -1)
+                since = step.now if consumers or row.used_at is None else row.used_at
+                left = since + row.expires - step.now
+                if left > 0:
+                    step.execute(
+                        "UPDATE queues SET check_at = ? WHERE id = ?", (step.now + left, row.id)
+                    )
+                    return QueueDeleted("not_idle", left)
+            remove(step, queue, row)
+            return QueueDeleted("deleted", count)
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*, some hundred messages a step; return how many."""
+        total = 0
+        while removed := self._purge_some(queue):
+            total += removed
+        return total
+
+    @essential
+    def _purge_some(self, queue: str) -> int:
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return 0
+            tags = [
+                tag
+                for (tag,) in step.execute(
+                    "SELECT tag FROM messages WHERE queue = ? AND state IN (?, ?) LIMIT ?",
+                    (row.id, READY, DELAYED, BATCH),
+                )
+            ]
+            if not tags:
+                return 0
+            size = step.sizes(row.id, tags) if row.max_bytes is not None else 0
+            step.drop(row.id, tags)
+            step.execute(
+                "UPDATE queues SET purged = purged + ?, waiting_bytes = max(waiting_bytes - ?, 0) "
+                "WHERE id = ?",
+                (len(tags), size, row.id),
+            )
+            return len(tags)
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        with self.look() as step:
+            found = step.execute("SELECT name FROM queues WHERE prefix = ?", (self._prefix,))
+            return sorted(name for (name,) in found)
+
+    # -- exchanges
+
+    @essential
+    def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
+        """Store the declaration unless there is one; return what is stored."""
+        known = self.exchange_table(exchange).declaration
+        if known is not None:  # so that a worker can start when the disk is full
+            return known
+        with self.step() as step:
+            step.execute(
+                "INSERT INTO exchanges (prefix, name, declaration) VALUES (?, ?, ?) "
+                "ON CONFLICT (prefix, name) DO UPDATE SET declaration = coalesce(declaration, ?)",
+                (self._prefix, exchange, declaration, declaration),
+            )
+            (stored,) = step.execute(
+                "SELECT declaration FROM exchanges WHERE prefix = ? AND name = ?",
+                (self._prefix, exchange),
+            ).fetchone()
+            return bytes(stored)
+
+    @essential
+    def delete_exchange(self, exchange: str) -> None:
+        """Delete *exchange* and its bindings. Atomic."""
+        with self.step() as step:
+            key = (self._prefix, exchange)
+            step.execute("DELETE FROM exchanges WHERE prefix = ? AND name = ?", key)
+            step.execute("DELETE FROM bindings WHERE prefix = ? AND exchange = ?", key)
+
+    def exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+        with self.look() as step:
+            found = step.execute(
+                "SELECT name FROM exchanges WHERE prefix = ? AND declaration IS NOT NULL",
+                (self._prefix,),
+            )
+            return sorted(name for (name,) in found)
+
+    @essential
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None:
+        """Add or remove *bindings* and change the table's version, together."""
+        if bound:
+            change = "INSERT INTO bindings VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        else:
+            change = "DELETE FROM bindings WHERE prefix = ? AND exchange = ? AND binding = ?"
+        key = (self._prefix, exchange)
+        with self.step() as step:
+            changed = sum(
+                step.execute(change, (*key, bytes(binding))).rowcount for binding in bindings
+            )
+            row = step.execute(
+                "SELECT version FROM exchanges WHERE prefix = ? AND name = ?", key
+            ).fetchone()
+            known = row[0] if row is not None else None
+            if not changed and known is not None:
+                return
+            # By the clock: one that is deleted and made again has no version of before.
+            version = max(time.time_ns(), int(known or 0) + 1)
+            step.execute(
+                "INSERT INTO exchanges (prefix, name, version) VALUES (?, ?, ?) "
+                "ON CONFLICT (prefix, name) DO UPDATE SET version = excluded.version",
+                (*key, b"%d" % version),
+            )
+
+    def exchange_table(self, exchange: str) -> ExchangeTable:
+        """Return the declaration, the bindings and their version, at one instant."""
+        key = (self._prefix, exchange)
+        with self.look() as step:
+            row = step.execute(
+                "SELECT declaration, version FROM exchanges WHERE prefix = ? AND name = ?", key
+            ).fetchone()
+            bindings = step.execute(
+                "SELECT binding FROM bindings WHERE prefix = ? AND exchange = ?", key
+            )
+            declaration, version = row or (None, None)
+            return ExchangeTable(declaration, version, frozenset(item for (item,) in bindings))

@@ -1,0 +1,249 @@
+"""Metrics for Prometheus: a collector over any number of brokers.
+
+Reads the ledger and the counts of each queue when it is scraped, one script for each
+queue, and keeps nothing but which series there were. Needs the extra ``metrics``
+(prometheus-client). ``reliq exporter`` is a process around it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector as PrometheusCollector
+
+from ._version import __version__
+from .brokers import store_of
+from .carrying import is_lasting
+from .deadletters import REASONS
+from .errors import ConfigurationError, ReliqError
+from .options import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from prometheus_client.core import Metric
+
+    from .store import Measure
+
+logger = logging.getLogger("reliq")
+
+__all__ = ["Collector"]
+
+# A scrape must end within Prometheus' own limit, which is 10 s by default.
+_PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
+_MOST_RANK = 255
+_LEFT = ("acked", "expired", "purged", "dropped", "moved")
+
+_QUEUE = ("broker", "queue")
+
+# counter of the ledger -> name without _total, what it counts
+_COUNTERS = {
+    "published": ("reliq_messages_published", "Messages stored in the queue."),
+    "acked": ("reliq_messages_acked", "Messages finished."),
+    "redelivered": (
+        "reliq_messages_redelivered",
+        "Deliveries of messages that had been delivered before.",
+    ),
+    "requeued": ("reliq_messages_requeued", "Messages that a consumer gave back as failed."),
+    "expired": ("reliq_messages_expired", "Messages removed because their TTL had passed."),
+    "purged": ("reliq_messages_purged", "Messages removed by a purge."),
+    "dropped": ("reliq_dead_letters_dropped", "Dead letters removed by their cap or age."),
+    "replayed": ("reliq_dead_letters_replayed", "Dead letters put back into their queue."),
+    "moved": ("reliq_messages_moved", "Messages moved to another queue or broker."),
+    "token": ("reliq_leases_granted", "Deliveries that have to be acknowledged."),
+    "lapsed": (
+        "reliq_leases_lost",
+        "Leases that ended because they were not renewed, or their consumer was gone.",
+    ),
+}
+_GAUGES = {
+    "delayed": ("reliq_messages_delayed", "Messages that are not to be given out yet."),
+    "due": (
+        "reliq_messages_due",
+        "Delayed messages whose time has come: the next consumer that asks gets them.",
+    ),
+    "unacked": ("reliq_messages_unacked", "Messages held by consumers."),
+    "dead": ("reliq_dead_letters", "Messages given up on, and kept."),
+    "consumers": ("reliq_queue_consumers", "Consumers of the queue."),
+    "paused": ("reliq_queue_paused", "1 while the queue gives nothing out."),
+    "oldest": (
+        "reliq_oldest_ready_age_seconds",
+        "Since the oldest ready message was published; 0 where nothing is ready.",
+    ),
+    "difference": (
+        "reliq_ledger_difference",
+        "Messages published minus messages accounted for: 0, or a key was deleted.",
+    ),
+}
+
+
+class Collector(PrometheusCollector):
+    """Collects the metrics of one or several brokers; register it where metrics are served.
+
+    urls: of the brokers; one of ``reliq-sentinel://`` may name several Sentinels.
+    transport_options: those of the application.
+    all_queues: also the queues that go by themselves (auto_delete, x-expires): there may
+        be one for each process that ever waited for a reply.
+
+    Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and
+    nothing else. Thread-safe, and connects when it is first scraped. Raises
+    ConfigurationError for a wrong URL or option, or no URL.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        transport_options: Mapping[str, Any] | None = None,
+        all_queues: bool = False,
+    ) -> None:
+        if not urls:
+            raise ConfigurationError("expected the URL of at least one broker, got none")
+        options = {**_PATIENCE, **(transport_options or {})}
+        self._brokers = [_Broker(url, options, all_queues) for url in urls]
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not ask the brokers."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask every broker now, and return what there is."""
+        families = _Families()
+        for broker in self._brokers:
+            broker.collect(families)
+        return families.all()
+
+    def close(self) -> None:
+        """Close the connections for good: from now on each broker is down."""
+        for broker in self._brokers:
+            broker.close()
+
+
+class _Families:
+    """The metrics of one scrape."""
+
+    def __init__(self) -> None:
+        self.build = GaugeMetricFamily(
+            "reliq_build_info", "The version of reliq that collects.", labels=["version"]
+        )
+        self.build.add_metric([__version__], 1)
+        self.up = GaugeMetricFamily(
+            "reliq_up", "1 where the broker answered this scrape.", labels=["broker"]
+        )
+        self.seconds = GaugeMetricFamily(
+            "reliq_scrape_duration_seconds", "What asking the broker took.", labels=["broker"]
+        )
+        self.ready = GaugeMetricFamily(
+            "reliq_messages_ready",
+            "Messages that wait for a consumer.",
+            labels=[*_QUEUE, "priority"],
+        )
+        self.dead = CounterMetricFamily(
+            "reliq_messages_dead_lettered",
+            "Messages given up on.",
+            labels=[*_QUEUE, "reason"],
+        )
+        self.counters = {
+            key: CounterMetricFamily(name, text, labels=_QUEUE)
+            for key, (name, text) in _COUNTERS.items()
+        }
+        self.gauges = {
+            key: GaugeMetricFamily(name, text, labels=_QUEUE)
+            for key, (name, text) in _GAUGES.items()
+        }
+
+    def all(self) -> list[Metric]:
+        """Return them, for Prometheus."""
+        first = [self.build, self.up, self.seconds, self.ready, self.dead]
+        return [*first, *self.counters.values(), *self.gauges.values()]
+
+    def add(self, broker: str, measure: Measure, ready: Mapping[int, int]) -> None:
+        """Add one queue; *ready* is by priority."""
+        status = measure.status
+        labels = [broker, status.name]
+        ledger = status.ledger
+        for priority, count in sorted(ready.items()):
+            self.ready.add_metric([*labels, str(priority)], count)
+        for key, counter in self.counters.items():
+            counter.add_metric(labels, ledger.get(key, 0))
+        by_reason = dict.fromkeys(REASONS, 0)
+        for key, count in ledger.items():
+            if key.startswith("dead:"):
+                by_reason[key[len("dead:") :]] = count
+        # Of before the reasons were counted.
+        by_reason["unknown"] = ledger.get("dead_lettered", 0) - sum(by_reason.values())
+        for reason, count in by_reason.items():
+            if count or reason != "unknown":
+                self.dead.add_metric([*labels, reason], count)
+        here = status.ready + status.delayed + status.unacked + status.dead
+        left = sum(ledger.get(name, 0) for name in _LEFT)
+        missing = ledger.get("published", 0) - left - here
+        values = {
+            "delayed": status.delayed,
+            "due": measure.due,
+            "unacked": status.unacked,
+            "dead": status.dead,
+            "consumers": status.consumers,
+            "paused": int(status.paused),
+            "oldest": _age_s(measure),
+            "difference": missing or here - status.stored,
+        }
+        for key, gauge in self.gauges.items():
+            gauge.add_metric(labels, values[key])
+
+
+class _Broker:
+    """One broker, connected when it is first asked, and again after it was lost."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], all_queues: bool) -> None:
+        name = f"metrics:{socket.gethostname()}:{os.getpid()}"
+        self._store = store_of(url, options, name, create=False)
+        self._ascending = parse(options).priority_order == "ascending"
+        self._all_queues = all_queues
+        self._well = True
+        self._lock = threading.Lock()
+        # A series that ends while its queue lives looks like one that was never there.
+        self._seen: dict[str, set[int]] = {}
+
+    def collect(self, families: _Families) -> None:
+        """Ask it, and add what it says."""
+        name = self._store.broker
+        began = perf_counter()
+        with self._lock:
+            try:
+                measures = self._store.measure(self._store.queues())
+            except ReliqError as exc:
+                if self._well:
+                    logger.warning("metrics: %s; said once, until it answers again", exc)
+                self._well = False
+                families.up.add_metric([name], 0)
+                return
+            self._well = True
+            kept = [m for m in measures if self._all_queues or is_lasting(m.status)]
+            ready = {m.status.name: self._by_priority(m) for m in kept}
+            self._seen = {queue: set(found) for queue, found in ready.items()}
+        for measure in kept:
+            families.add(name, measure, ready[measure.status.name])
+        families.up.add_metric([name], 1)
+        families.seconds.add_metric([name], perf_counter() - began)
+
+    def _by_priority(self, measure: Measure) -> dict[int, int]:
+        found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)
+        for rank, count in measure.ready.items():
+            found[rank if self._ascending else _MOST_RANK - rank] = count
+        return found
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        with self._lock:
+            self._store.close()
+
+
+def _age_s(measure: Measure) -> float:
+    # The publisher's clock may be ahead of the broker's.
+    return 0.0 if measure.oldest_ms is None else max(measure.now_ms - measure.oldest_ms, 0) / 1000

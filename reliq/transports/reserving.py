@@ -1,0 +1,281 @@
+"""Reserving: which queue is asked next, for how much, and what comes of it.
+
+The half of consuming that asks. With an event loop nothing in here waits; without one
+:meth:`Reserving.request` does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.scheduling import cycle_by_name
+
+from ..errors import ReliqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..options import Options
+    from ..session import Session
+    from ..store import Reservation, Store
+    from .channel import Channel
+    from .subscription import Subscription
+
+# While some queues keep a consumer busy, one that rings unheard is asked so often.
+_UNHEARD_S = 1.0
+# A reserve's reply that lay unread for so much of a lease is not delivered.
+_STALE = 0.7
+
+
+class Reserving:
+    """The subscriptions of a transport, asked for in turn."""
+
+    store: Store
+    session: Session
+    options: Options
+
+    def __init__(self) -> None:
+        self.subscriptions: list[Subscription] = []
+        self._asked_at = 0.0
+        self._heard_at = 0.0
+        self._getting = False
+        # Queues that keep the rest from us until we are done with a suspect.
+        self.held_back: set[str] = set()
+        self._reset_order()
+
+    def _reset_order(self) -> None:
+        self._cycle: Any = cycle_by_name(self.options.queue_order_strategy)()
+        self._of_queue: dict[str, list[Subscription]] = {}
+        for item in self.subscriptions:
+            self._of_queue.setdefault(item.queue, []).append(item)
+        self._cycle.update(self._of_queue)
+        self._split = self.options.queue_order_strategy == "round_robin"
+
+    def _in_order(self) -> Iterator[Subscription]:
+        """Return the subscriptions, the one whose turn it is first."""
+        if len(self.subscriptions) < 2:  # noqa: PLR2004 - nothing to order
+            return iter(self.subscriptions)
+        turn = self._cycle.consume(len(self._of_queue))
+        return (item for queue in turn for item in self._of_queue[queue])
+
+    def _next_turn(self, item: Subscription) -> None:
+        self._cycle.rotate(item.queue)
+        others = self._of_queue[item.queue]
+        if len(others) > 1:
+            others.remove(item)
+            others.append(item)
+
+    # -- asking
+
+    def _wanting(self) -> list[Subscription]:
+        unheard = self._unheard()
+        return [
+            item
+            for item in self._in_order()
+            if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
+        ]
+
+    def _unheard(self) -> set[str]:
+        """Return the queues whose bell nobody hears, because others keep this consumer busy.
+
+        A wait begins when all were found empty; where one never is, the rest have to be
+        asked from time to time.
+        """
+        subscriptions = self.subscriptions
+        before = monotonic() - _UNHEARD_S
+        if (
+            len(subscriptions) < 2  # noqa: PLR2004 - there is no other
+            or self._heard_at >= before
+            or not any(item.buffer or item.in_flight or item.wanted for item in subscriptions)
+        ):
+            return set()
+        doorbell = self.store.doorbell
+        heard = doorbell.queues if doorbell.listening else ()
+        return {
+            item.queue
+            for item in subscriptions
+            if item.asked_at < before and item.queue not in heard
+        }
+
+    def _shares(self, wanting: Sequence[Subscription]) -> Iterator[tuple[Subscription, int]]:
+        """Yield how much of its channel's credit each may use now."""
+        if len(wanting) == 1:
+            yield wanting[0], wanting[0].credit()
+            return
+        credit = Credit()
+        rivals = Counter(item.channel for item in wanting if not item.no_ack)
+        for item in wanting:
+            n = credit.of(item)
+            if not item.no_ack:
+                if self._split and n > 1:
+                    n = max(1, n // rivals[item.channel])
+                rivals[item.channel] -= 1
+                credit.use(item, n)
+            yield item, n
+
+    def request(self) -> None:
+        """Reserve, waiting, until something is here or all with credit were asked for."""
+        wanting = self._wanting()
+        if len(wanting) == 1 and (n := wanting[0].credit()) > 0:
+            self._reserve(wanting[0], n)
+            return
+        while asked := self._post_requests(wanting):
+            self.store.settle()
+            self.raise_failure()
+            if any(item.buffer for item in asked):
+                return
+            # They gave back the credit, which goes to those that had none.
+            wanting = [item for item in wanting if item not in asked]
+
+    def _reserve(self, item: Subscription, n: int) -> None:
+        self._asked_at = monotonic()
+        item.asked(n)
+        try:
+            reservation = self.store.reserve(item.queue, n, self.session.lease_ms, item.no_ack)
+        except BaseException:  # also a signal's, or a timeout of gevent's
+            self._not_reserved(item)
+            raise
+        self._reserved(item, reservation)
+
+    def get_one(self, queue: str, no_ack: bool) -> Reservation:
+        """Reserve one message that no consumer asked for; waits."""
+        self._getting = True
+        try:
+            reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack)
+            if not no_ack:
+                self.session.take(reservation.deliveries)
+        except BaseException:
+            if not no_ack:
+                self.session.reserve_lost(queue, self.store.consumer)
+            raise
+        finally:
+            self._getting = False
+        return reservation
+
+    def reserving(self, consumer: str) -> bool:
+        """Whether a reserve is under way as this consumer: what it took is not known yet."""
+        return self.store.consumer == consumer and (
+            self._getting or any(item.in_flight for item in list(self.subscriptions))
+        )
+
+    def post_requests(self) -> None:
+        """Begin to reserve for every subscription that wants and has credit."""
+        self._post_requests(self._wanting())
+
+    def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
+        """Begin to reserve for each that has credit; return which have."""
+        asked = set()
+        for item, n in self._shares(wanting):
+            if n > 0:
+                self.post_request(item, n)
+                asked.add(item)
+            else:
+                self.promote_for_others(item)
+        return asked
+
+    def promote_for_others(self, item: Subscription) -> None:
+        """Make what has become due ready, and ring: *item* has no credit to take it itself.
+
+        It may be the only consumer that was woken when the message was published, so
+        that no other knows when it is due.
+        """
+        if item.due:
+            item.due_at = None  # until the answer says what is due next
+            answer = partial(self._promoted, item)
+            try:
+                self.store.post_reserve(item.queue, 0, self.session.lease_ms, item.no_ack, answer)
+            except ReliqError:
+                item.want()
+                raise
+
+    def _promoted(self, item: Subscription, result: Reservation | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            item.want()
+        else:
+            item.promoted(result)
+
+    def post_request(self, item: Subscription, n: int) -> None:
+        """Begin to reserve up to *n* messages for *item*."""
+        if n > 0:
+            self._asked_at = monotonic()
+            item.asked(n)
+            answer = partial(self._reserved, item)
+            try:
+                self.store.post_reserve(item.queue, n, self.session.lease_ms, item.no_ack, answer)
+            except ReliqError:
+                if item.in_flight:  # it could not be written, so nobody else will be told
+                    self._not_reserved(item)
+                raise
+
+    def _not_reserved(self, item: Subscription) -> None:
+        """Ask again, and look for what a reserve without an answer may have leased."""
+        item.answered()
+        item.want()
+        if not item.no_ack:
+            self.session.reserve_lost(item.queue, self.store.consumer)
+
+    def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            self._not_reserved(item)
+            self.failure = result
+            self.wake_loop()
+            return
+        if result.deliveries and not item.no_ack:
+            if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
+                # Read so late that the leases may have run out: others have them.
+                self.session.return_later(result.deliveries)
+                result = result._replace(deliveries=[], left=True)
+            self.session.take(result.deliveries)
+        if result.held_back:
+            self.held_back.add(item.queue)
+        if item in self.subscriptions:
+            item.reserved(result)
+            self.wake_loop()
+        else:  # cancelled while the reserve was under way
+            item.answered()
+            if not item.no_ack:
+                self.session.return_later(result.deliveries)
+
+    def ask_again(self, queue: str) -> None:
+        """Note that a message of *queue*, perhaps the suspect, is finished or given back."""
+        if queue not in self.held_back:
+            return
+        self.held_back.discard(queue)
+        for item in self.subscriptions:
+            if item.queue == queue:
+                item.want()
+
+    failure: ReliqError | None = None
+    """What a posted reserve ended with: raised where the application can see it."""
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong where nobody could be told."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def wake_loop(self) -> None:
+        """Act on a reserve that was answered; called by whichever thread reads it."""
+
+
+class Credit:
+    """What channels may reserve, looked up once for each: it is a sum over all consumers."""
+
+    def __init__(self) -> None:
+        self._left: dict[Channel, int] = {}
+
+    def of(self, item: Subscription) -> int:
+        """Return how many messages may be reserved for *item*."""
+        if item.no_ack:
+            return item.credit()
+        if item.channel not in self._left:
+            self._left[item.channel] = item.credit()
+        return self._left[item.channel]
+
+    def use(self, item: Subscription, n: int) -> None:
+        """Note that *n* of it are spoken for; where there is no limit there is none."""
+        if item.channel.qos_.limited:
+            self._left[item.channel] -= max(n, 0)

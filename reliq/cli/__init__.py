@@ -1,5 +1,19 @@
-"""The command line: ``reliq demo``, ``reliq audit``, ``reliq status``."""
+"""The command line: ``reliq status``, ``reliq dead list``, ``reliq doctor`` and the rest."""
 
-from .commands import main
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .commands import main
 
 __all__ = ["main"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the commands when one is run: Celery loads this package with every command of its."""
+    if name == "main":
+        from .commands import main  # noqa: PLC0415 - see above
+
+        return main
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,175 @@
-"""What the commands share: how they refuse."""
+"""What the commands share: how they refuse, ask and print."""
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from reliq.errors import ReliqError
+
+from .endings import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Refused(click.ClickException):
     """The command could not do its work; the text says why."""
 
     exit_code = 2  # 1 says that it did, and found a fault
+
+
+def plain(value: object) -> str:
+    """Return *value* as one line that cannot talk to the terminal: escapes what is no text."""
+    if value is None:
+        return ""
+    text = str(value)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def cell(value: object, style: str = "") -> Text:
+    """Return *value* for a table; nothing in it is markup."""
+    return Text(plain(value), style=style)
+
+
+def count(number: int | None, style: str = "") -> Text:
+    """Return a number; a zero is dim, so that the others are seen."""
+    if number is None:
+        return Text("-", style="dim")
+    return Text(f"{number:,}", style="dim" if number == 0 else style)
+
+
+def duration(seconds: float | None) -> str:
+    """Return *seconds* in its two largest units: 1h 4m."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms" if seconds > 0 else "0s"
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        whole, left = divmod(left, size)
+        if whole or parts:
+            parts.append(f"{whole}{unit}")
+    kept = [part for part in parts[:2] if not part.startswith("0")]
+    return " ".join(kept)
+
+
+def size(number: int | None) -> str:
+    """Return a number of bytes in its largest unit."""
+    if number is None:
+        return "-"
+    amount = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:  # noqa: PLR2004 - decimal units
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def rate(number: float | None) -> Text:
+    """Return messages a second."""
+    if number is None:
+        return Text("-", style="dim")
+    text = f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
+    return Text(text, style="dim" if number == 0 else "")
+
+
+def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
+    """Return a table with these columns."""
+    numbers = set(right)
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for name in columns:
+        # Long texts are folded, not cut: a tag that is cut is of no use.
+        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    return made
+
+
+def listing(
+    columns: Sequence[str], right: Iterable[str], rows: Iterable[tuple[str, Sequence[Any]]]
+) -> Table:
+    """Return a table of (broker, cells); the broker is shown where there are several."""
+    listed = list(rows)
+    several = len({broker for broker, _ in listed}) > 1
+    made = table(*(["broker"] if several else []), *columns, right=right)
+    for broker, cells in listed:
+        texts = [item if isinstance(item, Text) else cell(item) for item in cells]
+        made.add_row(*([cell(broker)] if several else []), *texts)
+    return made
+
+
+def show(*renderables: Any) -> None:
+    """Print to standard output: with colours on a terminal, not wrapped elsewhere."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # Whoever reads it by a pipe wants a row in a line.
+        console = Console(highlight=False, width=max(console.width, 200))
+    for item in renderables:
+        # A text may name a queue: nothing in it is markup, or talks to the terminal.
+        console.print(cell(item) if isinstance(item, str) else item)
+
+
+def dump(value: Any) -> None:
+    """Print JSON."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def of_broker(broker: str, item: Any) -> dict[str, Any]:
+    """Return a result as JSON has it: which broker it is of, and its fields."""
+    return {"broker": broker, **asdict(item)}
+
+
+class Declined(ReliqError):
+    """An operator said no."""
+
+
+def confirmed(question: str, broker: str, yes: bool) -> None:
+    """Ask before something is destroyed at a broker.
+
+    Raises Declined, so that other brokers are asked about too, and Refused where nobody
+    can answer.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused(f"{question} Nobody is there to answer: give --yes.")
+    if not click.confirm(question, err=True):
+        raise Declined(f"nothing was done at {broker}")
+
+
+def progressing(label: str, total: int, steps: Iterator[int], again: str) -> int:
+    """Run *steps* under a progress bar on standard error; return their sum.
+
+    Ctrl-C ends the command between two steps, says how far it came and that running it
+    *again* goes on.
+    """
+    console, done = Console(stderr=True), 0
+    columns: Sequence[Any] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(plain(label).replace("[", r"\["), total=total)
+        try:
+            for step in steps:
+                done += step
+                bar.advance(task, step)
+        except KeyboardInterrupt:
+            bar.stop()
+            click.echo(f"interrupted after {done} of {total}; {again}", err=True)
+            click.get_current_context().exit(INTERRUPTED)
+    return done

@@ -38,6 +38,7 @@ KOMBU_OPTIONS = {
 }
 KOMBU_PATIENCE_S = 120.0
 KOMBU_SCHEMES = {"reliq": "redis", "reliqs": "rediss", "reliq-unix": "redis+socket"}
+EMBEDDED = "reliq-sqlite"
 
 
 def reliq_side(url: str, queue: str) -> Side:
@@ -121,13 +122,15 @@ def _run_sides(
     return outcomes
 
 
-def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
+def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool, redis: bool = False) -> int:
     """Run it, show it, and return the exit code."""
     # With --json the outcome alone is on standard output.
     console = Console(stderr=as_json, soft_wrap=True)
     try:
         with _interruptible(), tempfile.TemporaryDirectory(prefix="reliq-demo-") as name:
-            outcomes = _with_broker(url, tasks, compare, Path(name), console)
+            # Kombu's transport has to have a server, and both sides the same one.
+            server = redis or compare
+            outcomes = _with_broker(url, tasks, compare, Path(name), console, server=server)
     except KeyboardInterrupt:
         console.print("interrupted; what the demo had started is stopped and removed")
         return INTERRUPTED
@@ -139,13 +142,17 @@ def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
 
 
 def _with_broker(
-    url: str | None, tasks: int, compare: bool, folder: Path, console: Console
+    url: str | None, tasks: int, compare: bool, folder: Path, console: Console, *, server: bool
 ) -> list[Outcome]:
     queue = f"reliq-demo-{secrets.token_hex(4)}"
     if url is not None:
         sides = _sides(url, queue, compare)
         _introduce(console, tasks, Connection(url).as_uri(), compare)
         return _run_sides(sides, tasks, folder, console, private=False)
+    if not server:
+        sides = _sides(f"{EMBEDDED}:///{folder / 'broker.db'}", queue, compare)
+        _introduce(console, tasks, "a file of its own: no server is needed", compare)
+        return _run_sides(sides, tasks, folder, console, private=True)
     with private_broker(folder) as broker:
         sides = _sides(broker.url("reliq"), queue, compare)
         what = f"a private {broker.name} {broker.version} on 127.0.0.1:{broker.port}"
@@ -155,10 +162,15 @@ def _with_broker(
 
 def _sides(url: str, queue: str, compare: bool) -> list[Side]:
     scheme = url.partition("://")[0]
-    own = scheme in KOMBU_SCHEMES
+    own = scheme in KOMBU_SCHEMES or scheme == EMBEDDED
     if not own and scheme not in KOMBU_SCHEMES.values():
-        known = ", ".join(f"{name}://" for name in KOMBU_SCHEMES)
+        known = ", ".join(f"{name}://" for name in (*KOMBU_SCHEMES, EMBEDDED))
         raise click.BadParameter(f"expected a URL of {known}", param_hint="--url")
+    if compare and scheme == EMBEDDED:
+        raise click.BadParameter(
+            "Kombu's redis:// needs a server: name one, or none for a private one",
+            param_hint="--compare",
+        )
     sides = [reliq_side(url, queue) if own else kombu_side(url, queue)]
     if compare and own:
         sides.append(kombu_side(url, f"{queue}-kombu"))

@@ -1,0 +1,26 @@
+"""For the people who run it: what is queued, held, delayed and dead, and how to put it right."""
+
+from __future__ import annotations
+
+from ..store import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus
+from .audit import AuditResult
+from .inspector import Inspector
+from .permissions import ROLES, acl_rule
+from .reporting import QueueReport, Report
+from .views import STATES, Message
+
+__all__ = [
+    "ROLES",
+    "STATES",
+    "AuditResult",
+    "BrokerInfo",
+    "Consumer",
+    "DeadLetter",
+    "Finding",
+    "Inspector",
+    "Message",
+    "QueueReport",
+    "QueueStatus",
+    "Report",
+    "acl_rule",
+]

@@ -1,0 +1,161 @@
+"""What is wrong with queues and consumers, on whatever engine; the broker's own is the engine's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from .._version import __version__
+from ..carrying import is_lasting
+from ..store import Finding
+from .audit import audit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..errors import BrokerRefused
+    from ..store import Consumer, QueueStatus, Store
+
+
+def examine(store: Store) -> list[Finding]:
+    """Return what was looked at, each with its remedy where something is wrong."""
+    found = (store.status(name) for name in store.queues())
+    statuses = [status for status in found if status is not None]
+    consumers = store.consumers()
+    return [
+        *_stale(store, statuses, consumers),
+        *_conflicts(consumers),
+        *_versions(consumers),
+        *_queues(statuses),
+        *_ledgers(statuses),
+    ]
+
+
+def refused(error: BrokerRefused) -> Finding:
+    """Return what is found where the broker does not let this user look at its queues."""
+    return Finding(
+        "queues",
+        "error",
+        f"neither queues nor consumers could be looked at: {error}",
+        "use a user with the rights that `reliq acl operator` prints, and the right --prefix",
+    )
+
+
+def _stale(
+    store: Store, statuses: list[QueueStatus], consumers: list[Consumer]
+) -> Iterator[Finding]:
+    gone = [consumer for consumer in consumers if not consumer.connected]
+    for consumer in gone:
+        yield Finding(
+            "consumers",
+            "warning",
+            f"consumer {consumer.id} is in the register and has no connection: it was killed, "
+            f"and held {consumer.held} messages",
+            f"start a worker for {', '.join(consumer.queues) or 'its queues'}: it returns them "
+            "within ten seconds",
+        )
+    known = {consumer.id for consumer in consumers}
+    silent = defaultdict(list)
+    for status in statuses:
+        if status.consumers:
+            for name in set(store.consumers_of(status.name)) - known:
+                silent[name].append(status.name)
+    for name, queues in sorted(silent.items()):
+        yield Finding(
+            "consumers",
+            "warning",
+            f"consumer {name} of {', '.join(queues)} has sent no heartbeat for long",
+            "start a worker for these queues: it takes the name off them, and returns what "
+            "it held when the leases have ended",
+        )
+    if not gone and not silent:
+        yield Finding("consumers", "ok", f"{len(consumers)}, all connected")
+
+
+def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
+    """Compare the options of those who share a queue."""
+    said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for consumer in consumers:
+        for queue in consumer.queues:
+            for option, value in consumer.options.items():
+                said[option][queue][repr(value)].append(consumer.id)
+    differ = False
+    for option, queues in sorted(said.items()):
+        torn = {queue: values for queue, values in queues.items() if len(values) > 1}
+        if not torn:
+            continue
+        differ = True
+        queue, values = min(torn.items())
+        each = "; ".join(f"{value}: {', '.join(ids)}" for value, ids in sorted(values.items()))
+        more = f" (and {len(torn) - 1} more queues)" if len(torn) > 1 else ""
+        yield Finding(
+            "options",
+            "warning",
+            f"consumers of {queue!r}{more} disagree about {option}: {each}",
+            "give all of them the same broker_transport_options, and restart them",
+        )
+    if not differ:
+        yield Finding("options", "ok", "consumers of one queue have the same options")
+
+
+def _versions(consumers: list[Consumer]) -> Iterator[Finding]:
+    versions = sorted({consumer.version for consumer in consumers} | {__version__})
+    if len(versions) > 1:
+        yield Finding(
+            "reliq",
+            "warning",
+            f"versions {', '.join(versions)} are in use at this broker (this is {__version__})",
+            "upgrade the older ones; reliq consumers shows who they are",
+        )
+    else:
+        yield Finding("reliq", "ok", __version__)
+
+
+def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
+    quiet = True
+    for status in statuses:
+        waiting = status.ready + status.delayed
+        if status.paused:
+            quiet = False
+            yield Finding(
+                "queues",
+                "warning",
+                f"queue {status.name!r} is paused, with {waiting} messages waiting in it",
+                f"reliq queue resume {status.name}",
+            )
+        elif waiting and not status.consumers and is_lasting(status):
+            quiet = False
+            yield Finding(
+                "queues",
+                "warning",
+                f"{waiting} messages wait in {status.name!r}, and nobody consumes from it",
+                "start a worker for it, or reliq queue purge it",
+            )
+        if status.dead:
+            quiet = False
+            yield Finding(
+                "dead letters",
+                "info",
+                f"{status.dead} in {status.name!r}",
+                f"reliq dead list {status.name}; reliq dead replay {status.name}",
+            )
+    if quiet:
+        yield Finding(
+            "queues", "ok", f"{len(statuses)}, none paused, deserted or with dead letters"
+        )
+
+
+def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:
+    wrong = [result for result in map(audit, statuses) if not result.balanced]
+    for result in wrong:
+        yield Finding(
+            "ledger",
+            "error",
+            f"queue {result.queue!r} does not balance: {result.difference} messages differ",
+            "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
+            "keys above), or reliq has a bug: please report it with reliq audit --json",
+        )
+    if not wrong:
+        yield Finding("ledger", "ok", f"{len(statuses)} queues, all balanced")

@@ -1,0 +1,186 @@
+"""Dead letters in a file: one JSON object a line, to be kept, sent and read back.
+
+The first line names the export; each further one is a letter with a number. Reading
+stores a letter under the name of its export and its number, so that a file that is read
+twice, or again after an interruption, stores each letter once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from ..deadletters import REASONS
+from ..errors import ConfigurationError
+from ..store import DeadLetter, Move
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_VERSION = 1
+# What Lua's numbers hold exactly.
+_MOST = 2**53
+_TAG = re.compile(r"[0-9a-f]{30}")
+
+
+@dataclass(slots=True)
+class Export:
+    """A file that is being written: what is in it already."""
+
+    id: str
+    file: IO[bytes]
+    tags: set[str]
+    number: int
+
+    def write(self, letter: DeadLetter) -> None:
+        """Append *letter*."""
+        self.number += 1
+        record = {
+            "number": self.number,
+            "tag": letter.tag,
+            "task": letter.task,
+            "id": letter.id,
+            "reason": letter.reason,
+            "count": letter.count,
+            "consumer": letter.consumer,
+            "error": letter.error,
+            "died_ms": letter.died_ms,
+            "envelope": base64.b64encode(letter.envelope or b"").decode(),
+        }
+        self.file.write(json.dumps(record).encode() + b"\n")
+        self.tags.add(letter.tag)
+
+    def close(self) -> None:
+        """Close it; what could not be written then is lost, and resume writes it again."""
+        with suppress(OSError):
+            self.file.close()
+
+
+def begin(path: Path, queue: str, broker: str, now_ms: int) -> Export:
+    """Create the file; raises ConfigurationError where there is one."""
+    try:
+        file = path.open("xb")
+    except OSError as exc:
+        hint = "; go on with it by resume, or choose another" if path.exists() else ""
+        raise ConfigurationError(f"cannot write {str(path)!r}: {exc.strerror}{hint}") from exc
+    name = os.urandom(8).hex()
+    header = {"reliq_dead_letters": _VERSION, "id": name, "queue": queue}
+    header |= {"broker": broker, "exported_ms": now_ms}
+    file.write(json.dumps(header).encode() + b"\n")
+    return Export(name, file, set(), 0)
+
+
+def resume(path: Path, queue: str) -> Export:
+    """Open a file that was begun before, without the line at its end that was cut off."""
+    header, records, whole = _scan(path)
+    name = _name(path, header)
+    if header.get("queue") != queue:
+        raise ConfigurationError(
+            f"{str(path)!r} holds dead letters of {header.get('queue')!r}, not of {queue!r}"
+        )
+    file = path.open("r+b")
+    file.truncate(whole)
+    file.seek(whole)
+    last = max((record["number"] for record in records), default=0)
+    return Export(name, file, {record["tag"] for record in records}, last)
+
+
+def _scan(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    """Return the header, the records, and how many bytes of the file are whole lines."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as exc:
+        raise ConfigurationError(f"cannot read {str(path)!r}: {exc.strerror}") from exc
+    whole, parsed = 0, []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n") and number == len(lines):
+            break  # whoever wrote it was interrupted
+        try:
+            record = json.loads(line)
+        except ValueError as exc:
+            raise _wrong(path, number, "not JSON") from exc
+        if not isinstance(record, dict):
+            raise _wrong(path, number, "not an object")
+        parsed.append(record)
+        whole += len(line)
+    if not parsed or parsed[0].get("reliq_dead_letters") != _VERSION:
+        raise ConfigurationError(f"{str(path)!r} is no export of dead letters of this version")
+    for number, record in enumerate(parsed[1:], 2):
+        _check(path, number, record)
+    return parsed[0], parsed[1:], whole
+
+
+def _wrong(path: Path, line: int, what: str) -> ConfigurationError:
+    return ConfigurationError(f"{str(path)!r}, line {line}: {what}")
+
+
+def _check(path: Path, line: int, record: dict[str, Any]) -> None:
+    for name, kind in (
+        ("number", int),
+        ("tag", str),
+        ("reason", str),
+        ("count", int),
+        ("consumer", str),
+        ("error", str),
+        ("died_ms", int),
+        ("envelope", str),
+    ):
+        if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
+            raise _wrong(path, line, f"expected {name} to be of type {kind.__name__}")
+    if record["number"] < 1 or record["count"] < 0 or record["died_ms"] < 1:
+        raise _wrong(path, line, "number, count or died_ms is too small")
+    if max(record["number"], record["count"], record["died_ms"]) > _MOST:
+        raise _wrong(path, line, "number, count or died_ms is too large")
+    try:
+        (record["consumer"] + record["error"]).encode()
+    except UnicodeEncodeError as exc:
+        raise _wrong(path, line, "consumer or error is no text") from exc
+    if not _TAG.fullmatch(record["tag"]) or "|" in record["consumer"]:
+        raise _wrong(path, line, "tag or consumer is none of reliq's")
+    if record["reason"] not in REASONS:
+        raise _wrong(path, line, f"expected reason to be one of {', '.join(REASONS)}")
+
+
+def read(path: Path) -> tuple[str, Iterator[Move]]:
+    """Return the name of the export and its letters, each as a move that is to be accepted.
+
+    The whole file is checked first; raises ConfigurationError that names the line.
+    """
+    header, records, _ = _scan(path)
+    name = _name(path, header)
+    envelopes = [_envelope(path, line, record) for line, record in enumerate(records, 2)]
+
+    def moves() -> Iterator[Move]:
+        for record, envelope in zip(records, envelopes, strict=True):
+            letter = DeadLetter(
+                record["tag"],
+                record["died_ms"],
+                record["reason"],
+                record["count"],
+                record["consumer"],
+                record["error"],
+                envelope,
+            )
+            yield Move(letter.tag, record["number"], envelope, failed=letter.count, letter=letter)
+
+    return name, moves()
+
+
+def _name(path: Path, header: dict[str, Any]) -> str:
+    name = header.get("id")
+    if not isinstance(name, str) or not re.fullmatch(r"[0-9a-f]{16}", name):
+        raise _wrong(path, 1, "expected id to be 16 hexadecimal digits")
+    return name
+
+
+def _envelope(path: Path, line: int, record: dict[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(record["envelope"], validate=True)
+    except ValueError as exc:
+        raise _wrong(path, line, "the envelope is not base64") from exc

@@ -1,0 +1,232 @@
+"""Inspector: one broker, looked into and put right by an operator."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..brokers import connect
+from ..carrying import carry, is_lasting
+from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed
+from ..routing import Routes
+from . import doctor
+from .audit import AuditResult, audit
+from .letters import DeadLetters
+from .reporting import Report, report
+from .settings import settings
+from .views import STATES, Message, of_letter, of_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from ..store import BrokerInfo, Consumer, Finding, QueueStatus
+
+_AT_ONCE = 100
+
+
+class Inspector(DeadLetters):
+    """Looks into one broker, controls its queues, puts dead letters right; a context manager.
+
+    *url* and *transport_options* are those of the application. Raises
+    ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
+
+    create: make the file of a ``reliq-sqlite://`` URL, for who is about to carry messages
+    into it. Without it a path at which there is none is a ConfigurationError. Defaults
+    to False.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        transport_options: Mapping[str, Any] | None = None,
+        *,
+        create: bool = False,
+    ) -> None:
+        name = f"inspector:{socket.gethostname()}:{os.getpid()}"
+        self._store = connect(url, transport_options, name, create=create)
+        self.url = url
+        """As it was given: with the password."""
+
+    def __enter__(self) -> Inspector:  # noqa: PYI034 - typing.Self needs Python 3.11
+        """Return self."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._store.close()
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker: its URL without user and password."""
+        return self._store.broker
+
+    def now_ms(self) -> int:
+        """Return the broker's time, in ms since the epoch: what ages are measured by."""
+        return self._store.now_ms()
+
+    # -- looking
+
+    def about(self) -> BrokerInfo:
+        """Return what the broker says of itself: engine, role, memory, persistence."""
+        return self._store.about()
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        return self._store.queues()
+
+    def lasting_queues(self) -> list[str]:
+        """Return the names of the queues that do not go by themselves (auto_delete, x-expires)."""
+        found = ((queue, self._store.status(queue)) for queue in self.queues())
+        return [queue for queue, status in found if status is not None and is_lasting(status)]
+
+    def status(self, queue: str) -> QueueStatus:
+        """Return counts and ledger of *queue* at one instant; raises NotFound."""
+        status = self._store.status(queue)
+        if status is None:
+            raise NotFound(f"no queue {queue!r}")
+        return replace(status, arguments=status.declared)
+
+    def report(self, since: Report | None = None) -> Report:
+        """Return the broker and all its queues, with ages; with *since*, an earlier one, rates.
+
+        Each queue is read at one instant.
+        """
+        return report(self._store, since)
+
+    def consumers(self) -> list[Consumer]:
+        """Return the processes that consume from this broker, by id.
+
+        One that was killed stays, as not connected, until another consumer of its queues
+        has ended its leases (5 to 10 s), or its heartbeats have been missing for three
+        times their interval. Not read at one instant.
+        """
+        return self._store.consumers()
+
+    def peek(
+        self, queue: str, state: str = "ready", limit: int = 20, skip: int = 0
+    ) -> list[Message]:
+        """Return up to *limit* messages of *queue* after *skip*, and change nothing.
+
+        state: ``ready`` (as they will be given out), ``delayed`` (by due time),
+        ``unacked`` (by the end of the lease) or ``dead`` (oldest first). Bodies are not
+        deserialised. Not read at one instant beyond a hundred. Raises NotFound, and
+        ConfigurationError for a state there is not.
+        """
+        if state not in STATES:
+            raise ConfigurationError(f"expected state to be one of {', '.join(STATES)}: {state!r}")
+        if limit < 0 or skip < 0:
+            raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")
+        self.status(queue)
+        now_ms = self._store.now_ms()
+        if state == "dead":
+            letters = self.dead_letters(queue, skip + limit)[skip:]
+            return [of_letter(queue, letter, now_ms) for letter in letters]
+        found: list[Message] = []
+        while len(found) < limit:
+            left = min(limit - len(found), _AT_ONCE)
+            page = self._store.browse(queue, state, left, skip + len(found))  # type: ignore[arg-type]
+            found += [of_stored(queue, state, item, now_ms) for item in page]  # type: ignore[arg-type]
+            if len(page) < left:
+                break
+        return found
+
+    def audit(self) -> list[AuditResult]:
+        """Check the ledger of every queue. Each queue is read at one instant."""
+        found = (self._store.status(queue) for queue in self.queues())
+        return [audit(status) for status in found if status is not None]
+
+    def doctor(self) -> list[Finding]:
+        """Look for what is wrong: the broker, this user's rights, consumers, queues, ledgers.
+
+        Each check is in the result, with its remedy where something is wrong. Takes up to
+        some seconds on a broker with millions of keys.
+        """
+        found = self._store.diagnose()
+        try:
+            return [*found, *doctor.examine(self._store)]
+        except BrokerRefused as exc:
+            # What was found so far says why, or comes near.
+            return [*found, doctor.refused(exc)]
+
+    # -- queues
+
+    def pause(self, queue: str) -> None:
+        """Let *queue* accept and keep messages, and give nothing out until it is resumed.
+
+        Atomic, and stored with the queue: it survives restarts, and ends with
+        :meth:`resume` or with the queue. What consumers had reserved before is still
+        delivered, and what runs is acknowledged. Pausing twice is pausing once.
+        Raises NotFound where there is no such queue.
+        """
+        self._pause(queue, paused=True)
+
+    def resume(self, queue: str) -> None:
+        """Let *queue* give out again, and wake who waits; harmless where it was not paused.
+
+        Atomic. Raises NotFound where there is no such queue.
+        """
+        self._pause(queue, paused=False)
+
+    def _pause(self, queue: str, *, paused: bool) -> None:
+        if not self._store.pause(queue, paused):
+            raise NotFound(f"no queue {queue!r}")
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*, ready and delayed, for good; return how many.
+
+        What consumers hold and what is dead stays. Some hundred at a time; raises NotFound.
+        """
+        self.status(queue)
+        return self._store.purge(queue)
+
+    def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete *queue*, its bindings and all that is in it; return how many messages waited.
+
+        if_empty, if_unused: raise PreconditionFailed while messages wait in it, while it
+        has consumers. The deletion is atomic; raises NotFound.
+        """
+        outcome, number = self._store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+        if outcome == "missing":
+            raise NotFound(f"no queue {queue!r}")
+        if outcome == "not_empty":
+            raise PreconditionFailed(f"queue {queue!r} is not empty: {number} messages wait in it")
+        if outcome == "in_use":
+            raise PreconditionFailed(f"queue {queue!r} has {number} consumers")
+        Routes(self._store).forget_queue(queue)
+        return number
+
+    def settings(self, queue: str) -> dict[str, Any]:
+        """Return the arguments that hold for *queue* now: declared, or changed since."""
+        return settings(self._store, queue)
+
+    def configure(self, queue: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change arguments of *queue* while it is in use; return those that hold now.
+
+        ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``, ``x-overflow`` and
+        ``x-visibility-timeout``; None: back to what was declared. They hold from the next
+        publish, delivery or lease on, and stay until the queue is deleted; applications go on
+        declaring it as before. Raises ConfigurationError, before anything is changed, and
+        NotFound.
+        """
+        return settings(self._store, queue, changes)
+
+    def carry(self, queue: str, target: Inspector) -> Iterator[int]:
+        """Carry what waits in *queue*, and its dead letters, to the broker of *target*.
+
+        Yields how many messages went, step by step; what was not asked for stays. Each
+        is stored there once: cut off at any point, the next call goes on. Raises
+        NotFound, ConfigurationError where both are one broker, BrokerUnavailable.
+        """
+        return carry(self._store, target._store, queue)

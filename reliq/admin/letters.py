@@ -1,0 +1,257 @@
+"""The part of the Inspector that finds, replays, removes, writes and reads dead letters."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..deadletters import Choice, choose, limited, paced, replay
+from ..errors import ConfigurationError, NotFound
+from ..store import NO_QUEUE, STORED
+from . import exchange
+from .views import of_letter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Unpack
+
+    from ..deadletters import Filters
+    from ..store import DeadLetter, Move, Store
+    from .views import Message
+
+_AT_ONCE = 100
+
+
+def _tags(tags: Sequence[str] | None) -> frozenset[str] | None:
+    return None if tags is None else frozenset(tags)
+
+
+class DeadLetters:
+    """Dead letters of one broker. The filters are the same everywhere.
+
+    task: the name of a Celery task. reason: ``rejected``, ``undecodable``,
+    ``delivery_limit``, ``expired`` or ``maxlen``. older_than_s, newer_than_s: seconds
+    since it died. match: a regular expression found in its task, id, error or arguments.
+    limit: how many of those that fit, oldest first. Every method raises NotFound for a
+    queue that does not exist, ConfigurationError for a filter that makes no sense.
+    """
+
+    _store: Store
+
+    def dead_letters(
+        self,
+        queue: str,
+        limit: int | None = 100,
+        **filters: Unpack[Filters],
+    ) -> list[DeadLetter]:
+        """Return up to *limit* dead letters of *queue* that fit, oldest first."""
+        choice = Choice(**filters)
+        found = limited(choose(self._store, queue, choice), limit)
+        return [letter for page in found for letter in page]
+
+    def dead_letter(self, queue: str, tag: str) -> DeadLetter:
+        """Return one dead letter; raises NotFound."""
+        for page in choose(self._store, queue, Choice(tags=frozenset([tag]))):
+            return page[0]
+        raise NotFound(f"no dead letter {tag!r} in {queue!r}")
+
+    def view(self, queue: str, letter: DeadLetter) -> Message:
+        """Return what is known of a dead letter in the form that :meth:`Inspector.peek` has."""
+        return of_letter(queue, letter, self._store.now_ms())
+
+    def count_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Return how many dead letters :meth:`replay` or :meth:`purge_dead_letters` would take."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return sum(len(page) for page in limited(choose(self._store, queue, choice), limit))
+
+    def replay(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Put dead letters back to be delivered again; return how many.
+
+        Those with *tags*, or all that fit the filters, up to *limit*; into their own
+        queue, or into the queue *to*. Their failed deliveries are counted anew, and they
+        have no TTL any more. What dies again meanwhile is not replayed twice by this call.
+
+        Killed at any point it loses and doubles nothing; calling it again goes on.
+        Raises NotFound for a queue that does not exist, QueueFull where *to* is full.
+        """
+        choice = Choice(tags=_tags(tags), **filters)
+        return sum(self._replaying(queue, choice, limit, to, None))
+
+    def replaying(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Do what :meth:`replay` does, step by step: yields how many each step put back.
+
+        rate: no more than so many a second, on average.
+        """
+        choice = Choice(tags=_tags(tags), **filters)
+        return self._replaying(queue, choice, limit, to, rate)
+
+    def _replaying(
+        self, queue: str, choice: Choice, limit: int | None, to: str | None, rate: float | None
+    ) -> Iterator[int]:
+        if to is not None and self._store.status(to) is None:
+            raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
+        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        return (replay(self._store, queue, [letter.tag for letter in page], to) for page in found)
+
+    def purge_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Remove dead letters for good, chosen as for :meth:`replay`; return how many."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return sum(self._purging(queue, choice, limit, None))
+
+    def purging_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Do what :meth:`purge_dead_letters` does, step by step, as :meth:`replaying`."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return self._purging(queue, choice, limit, rate)
+
+    def _purging(
+        self, queue: str, choice: Choice, limit: int | None, rate: float | None
+    ) -> Iterator[int]:
+        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        return (self._store.purge_dead(queue, [letter.tag for letter in page]) for page in found)
+
+    # -- files
+
+    def export_dead_letters(
+        self,
+        queue: str,
+        path: str | os.PathLike[str],
+        tags: Sequence[str] | None = None,
+        *,
+        resume: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Write dead letters, chosen as for :meth:`replay`, to a file; yields how many, by steps.
+
+        They stay in the queue. resume: go on with a file that was begun before; what is
+        in it is not written again. Raises ConfigurationError where there is a file and
+        *resume* was not asked for.
+        """
+        choice = Choice(tags=_tags(tags), **filters)
+        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        if self._store.status(queue) is None:
+            raise NotFound(f"no queue {queue!r}")
+        if resume:
+            export = exchange.resume(Path(path), queue)
+        else:
+            export = exchange.begin(Path(path), queue, self._store.broker, self._store.now_ms())
+        return self._exporting(export, found)
+
+    @staticmethod
+    def _exporting(export: exchange.Export, found: Iterator[list[DeadLetter]]) -> Iterator[int]:
+        try:
+            for page in found:
+                fresh = [letter for letter in page if letter.tag not in export.tags]
+                for letter in fresh:
+                    export.write(letter)
+                export.file.flush()
+                yield len(fresh)
+        except OSError as exc:
+            raise ConfigurationError(
+                f"cannot write to {export.file.name!r} any more: {exc.strerror}; make room, and "
+                "go on with it by resume"
+            ) from exc
+        finally:
+            export.close()
+
+    def import_dead_letters(
+        self,
+        queue: str,
+        path: str | os.PathLike[str],
+        tags: Sequence[str] | None = None,
+        *,
+        again: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Read dead letters from a file into *queue*, dead; yields how many, by steps.
+
+        Each is stored once, however often the file is read (within 200 days), also where
+        it was replayed or purged since; again: store it all the same. Checks the whole
+        file before it stores anything; raises ConfigurationError that names the line,
+        NotFound where there is no such queue.
+        """
+        source, moves = self._exported(queue, Path(path), Choice(tags=_tags(tags), **filters))
+        name = os.urandom(8).hex() if again else source
+        return self._importing(queue, f"export/{name}", moves[:limit], rate)
+
+    def count_exported(
+        self,
+        queue: str,
+        path: str | os.PathLike[str],
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Return how many letters :meth:`import_dead_letters` would look at; stores nothing."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return len(self._exported(queue, Path(path), choice)[1][:limit])
+
+    def _exported(self, queue: str, path: Path, choice: Choice) -> tuple[str, list[Move]]:
+        if self._store.status(queue) is None:
+            raise NotFound(
+                f"no queue {queue!r} to read dead letters into: declare it, or start its worker"
+            )
+        name, moves = exchange.read(path)
+        now_ms = self._store.now_ms()
+        return name, [
+            move for move in moves if move.letter is not None and choice.fits(move.letter, now_ms)
+        ]
+
+    def _importing(
+        self, queue: str, source: str, moves: Sequence[Move], rate: float | None
+    ) -> Iterator[int]:
+        by_tag = {move.tag: move for move in moves}
+        letters = [move.letter for move in moves if move.letter is not None]
+        pages = (letters[i : i + _AT_ONCE] for i in range(0, len(letters), _AT_ONCE))
+        for page in paced(iter(pages), rate):
+            # Numbers are never settled: with other filters the rest may still be read.
+            arriving = [by_tag[letter.tag] for letter in page]
+            outcomes = self._store.accept(queue, source, 1, arriving)
+            if NO_QUEUE in outcomes:
+                raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
+            yield outcomes.count(STORED)

@@ -1,0 +1,84 @@
+"""A report of a broker: its queues with their counts, ages and rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store import BrokerInfo, QueueStatus, Store
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """What an operator wants to know of one queue. Counts and ledger are of one instant."""
+
+    queue: str
+    ready: int
+    delayed: int
+    unacked: int
+    dead: int
+    consumers: int
+    oldest_age_s: float | None
+    """Since the publication of the oldest ready message; None where nothing is ready."""
+    rate_in: float | None
+    """Messages published a second since the report before; None without one."""
+    rate_out: float | None
+    """Messages acknowledged a second since the report before; None without one."""
+    paused: bool
+    ledger: dict[str, int] = field(default_factory=dict)
+    arguments: dict[str, object] = field(default_factory=dict)
+    """As declared; what an operator has changed is in ``Inspector.settings``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A broker and its queues."""
+
+    broker: BrokerInfo
+    queues: list[QueueReport]
+    at: float = field(repr=False)
+    """When it was made (this process's monotonic clock)."""
+
+
+def report(store: Store, since: Report | None = None) -> Report:
+    """Look at the broker and at each of its queues; rates are those since *since*."""
+    about, now_ms, at = store.about(), store.now_ms(), monotonic()
+    before = {} if since is None else {item.queue: item for item in since.queues}
+    passed_s = 0.0 if since is None else at - since.at
+    found = []
+    for name in store.queues():
+        status = store.status(name)
+        if status is None:
+            continue  # deleted meanwhile
+        oldest = store.oldest_ms(name)
+        age_s = None if oldest is None else max(now_ms - oldest, 0) / 1000
+        found.append(_queue(status, age_s, before.get(name), passed_s))
+    return Report(about, found, at)
+
+
+def _queue(
+    status: QueueStatus, age_s: float | None, before: QueueReport | None, passed_s: float
+) -> QueueReport:
+    def rate(counter: str) -> float | None:
+        if before is None or passed_s <= 0:
+            return None
+        # A queue that was deleted and came back counts from 0.
+        grown = status.ledger.get(counter, 0) - before.ledger.get(counter, 0)
+        return max(grown, 0) / passed_s
+
+    return QueueReport(
+        status.name,
+        status.ready,
+        status.delayed,
+        status.unacked,
+        status.dead,
+        status.consumers,
+        age_s,
+        rate("published"),
+        rate("acked"),
+        status.paused,
+        status.ledger,
+        status.declared,
+    )

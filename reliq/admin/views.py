@@ -1,0 +1,125 @@
+"""A stored message as an operator sees it: read from its headers, never deserialised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..envelope import EnvelopeError, decode
+from ..tags import published_ms, rank_of
+
+if TYPE_CHECKING:
+    from ..envelope import Envelope
+    from ..store import DeadLetter, Place, Stored
+
+STATES = ("ready", "delayed", "unacked", "dead")
+
+_SHOWN = 200
+# What is text by itself; everything else is not looked into.
+_TEXTS = frozenset({"application/json", "text/plain", "application/x-yaml"})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, where it is, and what is known of it. Times are ms since the epoch."""
+
+    queue: str
+    state: str
+    """ready, delayed, unacked or dead."""
+    tag: str
+    """Its delivery tag: what the other commands take."""
+    rank: int
+    """Of its priority: 0 is given out first."""
+    published_ms: int
+    """By its publisher's clock; a message that was carried here counts from then."""
+    age_s: float
+    task: str | None
+    """The name of the Celery task."""
+    id: str | None
+    """The id of the Celery task, or the message id."""
+    args: str | None
+    """As Celery wrote them for people (``argsrepr``), maybe shortened by it."""
+    kwargs: str | None
+    body: str | None
+    """The beginning of a body that is text by itself (JSON), undecoded; else None."""
+    content_type: str | None
+    size: int
+    """Bytes stored."""
+    count: int
+    """Failed deliveries."""
+    due_ms: int | None = None
+    """delayed: when it becomes ready."""
+    lease_until_ms: int | None = None
+    """unacked: when it returns, unless its consumer renews the lease."""
+    consumer: str | None = None
+    """unacked: who holds it; dead: who held it last."""
+    reason: str | None = None
+    """dead: why."""
+    error: str | None = None
+    died_ms: int | None = None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _beginning(message: Envelope) -> str | None:
+    """Return the first characters of a body that nobody has to decode."""
+    if message.content_type not in _TEXTS:
+        return None
+    body = message.body
+    head = body[: 4 * _SHOWN]
+    text = head if isinstance(head, str) else head.decode("utf-8", "replace")
+    return text[:_SHOWN] + ("..." if len(text) > _SHOWN or len(body) > len(head) else "")
+
+
+def _read(queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int) -> dict[str, Any]:
+    """Return what the bytes say, as the first fields of a Message."""
+    born = published_ms(tag)
+    found: dict[str, Any] = {
+        "queue": queue,
+        "state": state,
+        "tag": tag,
+        "rank": rank_of(tag),
+        "published_ms": born,
+        "age_s": max(now_ms - born, 0) / 1000,
+        "size": len(envelope or b""),
+        **dict.fromkeys(("task", "id", "args", "kwargs", "body", "content_type")),
+    }
+    try:
+        message = decode(envelope or b"")
+    except EnvelopeError:
+        return found
+    headers = message.headers
+    found.update(
+        task=_text(headers.get("task")),
+        id=_text(headers.get("id")) or _text(message.properties.get("message_id")),
+        args=_text(headers.get("argsrepr")),
+        kwargs=_text(headers.get("kwargsrepr")),
+        body=_beginning(message),
+        content_type=_text(message.content_type),
+    )
+    return found
+
+
+def of_stored(queue: str, place: Place, item: Stored, now_ms: int) -> Message:
+    """Return the view of a message that lives."""
+    places: dict[str, Any] = {}
+    if place == "delayed":
+        places["due_ms"] = item.at_ms
+    elif place == "unacked":
+        places = {"lease_until_ms": item.at_ms or None, "consumer": item.consumer}
+    common = _read(queue, place, item.tag, item.envelope, now_ms)
+    return Message(**common, count=max(item.failed, 0), **places)
+
+
+def of_letter(queue: str, letter: DeadLetter, now_ms: int) -> Message:
+    """Return the view of a dead letter that was asked for with its envelope."""
+    return Message(
+        **_read(queue, "dead", letter.tag, letter.envelope, now_ms),
+        count=letter.count,
+        consumer=letter.consumer or None,
+        reason=letter.reason,
+        error=letter.error or None,
+        died_ms=letter.died_ms,
+    )

@@ -1,0 +1,94 @@
+"""``reliq exporter``: the metrics of one or several brokers, for Prometheus to scrape."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from reliq.errors import ReliqError
+
+from .console import Refused
+from .target import on_brokers
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from .target import Target
+
+
+@click.command()
+@on_brokers
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on. There is no login: everyone who reaches it can read.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=9742,
+    show_default=True,
+    help="0: any that is free.",
+)
+@click.option("--all-queues", is_flag=True, help="Also queues that go by themselves.")
+@click.option(
+    "--priority-order",
+    type=click.Choice(["ascending", "descending"]),
+    help="The transport option of that name, if one is used.",
+)
+def exporter(
+    target: Target,
+    host: str,
+    port: int,
+    all_queues: bool,
+    priority_order: str | None,
+) -> None:
+    r"""Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.
+
+    Each scrape asks the brokers anew: one script for each queue. A broker that does
+    not answer has reliq_up 0, and the exporter goes on.
+
+    Exits with 0 on SIGTERM or Ctrl-C, with 2 where it cannot begin.
+
+    \b
+    Examples:
+      reliq exporter --url reliq://localhost:6379/0
+      reliq exporter --url reliq://a:6379/0 --url reliq://b:6379/0 --port 9742
+    """
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise Refused("the exporter needs prometheus-client: pip install 'reliq[metrics]'")
+    from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - an extra
+
+    from reliq.metrics import Collector  # noqa: PLC0415 - it needs the extra
+
+    options = dict(target.options)
+    if priority_order is not None:
+        options["priority_order"] = priority_order
+    registry = CollectorRegistry()
+    try:
+        collector = Collector(*target.urls, transport_options=options, all_queues=all_queues)
+    except ReliqError as error:
+        raise Refused(str(error)) from error
+    registry.register(collector)
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise Refused(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
+    click.echo(f"serving metrics on http://{host}:{server.server_port}/metrics")
+    stopped.wait()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    collector.close()

@@ -1,0 +1,186 @@
+"""``reliq migrate``: messages from Kombu's Redis transport to reliq, and back."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from reliq.errors import ReliqError
+from reliq.migration import Migration, Plan, Step
+
+from . import console as out
+from .console import Refused
+from .endings import INTERRUPTED
+from .values import Number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PLANNED = ("ready", "delayed", "unacked", "dead", "half_way", "elsewhere")
+_FOLLOW_EVERY_S = 1.0
+
+
+def _steps(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
+    try:
+        return None if value is None else [int(step) for step in value.split(",")]
+    except ValueError as exc:
+        raise click.BadParameter("expected whole numbers, such as 0,3,6,9") from exc
+
+
+def _escapes(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except ValueError as exc:
+        raise click.BadParameter(rf"{exc}: expected text, or \x06\x16") from exc
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@click.option("--dry-run", is_flag=True, help="Only count what there is to move.")
+@click.option(
+    "--unacked-older",
+    type=Number(min=0),
+    metavar="SECONDS",
+    help="Take too what Kombu's workers got so long ago and have not acknowledged: 0 when "
+    "they are all gone, else more than their visibility_timeout.",
+)
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--prefix",
+    envvar="RELIQ_KEYPREFIX",
+    default="",
+    show_envvar=True,
+    help="The global_keyprefix of reliq's side, if one is used.",
+)
+@click.option("--kombu-prefix", help="That of Kombu's side; the same if not given.")
+@click.option("--sep", callback=_escapes, help=r"Kombu's option sep; \x.. is understood.")
+@click.option("--priority-steps", callback=_steps, help="Kombu's option, such as 0,3,6,9.")
+@click.option("--unacked-key", help="Kombu's option.")
+@click.option("--unacked-index-key", help="Kombu's option.")
+@click.option(
+    "--priority-order",
+    type=click.Choice(["ascending", "descending"]),
+    help="The option of reliq's side.",
+)
+@click.option(
+    "--master-name",
+    envvar="RELIQ_MASTER_NAME",
+    show_envvar=True,
+    help="With URLs of Sentinels: the name under which they know the master.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def migrate(
+    source: str,
+    target: str,
+    queues: tuple[str, ...],
+    dry_run: bool,
+    unacked_older: float | None,
+    follow: bool,
+    prefix: str,
+    kombu_prefix: str | None,
+    priority_order: str | None,
+    master_name: str | None,
+    as_json: bool,
+    **layout: Any,
+) -> None:
+    r"""Move messages from Kombu's Redis transport to reliq, or back, each once.
+
+    FROM and TO are one URL of each kind; QUEUEs are named, or all that last are moved.
+    Workers and publishers of both sides may go on meanwhile. However often the command
+    is cut off, run it again with the same two URLs to go on.
+
+    Exits with 0 when all that waited has moved, with 2 where that could not be done.
+
+    \b
+    Examples:
+      reliq migrate redis://old:6379/0 reliq://new:6379/0 --dry-run
+      reliq migrate redis://old:6379/0 reliq://new:6379/0 --follow
+      reliq migrate redis://old:6379/0 reliq://new:6379/0 --unacked-older 0
+      reliq migrate reliq://new:6379/0 redis://old:6379/0 celery
+    """
+    if dry_run and (follow or unacked_older is not None):
+        raise click.UsageError("--dry-run changes nothing: leave --follow and --unacked-older out")
+    ours = {"global_keyprefix": prefix, "priority_order": priority_order}
+    theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **layout}
+    try:
+        with Migration(
+            source,
+            target,
+            kombu_options=_given({**theirs, "master_name": master_name}),
+            transport_options=_given({**ours, "master_name": master_name}),
+        ) as migration:
+            if dry_run:
+                names = queues or migration.queues()
+                _print_plans([migration.plan(queue) for queue in names], as_json)
+                return
+            moved: dict[str, Step] = {}
+            try:
+                if unacked_older is not None:
+                    for queue, step in migration.run_unacked(unacked_older, queues or None):
+                        moved[queue] = _sum(moved.get(queue, Step(0)), step)
+                _run(migration, queues, moved)
+                while follow:
+                    time.sleep(_FOLLOW_EVERY_S)
+                    _run(migration, queues, moved)
+            except KeyboardInterrupt:
+                if not follow:
+                    _print_moved(moved, as_json)
+                    click.echo("interrupted; run it again to go on", err=True)
+                    click.get_current_context().exit(INTERRUPTED)
+            _print_moved(moved, as_json)
+    except ReliqError as error:
+        raise Refused(str(error)) from error
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None and value != ""}
+
+
+def _run(migration: Migration, queues: Sequence[str], moved: dict[str, Step]) -> None:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        for queue in queues or migration.queues():
+            task = progress.add_task(out.plain(queue).replace("[", r"\["), total=None)
+            total = moved.setdefault(queue, Step(0))
+            for step in migration.run(queue):
+                total = moved[queue] = _sum(total, step)
+                progress.update(task, completed=total.moved)
+
+
+def _sum(one: Step, other: Step) -> Step:
+    pairs = zip(asdict(one).values(), asdict(other).values(), strict=True)
+    return Step(*(a + b for a, b in pairs))
+
+
+def _print_plans(plans: Sequence[Plan], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([asdict(plan) for plan in plans], indent=2))
+        return
+    columns = [name.replace("_", " ") for name in _PLANNED]
+    table = out.table("queue", *columns, right=columns)
+    for plan in plans:
+        table.add_row(out.cell(plan.queue), *(out.count(getattr(plan, n)) for n in _PLANNED))
+    out.show(table)
+
+
+def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
+    if as_json:
+        found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
+        click.echo(json.dumps(found, indent=2))
+        return
+    for queue, step in moved.items():
+        details = [f"{step.delayed} delayed"] if step.delayed else []
+        details += [f"{step.dead} unreadable, now dead letters"] if step.dead else []
+        details += [f"{step.early} before their time: no Celery tasks"] if step.early else []
+        more = f" ({', '.join(details)})" if details else ""
+        click.echo(f"{out.plain(queue)}: {step.moved} moved{more}")

@@ -1,0 +1,126 @@
+"""What ``--json`` prints, as JSON Schema: made from the types, so that it stays true."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from reliq import admin
+from reliq.migration import Plan, Step
+
+from . import console as out
+from .bench import Figures
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_NUMBER: Schema = {"type": "number"}
+_WHOLE: Schema = {"type": "integer"}
+_FLAG: Schema = {"type": "boolean"}
+_ANY_OBJECT: Schema = {"type": "object"}
+_PLAIN = {str: _TEXT, int: _WHOLE, float: _NUMBER, bool: _FLAG, object: {}, Any: {}}
+
+
+def _nullable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _of_type(hint: Any) -> Schema:
+    """Return the schema of one annotation."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {types.UnionType, typing.Union}:
+        (kept,) = (item for item in arguments if item is not type(None))
+        return _nullable(_of_type(kept))
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _of_type(arguments[1])}
+    return {"type": "array", "items": _of_type(arguments[0])}
+
+
+def _object(**properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _of(kind: type, **more: Schema) -> Schema:
+    hints = typing.get_type_hints(kind)
+    return _object(**{item.name: _of_type(hints[item.name]) for item in fields(kind)}, **more)
+
+
+def _list(item: Schema) -> Schema:
+    return {"type": "array", "items": item}
+
+
+_BROKER = {"broker": _TEXT}
+_QUEUE = {**_BROKER, "queue": _TEXT}
+_COUNTED = _list(_object(**_QUEUE, count=_WHOLE, dry_run=_FLAG))
+_STATUS = _object(
+    brokers=_list(_of(admin.BrokerInfo, reachable=_FLAG, error=_nullable(_TEXT))),
+    queues=_list(_of(admin.QueueReport, **_BROKER)),
+)
+_MESSAGES = _list(_of(admin.Message, **_BROKER))
+
+SCHEMAS: dict[str, Schema] = {
+    "acl": {"type": "object", "additionalProperties": _TEXT},
+    "audit": _list(_of(admin.AuditResult, **_BROKER)),
+    "bench": _list(_of(Figures, **_BROKER)),
+    "consumers": _list(_of(admin.Consumer, **_BROKER, since_s=_NUMBER, seen_s=_NUMBER)),
+    "dead export": _COUNTED,
+    "dead import": _COUNTED,
+    "dead list": _MESSAGES,
+    "dead purge": _COUNTED,
+    "dead replay": _COUNTED,
+    "dead show": _of(
+        admin.Message,
+        **_BROKER,
+        headers=_ANY_OBJECT,
+        properties=_ANY_OBJECT,
+        exchange=_nullable(_TEXT),
+        routing_key=_nullable(_TEXT),
+    ),
+    "doctor": _list(_of(admin.Finding, **_BROKER)),
+    "migrate": {
+        "anyOf": [
+            _list(_of(Plan)),
+            _list(_of(Step, queue=_TEXT)),
+        ]
+    },
+    "move": {"type": "object", "additionalProperties": _WHOLE},
+    "peek": _MESSAGES,
+    "queue delete": _list(_object(**_QUEUE, count=_WHOLE)),
+    "queue pause": _list(_object(**_QUEUE, paused=_FLAG)),
+    "queue purge": _COUNTED,
+    "queue resume": _list(_object(**_QUEUE, paused=_FLAG)),
+    "queue set": _list(_object(**_QUEUE, settings=_ANY_OBJECT)),
+    "status": _STATUS,
+    "top": _STATUS,
+}
+"""Command -> the schema of what it prints with ``--json``; ``top`` prints one such a line."""
+
+
+@click.command()
+@click.argument("command", nargs=-1)
+def schema(command: tuple[str, ...]) -> None:
+    """Print the JSON Schema of what a COMMAND prints with --json; without one, of all.
+
+    \b
+    Examples:
+      reliq schema status
+      reliq schema dead list
+    """
+    name = " ".join(command)
+    if name and name not in SCHEMAS:
+        raise click.UsageError(f"no schema for {name!r}: known are {', '.join(SCHEMAS)}")
+    chosen = SCHEMAS[name] if name else {"properties": SCHEMAS, "type": "object"}
+    out.dump({"$schema": "https://json-schema.org/draft/2020-12/schema", **chosen})

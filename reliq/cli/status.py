@@ -1,0 +1,141 @@
+"""``reliq status``: every queue, and the brokers they are on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from reliq.admin import BrokerInfo
+
+from . import console as out
+from .target import json_option, on_brokers
+from .values import Number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from reliq.admin import Inspector, Report
+
+    from .target import Gathered, Target
+
+
+class Watch:
+    """Looks at the brokers again and again; each look has the rates since the one before."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._before: dict[str, Report] = {}
+
+    def look(self) -> Gathered[Report]:
+        """Return the report of each broker that answers."""
+
+        def one(inspector: Inspector) -> Report:
+            report = inspector.report(self._before.get(inspector.broker))
+            self._before[inspector.broker] = report
+            return report
+
+        return self._target.gather(one)
+
+
+def status_data(found: Gathered[Report]) -> dict[str, Any]:
+    """Return what ``status --json`` prints."""
+    brokers: list[dict[str, Any]] = [
+        {**asdict(report.broker), "reachable": True, "error": None} for report in found.found
+    ]
+    for name, error in found.failures:
+        unknown = BrokerInfo(name, "", "", "", None, None, None, "", None)
+        brokers.append({**asdict(unknown), "reachable": False, "error": str(error)})
+    queues = [
+        out.of_broker(report.broker.broker, queue)
+        for report in found.found
+        for queue in report.queues
+    ]
+    return {"brokers": brokers, "queues": queues}
+
+
+def status_tables(data: dict[str, Any]) -> Sequence[Table]:
+    """Return the same as tables: the brokers, and their queues."""
+    brokers = out.table(
+        "broker", "reachable", "role", "version", "memory", "persistence", "clients", "up",
+        right=("memory", "clients", "up"),
+    )  # fmt: skip
+    for item in data["brokers"]:
+        memory = out.size(item["memory_bytes"])
+        if item["memory_limit_bytes"]:
+            memory += f" of {out.size(item['memory_limit_bytes'])}"
+        weak = item["persistence"] == "none"
+        brokers.add_row(
+            out.cell(item["broker"]),
+            Text("yes", "green") if item["reachable"] else Text("NO", "bold red"),
+            out.cell(item["role"], "" if item["role"] in {"master", ""} else "bold red"),
+            out.cell(f"{item['engine']} {item['version']}"),
+            out.cell(memory),
+            out.cell(item["persistence"], "yellow" if weak else ""),
+            out.count(item["clients"]),
+            out.cell(out.duration(item["uptime_s"])),
+        )
+    columns = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest", "in/s")
+    queues = out.listing(
+        (*columns, "out/s", "paused"),
+        {*columns[1:], "out/s"},
+        [(item["broker"], _queue_cells(item)) for item in data["queues"]],
+    )
+    return (brokers, queues)
+
+
+def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
+    deserted = item["ready"] and not item["consumers"]
+    return (
+        item["queue"],
+        out.count(item["ready"]),
+        out.count(item["delayed"]),
+        out.count(item["unacked"]),
+        out.count(item["dead"], "red"),
+        Text("0", "bold yellow") if deserted else out.count(item["consumers"]),
+        out.duration(item["oldest_age_s"]),
+        out.rate(item["rate_in"]),
+        out.rate(item["rate_out"]),
+        Text("PAUSED", "bold yellow") if item["paused"] else Text("no", "dim"),
+    )
+
+
+@click.command()
+@on_brokers
+@click.option(
+    "--interval",
+    type=Number(0, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds over which the rates are measured; 0: no rates, at once.",
+)
+@json_option
+def status(target: Target, interval: float, as_json: bool) -> None:
+    """Show every queue, and the brokers they are on.
+
+    Ready, delayed, unacked and dead messages, consumers, the age of the oldest ready
+    message, messages published and acknowledged a second. Exits with 2 if a broker
+    cannot be asked, after the others were shown.
+
+    \b
+    Examples:
+      reliq status --url reliq://localhost:6379/0
+      reliq status --interval 10
+      reliq status --json --interval 0
+    """
+    watch = Watch(target)
+    found = watch.look()
+    if interval and found.found:
+        time.sleep(interval)
+        found = watch.look()
+    data = status_data(found)
+    if as_json:
+        out.dump(data)
+    else:
+        out.show(*status_tables(data))
+    found.complain()

@@ -1,22 +1,50 @@
-"""The Celery application that is measured: one task that does nothing, Celery's defaults."""
+"""The Celery application that is measured: tasks that do next to nothing, Celery's defaults."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 
-from celery import Celery
+from celery import Celery, signals
 
 from benchmarks import record
-from benchmarks.worker import BROKER
+from benchmarks.worker import ACKS_LATE, BROKER, PROFILE
 
-app = Celery("benchmarks", broker=os.environ[BROKER])
+broker = json.loads(os.environ[BROKER])
+app = Celery("benchmarks", broker=broker["url"])
 app.conf.update(
+    broker_transport_options=broker["options"],
     task_ignore_result=True,
+    task_acks_late=ACKS_LATE in os.environ,
     broker_connection_retry_on_startup=True,  # the default, said aloud: Celery warns otherwise
 )
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def noop() -> None:
     """Do nothing but be counted."""
     record.mark()
+
+
+@app.task  # type: ignore[untyped-decorator]
+def millisecond() -> None:
+    """Wait for a millisecond, as for a quick answer of something else, and be counted."""
+    time.sleep(0.001)
+    record.mark()
+
+
+if PROFILE in os.environ:
+    from pyinstrument import Profiler
+
+    profiler = Profiler(async_mode="disabled")
+
+    @signals.worker_ready.connect  # type: ignore[untyped-decorator]
+    def _start(**_: object) -> None:
+        profiler.start()
+
+    @signals.worker_shutting_down.connect  # type: ignore[untyped-decorator]
+    def _stop(**_: object) -> None:
+        profiler.stop()
+        with open(os.environ[PROFILE], "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(profiler.output_text(show_all=False))

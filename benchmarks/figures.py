@@ -1,28 +1,50 @@
-"""Every figure, in the order of the table."""
+"""Every figure, in the order of the tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks import celery_tasks, consume, idle, memory, publish, restore
+from benchmarks import (
+    celery_tasks,
+    consume,
+    cpu,
+    embedded,
+    growth,
+    idle,
+    latency,
+    memory,
+    publish,
+    restore,
+    traffic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.model import Figure
 
-ALL: tuple[Figure, ...] = (
-    *publish.FIGURES,
-    *consume.FIGURES,
-    *celery_tasks.FIGURES,
-    *restore.FIGURES,
-    *idle.FIGURES,
-    *memory.FIGURES,
-)
+SECTIONS: dict[str, tuple[Figure, ...]] = {
+    "Publish": publish.FIGURES,
+    "Consume and ack": consume.FIGURES,
+    "Celery, end to end": celery_tasks.FIGURES,
+    "Latency": latency.FIGURES,
+    "Restore": restore.FIGURES,
+    "Growth": growth.FIGURES,
+    "Memory and traffic": (*memory.FIGURES, *traffic.FIGURES, *idle.FIGURES),
+    "CPU": cpu.FIGURES,
+    "Without a server": embedded.FIGURES,
+}
+ALL: tuple[Figure, ...] = tuple(figure for figures in SECTIONS.values() for figure in figures)
 
 
-def select(names: Sequence[str]) -> list[Figure]:
-    """Return the figures whose name is, or begins with, one of the names; all for no name."""
+def select(names: Sequence[str], core: bool = False) -> list[Figure]:
+    """Return the figures whose name begins with one of the names; all for no name.
+
+    `=name` is the figure of just this name. `core` leaves only the most important ones.
+    """
+    chosen = [figure for figure in ALL if figure.core or not core]
     if not names:
-        return list(ALL)
-    return [figure for figure in ALL if figure.name.startswith(tuple(names))]
+        return chosen
+    exact = {name[1:] for name in names if name.startswith("=")}
+    begins = tuple(name for name in names if not name.startswith("="))
+    return [figure for figure in chosen if figure.name in exact or figure.name.startswith(begins)]

@@ -6,32 +6,35 @@ Counted with MONITOR between two marks, commands that scripts run inside Redis l
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kombu import Consumer, Queue
+from kombu import Consumer
 
 from benchmarks import child
 from benchmarks.model import Figure, Row, Target
-from benchmarks.peers import connect
+from benchmarks.peers import connect, queue_of
 from benchmarks.publish import QUEUE
-from benchmarks.worker import running
+from benchmarks.worker import QUIET, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from benchmarks.servers import Server
+    from benchmarks.peers import Broker
+    from benchmarks.servers import RedisServer
     from benchmarks.setting import Setting
 
-QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+END = "end of the count"
+IDLE_SECONDS = 60.0
 
 
-def idle_consumer(url: str) -> None:
+def idle_consumer(broker: Broker) -> None:
     """Consume from an empty queue without an event loop, until killed."""
-    connection = connect(url)
-    with Consumer(connection.default_channel, [Queue(QUEUE)], on_message=lambda _message: None):
+    connection = connect(broker)
+    queues = [queue_of(broker, QUEUE)]
+    with Consumer(connection.default_channel, queues, on_message=lambda _message: None):
         print("ready", flush=True)
         while True:
             with suppress(TimeoutError):
@@ -39,51 +42,68 @@ def idle_consumer(url: str) -> None:
 
 
 @contextmanager
-def _plain_consumer(url: str) -> Iterator[None]:
-    process = child.start(idle_consumer, url=url)
+def _plain_consumer(broker: Broker) -> Iterator[None]:
+    process = child.start(idle_consumer, broker=broker)
     try:
-        assert process.stdout is not None
-        process.stdout.readline()
+        child.wait_for_line(process)
         yield
     finally:
         child.stop(process)
 
 
 @contextmanager
-def _celery_worker(url: str) -> Iterator[None]:
+def _celery_worker(broker: Broker) -> Iterator[None]:
     arguments = ("--concurrency", "1", "--loglevel", "INFO", *QUIET)
-    with running(url, *arguments) as worker:
+    with running(broker, *arguments) as worker:
         worker.wait_until_ready()
         yield
 
 
-def commands_in(server: Server, seconds: float) -> int:
+class Counter:
+    """Counts what clients send to a server, as `MONITOR` shows it, until `END` is echoed.
+
+    What is sent from its construction on is seen; `run` reads it.
+    """
+
+    def __init__(self, server: RedisServer) -> None:
+        monitor = server.client.monitor()  # type: ignore[no-untyped-call]
+        self._monitor = monitor.__enter__()
+        self.sent = 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._monitor.__exit__()
+
+    def run(self) -> None:
+        """Count until the end is echoed; commands that scripts run inside Redis do not count."""
+        while (line := self._monitor.next_command())["command"] != f"ECHO {END}":
+            self.sent += line["client_type"] != "lua"
+
+
+def commands_in(server: RedisServer, seconds: float) -> int:
     """Return how many commands clients send to the server within so many seconds."""
-    sent = 0
-    with server.client.monitor() as monitor:
-        server.client.echo("begin")
-        while monitor.next_command()["command"] != "ECHO begin":
-            pass
+    with closing(Counter(server)) as counter:
         time.sleep(seconds)
-        server.client.echo("end")
-        while (line := monitor.next_command())["command"] != "ECHO end":
-            sent += line["client_type"] != "lua"
-    return sent
+        server.client.echo(END)
+        counter.run()
+    return counter.sent
 
 
 def measure(
-    setting: Setting, key: str, idler: Callable[[str], AbstractContextManager[None]]
+    setting: Setting, key: str, idler: Callable[[Broker], AbstractContextManager[None]]
 ) -> Mapping[str, float]:
     """Return the commands a second of an idle program, after it has had time to settle."""
-    with idler(setting.url):
+    with idler(setting.broker):
         time.sleep(max(1.0, 10 * setting.scale))
-        seconds = max(2.0, 60 * setting.scale)
-        return {key: commands_in(setting.server, seconds) / seconds}
+        seconds = max(2.0, IDLE_SECONDS * setting.scale)
+        return {key: commands_in(setting.redis, seconds) / seconds}
 
 
-def _figure(key: str, title: str, idler: Callable[[str], AbstractContextManager[None]]) -> Figure:
+def _figure(
+    key: str, title: str, idler: Callable[[Broker], AbstractContextManager[None]]
+) -> Figure:
     target = Target("value_at_most", 0.5, "/s")
-    row = Row(key, title, "commands/s", target, digits=2)
+    row = Row(key, title, "commands/s", (target,), digits=2)
     measured = partial(measure, key=key, idler=idler)
     return Figure(key, (row,), measured, most_rounds=1, warm_up=False)
 

@@ -1,4 +1,4 @@
-"""Names the machine, the versions and the server settings of a run."""
+"""Names the machine and the versions of a run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.servers import SETTINGS, Server
-
-PACKAGES = ("reliq", "kombu", "celery", "redis", "hiredis", "msgpack")
+PACKAGES = ("reliq", "kombu", "celery", "redis", "hiredis", "msgpack", "amqp", "SQLAlchemy")
 
 
-def describe(server: Server) -> dict[str, str]:
+def describe() -> dict[str, str]:
     """Return what a reader needs to judge the numbers, by name."""
     described = {
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores",
+        "load when it began": f"{os.getloadavg()[0]:.1f}",
         "memory": f"{_memory_gib():.1f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
-    described |= {package: _version(package) for package in PACKAGES}
-    described["redis-server"] = server.version
-    settings = ", ".join(f"{name} {value}" for name, value in SETTINGS.items())
-    described["server settings"] = f"{settings}; otherwise Redis's defaults"
-    return described
+    return described | {package: _version(package) for package in PACKAGES}
 
 
 def _cpu_model() -> str:

@@ -1,4 +1,4 @@
-"""Memory that Redis needs for a waiting Celery message."""
+"""Memory that Redis needs for a Celery message that waits, and for one that is held."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import child
 from benchmarks.model import Figure, Row, Target
+from benchmarks.restore import reserve_all
 from benchmarks.worker import memory_of_tasks
 
 if TYPE_CHECKING:
@@ -13,27 +14,54 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
 
-KEY = "memory"
+WAITING, HELD = "memory-waiting", "memory-held"
+MESSAGES = 20_000
+LEASE_S = 60.0
 
 
 def measure(setting: Setting) -> Mapping[str, float]:
-    """Return the growth of `used_memory` for each waiting no-op message, in bytes."""
-    each = child.run(
+    """Return what `used_memory` has grown by for each no-op message, in bytes."""
+    warm_up, count = setting.size(100), setting.paced(MESSAGES)
+    before, added = child.run(
         memory_of_tasks,
-        url=setting.url,
-        port=setting.server.port,
-        warm_up=setting.size(100),
-        count=setting.size(20_000),
+        broker=setting.broker,
+        port=setting.redis.port,
+        warm_up=warm_up,
+        count=count,
     )
-    return {KEY: each}
+    each = added / count
+    holder = child.start(
+        reserve_all,
+        broker=setting.broker,
+        visibility_timeout=LEASE_S,
+        count=warm_up + count,
+        name="celery",
+    )
+    try:
+        child.wait_for_line(holder)
+        # The warm-up's messages were there before: they are counted at what the others took.
+        held = (setting.redis.used_memory() - before) / (warm_up + count)
+        held += each * warm_up / (warm_up + count)
+    finally:
+        child.stop(holder)
+    return {WAITING: each, HELD: held}
 
 
 FIGURES = (
     Figure(
-        KEY,
-        (Row(KEY, "memory per waiting Celery message", "bytes", Target("ratio_at_most", 1)),),
+        "memory",
+        (
+            Row(
+                WAITING,
+                "memory per waiting Celery message",
+                "bytes",
+                (Target("ratio_at_most", 1),),
+            ),
+            Row(HELD, "memory per held Celery message", "bytes"),
+        ),
         measure,
-        most_rounds=2,
+        most_rounds=1,
         warm_up=False,
+        core=True,
     ),
 )

@@ -11,75 +11,91 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
 
+BASELINE = "kombu"
+
 
 @dataclass(frozen=True)
 class Target:
-    """What a row must reach: a ratio to the baseline, or a value of its own."""
+    """What a row must reach: a ratio to the peer `against`, or a value of its own."""
 
-    kind: Literal["ratio_at_least", "ratio_at_most", "value_at_most"]
+    kind: Literal["ratio_at_least", "ratio_at_most", "value_at_most", "value_at_least"]
     value: float
     unit: str = "x"
+    against: str = BASELINE
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether a peer is needed to tell if the target is met."""
+        return self.kind.startswith("ratio")
 
     def met(self, value: float, ratio: float) -> bool:
-        """Tell whether the measured value and its ratio to the baseline reach the target."""
-        if self.kind == "ratio_at_least":
-            return ratio >= self.value
-        if self.kind == "ratio_at_most":
-            return ratio <= self.value
-        return value <= self.value
+        """Tell whether the measured value and its ratio to the peer reach the target."""
+        measured = ratio if self.is_ratio else value
+        return measured >= self.value if self.kind.endswith("least") else measured <= self.value
 
     def __str__(self) -> str:
         """Return the target as the tables print it."""
-        sign = ">=" if self.kind == "ratio_at_least" else "<="
-        return f"{sign} {self.value:g}{'' if self.unit == 'x' else ' '}{self.unit}"
+        sign = ">=" if self.kind.endswith("least") else "<="
+        return f"{sign} {self.value:g}{'' if self.unit in {'x', '%'} else ' '}{self.unit}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One line of the tables."""
 
     key: str
     title: str
     unit: str
-    target: Target
+    targets: tuple[Target, ...] = ()
     digits: int = 0
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement, which yields one value for each of its rows.
+    """One measurement, which yields a value for each of its rows, or for some of them.
 
-    `most_rounds` bounds the rounds of a figure that hardly varies and takes long.
-    `warm_up` asks for one small pair before the rounds that is thrown away.
+    `peers` are measured in turn, ours first. `most_rounds` bounds the rounds of a figure that
+    hardly varies or takes long. `warm_up` asks for one small round first that is thrown away.
+    `core` marks the figures that `--core` measures.
     """
 
     name: str
     rows: tuple[Row, ...]
     measure: Callable[[Setting], Mapping[str, float]]
+    peers: tuple[str, ...] = ("reliq", BASELINE)
     most_rounds: int | None = None
     warm_up: bool = True
+    core: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The samples of one row, in the order measured: `ours[i]` and `baseline[i]` are one pair."""
+    """The samples of one row by peer, ours first: those at one index are of one round."""
 
     row: Row
-    ours: Sequence[float]
-    baseline: Sequence[float]
+    samples: Mapping[str, Sequence[float]]
 
     @property
-    def ratios(self) -> list[float]:
-        """Ours divided by the baseline, pair by pair."""
-        pairs = zip(self.ours, self.baseline, strict=True)
+    def ours(self) -> Sequence[float]:
+        """Our samples."""
+        return next(iter(self.samples.values()))
+
+    def ratios(self, against: str) -> list[float]:
+        """Return ours divided by the peer's, round by round; nothing if it was not measured."""
+        pairs = zip(self.ours, self.samples.get(against, ()), strict=False)
         return [mine / theirs if theirs else float("inf") for mine, theirs in pairs]
 
-    @property
-    def ratio(self) -> float:
-        """The median of the pairs' ratios."""
-        return median(self.ratios)
+    def verdicts(self) -> list[tuple[Target, bool]]:
+        """Return each target that could be judged, and whether the medians reach it."""
+        judged = []
+        for target in self.row.targets:
+            ratios = self.ratios(target.against)
+            if target.is_ratio and not ratios:
+                continue
+            judged.append((target, target.met(median(self.ours), median(ratios or [0]))))
+        return judged
 
     @property
     def passed(self) -> bool:
-        """Whether the medians reach the row's target."""
-        return self.row.target.met(median(self.ours), self.ratio)
+        """Whether no target that could be judged is missed."""
+        return all(met for _, met in self.verdicts())

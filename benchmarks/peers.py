@@ -2,39 +2,90 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from kombu import Connection
+from kombu import Connection, Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RELIQ, KOMBU = "reliq", "kombu"
+CLASSIC, QUORUM = "rabbitmq-classic", "rabbitmq-quorum"
+BARE, CLIENT, TOOL = "hiredis", "redis-py", "redis-benchmark"
+SQLITE, SQLA, FILESYSTEM = "reliq-sqlite", "sqla", "filesystem"
+
+
+class Broker(TypedDict):
+    """What a measured program needs to reach its broker; goes through JSON."""
+
+    url: str
+    options: dict[str, Any]
+    queue_arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A transport by its URL scheme."""
+    """A transport by its URL scheme, and the kind of server that it talks to.
+
+    `pace` is the share of the full number of messages that it is given: one that is ten times
+    slower is measured over a tenth, so that each takes about as long. Rates are compared.
+    """
 
     name: str
+    label: str
     scheme: str
+    place: str
+    pace: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    queue_arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def url(self, port: int) -> str:
-        """Return the broker URL of database 0 of the server on this loopback port."""
-        return f"{self.scheme}://127.0.0.1:{port}/0"
+    @property
+    def ours(self) -> bool:
+        """Whether it is one of reliq's schemes."""
+        return is_reliq(self.scheme)
 
     def unacked_index(self, queue: str) -> str:
         """Return the key of the zset with one entry for each unacked message of the queue."""
-        if is_reliq(self.scheme):
-            return f"reliq:{{{queue}}}:unacked_index"
-        return "unacked_index"
+        return f"reliq:{{{queue}}}:unacked_index" if self.ours else "unacked_index"
 
-    def audit(self, port: int) -> None:
-        """Raise unless reliq's ledger balances in every queue; Kombu keeps none."""
-        if not is_reliq(self.scheme):
+    def audit(self, url: str) -> None:
+        """Raise unless reliq's ledger balances in every queue; the others keep none."""
+        if not self.ours:
             return
         from reliq.admin import Inspector
 
-        with Inspector(self.url(port)) as inspector:
+        with Inspector(url) as inspector:
             wrong = [result for result in inspector.audit() if not result.balanced]
         if wrong:
             raise AssertionError(f"the ledger does not balance: {wrong}")
+
+
+ALL = {
+    peer.name: peer
+    for peer in (
+        Peer(RELIQ, "reliq", "reliq", "redis"),
+        Peer(KOMBU, "Kombu `redis://`", "redis", "redis-of-kombu", pace=0.1),
+        Peer(CLASSIC, "RabbitMQ, classic, no confirms", "pyamqp", "rabbitmq", pace=0.4),
+        Peer(
+            QUORUM,
+            "RabbitMQ, quorum, confirms",
+            "pyamqp",
+            "rabbitmq",
+            pace=0.3,
+            options={"confirm_publish": True},
+            queue_arguments={"x-queue-type": "quorum"},
+        ),
+        Peer("reliq-replicated", "reliq, one replica", "reliq", "redis-replicated"),
+        Peer("reliq-fsynced", "reliq, appendfsync always", "reliq", "redis-synced"),
+        Peer(BARE, "bare hiredis loop", "raw", "redis-of-kombu"),
+        Peer(CLIENT, "bare redis-py loop", "raw", "redis-of-kombu", pace=0.5),
+        Peer(TOOL, "redis-benchmark, one client", "raw", "redis-of-kombu"),
+        Peer(SQLITE, "reliq-sqlite", "reliq-sqlite", "file-of-reliq", pace=0.4),
+        Peer(SQLA, "Kombu `sqla+sqlite://`", "sqla+sqlite", "file-of-kombu", pace=0.02),
+        Peer(FILESYSTEM, "Kombu `filesystem://`", "filesystem", "folder", pace=0.1),
+    )
+}
 
 
 def is_reliq(url_or_scheme: str) -> bool:
@@ -42,10 +93,16 @@ def is_reliq(url_or_scheme: str) -> bool:
     return url_or_scheme.startswith("reliq")
 
 
-def connect(url: str, **transport_options: Any) -> Connection:
+def connect(broker: Broker, **transport_options: Any) -> Connection:
     """Open a Kombu connection; plain Kombu knows reliq's schemes once it is imported."""
-    if is_reliq(url):
+    if is_reliq(broker["url"]):
         import reliq  # noqa: F401  # registers the schemes
-    connection = Connection(url, transport_options=transport_options)
+    options = {**broker["options"], **transport_options}
+    connection = Connection(broker["url"], transport_options=options)
     connection.connect()
     return connection
+
+
+def queue_of(broker: Broker, name: str, **arguments: Any) -> Queue:
+    """Return the queue of this name as the peer declares it."""
+    return Queue(name, queue_arguments=broker["queue_arguments"] or None, **arguments)

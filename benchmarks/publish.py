@@ -1,65 +1,170 @@
-"""Publishing: one process, one message at a time, each confirmed before the next."""
+"""Publishing: how many messages a second are stored, by exchange, size, confirm and process."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from kombu import Exchange, Producer, Queue
+from kombu import Exchange, Producer
 
-from benchmarks import child
+from benchmarks import child, crowd, raw
 from benchmarks.model import Figure, Row, Target
-from benchmarks.peers import connect
+from benchmarks.peers import (
+    BARE,
+    CLASSIC,
+    CLIENT,
+    KOMBU,
+    QUORUM,
+    RELIQ,
+    TOOL,
+    connect,
+    is_reliq,
+    queue_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from benchmarks.peers import Broker
     from benchmarks.setting import Setting
 
 QUEUE = "benchmark"
-BODY = bytes(range(256)) + bytes(44)
 CONTENT = {"content_type": "application/octet-stream", "content_encoding": "binary"}
+SIZE = 1_000
+SECONDS = 1.0
+BATCH = 500
+STORED_WITHIN_S = 60.0
+LOOK_EVERY = 16
 
 
-def publish_loop(url: str, exchange_name: str, warm_up: int, count: int) -> float:
-    """Publish `warm_up` and then `count` messages; return the seconds the latter took."""
+def body_of(size: int) -> bytes:
+    """Return a body of so many bytes, every value among them."""
+    return (bytes(range(256)) * (size // 256 + 1))[:size]
+
+
+def publish_loop(
+    broker: Broker,
+    exchange_name: str,
+    seconds: float,
+    size: int = SIZE,
+    batch: bool = False,
+    confirm: str | None = None,
+    alone: bool = True,
+    ready: Callable[[], None] = lambda: None,
+) -> tuple[int, float]:
+    """Publish for so many seconds, after a tenth of it as a warm-up; return count and seconds.
+
+    '' is the anonymous exchange. Raises unless all that was published is there in the end,
+    where this process publishes `alone`.
+    """
     exchange = Exchange(exchange_name, type="direct")
-    with connect(url) as connection:
+    properties: dict[str, Any] = dict(CONTENT)
+    if confirm is not None and is_reliq(broker["url"]):  # the others do not know it
+        properties["confirm"] = confirm
+    with connect(broker) as connection:
         channel = connection.default_channel
-        queue = Queue(QUEUE, exchange, routing_key=QUEUE)(channel)
+        queue = queue_of(broker, QUEUE, exchange=exchange, routing_key=QUEUE)(channel)
         queue.declare()
         producer = Producer(channel, exchange=exchange, routing_key=QUEUE)
-        for _ in range(warm_up):
-            producer.publish(BODY, **CONTENT)
-        start = time.perf_counter()
-        for _ in range(count):
-            producer.publish(BODY, **CONTENT)
-        seconds = time.perf_counter() - start
-        stored = queue.queue_declare(passive=True).message_count
-        if stored != warm_up + count:
-            raise AssertionError(f"published {warm_up + count} messages, {stored} are stored")
-    return seconds
+        body = body_of(size)
+
+        def publish_for(duration: float) -> tuple[int, float]:
+            count, start = 0, time.perf_counter()
+            end = start + duration
+            with producer.batch(max_size=BATCH) if batch else nullcontext():
+                while time.perf_counter() < end:
+                    for _ in range(LOOK_EVERY):
+                        producer.publish(body, **properties)
+                    count += LOOK_EVERY
+            return count, time.perf_counter() - start
+
+        before, _ = publish_for(seconds / 10)
+        ready()
+        count, took = publish_for(seconds)
+        if alone:
+            wait_until_stored(queue, before + count)
+    return count, took
 
 
-def measure(setting: Setting, key: str, exchange_name: str) -> Mapping[str, float]:
-    """Return confirmed messages a second through the exchange; '' is the anonymous one."""
-    count = setting.size(10_000)
-    seconds = child.run(
-        publish_loop,
-        url=setting.url,
-        exchange_name=exchange_name,
-        warm_up=setting.size(500),
-        count=count,
+def wait_until_stored(queue: Any, expected: int) -> None:
+    """Return once the bound queue holds so many messages: who does not confirm may still send."""
+    deadline = time.monotonic() + STORED_WITHIN_S
+    while (stored := queue.queue_declare(passive=True).message_count) != expected:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"published {expected} messages, {stored} are stored")
+        time.sleep(0.01)
+
+
+def measure(
+    setting: Setting, key: str, exchange: str, processes: int = 1, **how: Any
+) -> Mapping[str, float]:
+    """Return messages a second published by all the processes together."""
+    seconds = setting.seconds(SECONDS)
+    if setting.peer.scheme == "raw":
+        return {key: raw.publish(setting, seconds, how.get("size", SIZE))}
+    arguments = {"broker": setting.broker, "exchange_name": exchange, "seconds": seconds, **how}
+    if processes == 1:
+        count, took = child.run(publish_loop, **arguments)
+        return {key: count / took}
+    done = child.run(
+        crowd.together,
+        called=crowd.named(publish_loop),
+        processes=processes,
+        arguments={**arguments, "alone": False},
     )
-    return {key: count / seconds}
+    return {key: sum(count for count, _ in done) / max(took for _, took in done)}
 
 
-def _figure(key: str, title: str, exchange_name: str, target: float) -> Figure:
-    row = Row(key, title, "messages/s", Target("ratio_at_least", target))
-    return Figure(key, (row,), lambda setting: measure(setting, key, exchange_name))
+def _figure(
+    key: str,
+    title: str,
+    exchange: str,
+    target: float | None = None,
+    peers: tuple[str, ...] = (RELIQ, KOMBU, CLASSIC, QUORUM),
+    core: bool = False,
+    **how: Any,
+) -> Figure:
+    targets = () if target is None else (Target("ratio_at_least", target),)
+    row = Row(f"publish-{key}", f"publish, {title}", "messages/s", targets)
+    measured = partial(measure, key=row.key, exchange=exchange, **how)
+    most_rounds = None if core else 2
+    return Figure(row.key, (row,), measured, peers, most_rounds, warm_up=core, core=core)
 
 
+_TWO = (RELIQ, KOMBU)
+NAMED, ANONYMOUS = "benchmark", ""
 FIGURES = (
-    _figure("publish-named", "publish, named direct exchange", "benchmark", 3),
-    _figure("publish-anonymous", "publish, anonymous exchange", "", 2),
+    _figure("named", "named direct exchange", NAMED, 4, core=True),
+    _figure(
+        "anonymous",
+        "anonymous exchange",
+        ANONYMOUS,
+        2.5,
+        (RELIQ, KOMBU, CLASSIC, QUORUM, BARE, CLIENT, TOOL),
+        core=True,
+    ),
+    _figure("none", 'confirm="none", named exchange', NAMED, 6, _TWO, core=True, confirm="none"),
+    _figure("batch", "batch of 500, named exchange", NAMED, 1.3, _TWO, core=True, batch=True),
+    _figure("batch-anonymous", "batch of 500, anonymous", ANONYMOUS, None, _TWO, batch=True),
+    _figure("100b", "named exchange, 100 B", NAMED, size=100),
+    _figure("100kb", "named exchange, 100 kB", NAMED, size=100_000),
+    _figure("4-processes", "named exchange, 4 processes", NAMED, processes=4),
+    _figure(
+        "replicated",
+        'confirm="replicated", one replica',
+        NAMED,
+        None,
+        ("reliq-replicated",),
+        confirm="replicated",
+    ),
+    _figure(
+        "fsynced",
+        'confirm="fsynced", appendfsync always',
+        NAMED,
+        None,
+        ("reliq-fsynced",),
+        confirm="fsynced",
+    ),
 )

@@ -9,16 +9,20 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 DIRECTORY = "BENCHMARK_RECORD"
 _LAYOUT = struct.Struct("=qqq")
 
 
-_local = threading.local()
+# gevent makes a local of each greenlet, of which there is one a task; its tasks share a thread.
+_local: Any = SimpleNamespace() if "gevent" in sys.modules else threading.local()
 
 
 def _open() -> memoryview[int]:

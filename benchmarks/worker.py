@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,27 +20,41 @@ from benchmarks import record
 from benchmarks.child import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-BROKER = "BENCHMARK_BROKER"
+    from benchmarks.peers import Broker
+
+BROKER, ACKS_LATE, PROFILE = "BENCHMARK_BROKER", "BENCHMARK_ACKS_LATE", "BENCHMARK_PROFILE"
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+PARKED = "parked"
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.05
 
 
-def publish_tasks(url: str, count: int) -> None:
-    """Publish no-op tasks, in a process of its own."""
-    os.environ[BROKER] = url
-    from benchmarks.celery_app import app, noop
+def publish_tasks(broker: Broker, count: int, task: str = "noop") -> None:
+    """Publish tasks, in a process of its own."""
+    os.environ[BROKER] = json.dumps(broker)
+    from benchmarks import celery_app
 
+    chosen = getattr(celery_app, task)
     for _ in range(count):
-        noop.delay()
+        chosen.delay()
+    celery_app.app.close()
+
+
+def begin_consuming(broker: Broker) -> None:
+    """Tell every worker that was started on the parked queue to take tasks now."""
+    os.environ[BROKER] = json.dumps(broker)
+    from benchmarks.celery_app import app
+
+    app.control.add_consumer("celery")
     app.close()
 
 
-def memory_of_tasks(url: str, port: int, warm_up: int, count: int) -> float:
-    """Publish no-op tasks; return the bytes of Redis memory that each one takes while it waits."""
-    os.environ[BROKER] = url
+def memory_of_tasks(broker: Broker, port: int, warm_up: int, count: int) -> tuple[float, float]:
+    """Publish no-op tasks; return the bytes of Redis memory before, and added by the `count`."""
+    os.environ[BROKER] = json.dumps(broker)
     from benchmarks.celery_app import app, noop
 
     with redis.Redis(port=port) as client:
@@ -50,20 +65,35 @@ def memory_of_tasks(url: str, port: int, warm_up: int, count: int) -> float:
             noop.delay()
         after = client.info("memory")["used_memory"]
     app.close()
-    return float(after - before) / count
+    return float(before), float(after - before)
 
 
 @contextmanager
-def running(url: str, *arguments: str) -> Iterator[Worker]:
-    """Run a Celery worker with Celery's defaults; shut it down warmly when the block ends."""
+def running(
+    broker: Broker,
+    *arguments: str,
+    records: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Worker]:
+    """Run a Celery worker with Celery's defaults; shut it down warmly when the block ends.
+
+    Workers that share a directory of `records` are counted together.
+    """
     with tempfile.TemporaryDirectory(prefix="reliq-benchmark-") as directory:
-        records, log = Path(directory) / "records", Path(directory) / "log"
-        records.mkdir()
+        log = Path(directory) / "log"
+        if records is None:
+            records = Path(directory) / "records"
+            records.mkdir()
         command = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_app", "worker"]
-        environment = {**os.environ, BROKER: url, record.DIRECTORY: str(records)}
+        variables = {
+            **os.environ,
+            BROKER: json.dumps(broker),
+            record.DIRECTORY: str(records),
+            **(environment or {}),
+        }
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, *arguments], cwd=ROOT, env=environment, stdout=output, stderr=output
+                [*command, *arguments], cwd=ROOT, env=variables, stdout=output, stderr=output
             )
         try:
             yield Worker(process, records, log)
@@ -98,6 +128,11 @@ class Worker:
         deadline = time.monotonic() + READY_WITHIN_S
         while b" ready." not in self.log.read_bytes():
             self._check(deadline, "not ready")
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the main process has used, its children's left out."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _check(self, deadline: float, state: str) -> None:
         if self.process.poll() is not None or time.monotonic() > deadline:

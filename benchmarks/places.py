@@ -1,0 +1,91 @@
+"""Where a peer's messages are: the servers of a run, started when first needed, then ended."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from benchmarks import files, rabbitmq, servers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class Place(Protocol):
+    """A broker of the run's own: a server on loopback, or a directory."""
+
+    def url(self, scheme: str) -> str:
+        """Return the broker URL for this scheme."""
+
+    def options(self) -> Mapping[str, Any]:
+        """Return the transport options without which it cannot be reached."""
+
+    def empty(self) -> None:
+        """Forget every message, queue and statistic."""
+
+    def describe(self) -> str:
+        """Return version and settings, as the report prints them."""
+
+
+class Missing(Exception):
+    """A server cannot be had on this machine; the text says what is missing."""
+
+
+class Places:
+    """Starts each place once, when it is asked for; ends all of them when it is closed."""
+
+    def __init__(self, executable: str, appendfsync: str = "no") -> None:
+        self._executable = executable
+        self._appendfsync = appendfsync
+        self._stack = ExitStack()
+        self._started: dict[str, Place] = {}
+        self.missing: dict[str, str] = {}
+
+    def close(self) -> None:
+        """End every server and remove its files."""
+        self._stack.close()
+
+    def get(self, name: str) -> Place:
+        """Return the place of this name; raise Missing, with the reason, where it cannot be had."""
+        if name in self.missing:
+            raise Missing(self.missing[name])
+        if name not in self._started:
+            try:
+                self._started[name] = self._start(name)
+            except Missing as missing:
+                self.missing[name] = str(missing)
+                raise
+        return self._started[name]
+
+    def describe(self) -> dict[str, str]:
+        """Return what each place that was started says of itself."""
+        return {name: place.describe() for name, place in self._started.items()}
+
+    def _start(self, name: str) -> Place:
+        if name == "rabbitmq":
+            return self._enter_rabbitmq()
+        if name.startswith("file") or name == "folder":
+            kind = files.Folder if name == "folder" else files.File
+            directory = self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="reliq-benchmark-")
+            )
+            return kind(Path(directory))
+        executable, settings = self._executable, servers.persistence(self._appendfsync)
+        if name == "redis-synced":
+            found = servers.with_waitaof(executable)
+            if found is None:
+                raise Missing("no redis-server 7.2 or valkey-server, which have WAITAOF, was found")
+            executable, settings = found, servers.persistence("always")
+        server = self._stack.enter_context(servers.started(executable, settings))
+        if name == "redis-replicated":
+            replica = self._stack.enter_context(servers.started(executable, settings))
+            replica.follow(server)
+        return server
+
+    def _enter_rabbitmq(self) -> Place:
+        if rabbitmq.find() is None:
+            raise Missing(rabbitmq.WHAT_TO_INSTALL)
+        return self._stack.enter_context(rabbitmq.started())

@@ -1,0 +1,84 @@
+"""A finished run, and the JSON file that it is kept in: whatever is printed is made from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.model import Outcome, Row, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was asked, where it ran, and what came out: outcomes by section, in order."""
+
+    command: str
+    rounds: int
+    scale: float
+    labels: Mapping[str, str]
+    surroundings: Mapping[str, str]
+    left_out: Sequence[str]
+    failures: Sequence[str]
+    sections: Mapping[str, Sequence[Outcome]]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Every outcome, in the order of the tables."""
+        return [outcome for outcomes in self.sections.values() for outcome in outcomes]
+
+
+def write(run: Run, path: Path) -> None:
+    """Write every sample and the surroundings."""
+    content = {
+        "command": run.command,
+        "rounds": run.rounds,
+        "scale": run.scale,
+        "labels": dict(run.labels),
+        "surroundings": dict(run.surroundings),
+        "left_out": list(run.left_out),
+        "failures": list(run.failures),
+        "sections": {
+            name: [_as_json(outcome) for outcome in outcomes]
+            for name, outcomes in run.sections.items()
+        },
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Run:
+    """Return the run that was written there."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    sections = {
+        name: [_from_json(outcome) for outcome in outcomes]
+        for name, outcomes in content.pop("sections").items()
+    }
+    return Run(sections=sections, **content)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    row = outcome.row
+    others = list(outcome.samples)[1:]
+    return {
+        "key": row.key,
+        "title": row.title,
+        "unit": row.unit,
+        "digits": row.digits,
+        "targets": [asdict(target) for target in row.targets],
+        "passed": outcome.passed,
+        "medians": {name: median(taken) for name, taken in outcome.samples.items()},
+        "ratios": {name: median(outcome.ratios(name)) for name in others},
+        "samples": {name: list(taken) for name, taken in outcome.samples.items()},
+    }
+
+
+def _from_json(content: Mapping[str, Any]) -> Outcome:
+    targets = tuple(Target(**target) for target in content["targets"])
+    row = Row(content["key"], content["title"], content["unit"], targets, content["digits"])
+    return Outcome(row, content["samples"])

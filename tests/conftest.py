@@ -25,8 +25,12 @@ SLOW_TIMEOUT_S = 600
 
 
 def pytest_configure(config):
-    """End what was started on SIGTERM too, as on Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """End what was started on SIGTERM too, as on Ctrl-C.
+
+    Nor may a Ctrl-C be ignored, as it is in a shell's background: who is started inherits that.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

@@ -111,11 +111,14 @@ class Broker:
             except redis.ResponseError:
                 return False
 
-            def done() -> bool:
-                return client.info("replication")["master_failover_state"] == "no-failover"
+            def role() -> str | None:
+                try:
+                    state = client.info("replication")
+                except redis.ConnectionError:  # it may hang up as it becomes a replica
+                    return None
+                return state["role"] if state["master_failover_state"] == "no-failover" else None
 
-            wait_until(done, timeout_s=10, interval_s=0.02, what="the failover")
-            if client.info("replication")["role"] == "master":
+            if wait_until(role, timeout_s=60, interval_s=0.02, what="the failover") == "master":
                 return False
         old, new = self.primary, self.replica
         old.replica_of, new.replica_of = new, None

@@ -93,15 +93,21 @@ def outages(
 ) -> list[tuple[float, float]]:
     """Return the times without a broker; those that leave no time to come back are one.
 
-    With *cuts* also those without a connection.
+    With *cuts* also those without a connection. A slow network is no outage, but where
+    clients come back over it, theirs ends with it: to connect takes many round trips.
     """
+    faults = [fault for fault in faults if fault.applied]
+    slow = [(fault.at, fault.until) for fault in faults if fault.slows]
     merged: list[tuple[float, float]] = []
-    away = (f for f in faults if f.applied and (f.outage or (cuts and f.cuts)))
-    for at, until in sorted((f.at, f.until) for f in away):
+    away = (fault for fault in faults if fault.outage or (cuts and fault.cuts))
+    for at, until in sorted((fault.at, fault.until) for fault in away):
+        back = max(
+            [until, *(end for begin, end in slow if begin <= until + reconnect_s and end >= at)]
+        )
         if merged and at <= merged[-1][1] + reconnect_s:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], until))
+            merged[-1] = (merged[-1][0], max(merged[-1][1], back))
         else:
-            merged.append((at, until))
+            merged.append((at, back))
     return merged
 
 

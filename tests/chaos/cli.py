@@ -95,7 +95,7 @@ def main(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="reliq-chaos-"))
             )
         else:
-            directory = new_directory(out)
+            directory = new_directory(out.resolve())  # workers run elsewhere
         settings = Settings(
             directory=directory,
             seed=seed,

@@ -1,8 +1,7 @@
 """The ledger: what was confirmed and what ran, written where no fault can take it back.
 
-One line per event, appended with one write(2) to a file opened with O_APPEND: atomic
-between processes, kept by the kernel when the writer is killed. Redis is not used,
-because Redis is what dies. Times are CLOCK_MONOTONIC, the same in all processes.
+One line per event (`tests/support/lines.py`). Redis is not used, because Redis is what
+dies. Times are CLOCK_MONOTONIC, the same in all processes.
 
 ```
 P time id countdown          a publish begins
@@ -20,6 +19,8 @@ from __future__ import annotations
 import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support import lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ class Writer:
     def write(self, event: str, task_id: str, *rest: object) -> None:
         """Append one line."""
         words = (event, f"{time.monotonic():.4f}", task_id, *rest)
-        os.write(self._fd, (" ".join(map(str, words)) + "\n").encode("ascii", "replace"))
+        lines.append(self._fd, " ".join(map(str, words)))
 
     def close(self) -> None:
         """Close the file."""
@@ -107,8 +108,9 @@ def read(directory: Path) -> Iterator[Line]:
     """Yield every event of the ledger, file by file."""
     for path in files(directory):
         with path.open(encoding="ascii") as file:
-            for text in file:
-                yield parse(text.rstrip("\n"))
+            for text in file:  # one after the other: a long run's do not fit into memory
+                for line in lines.whole(text):
+                    yield parse(line)
 
 
 class Tail:
@@ -131,9 +133,9 @@ class Tail:
             with path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
                 data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._offsets[path] = self._offsets.get(path, 0) + len(whole)
-            for line in whole.decode("ascii").splitlines():
+            ended = data[: data.rfind(b"\n") + 1]
+            self._offsets[path] = self._offsets.get(path, 0) + len(ended)
+            for line in lines.whole(ended.decode("ascii")):
                 if line[0] in "CF":
                     self._note(line[0], line.split(" ", 3)[2])
 

@@ -41,6 +41,8 @@ class Fault:
     """Whether what the master had not replicated yet was lost: the last acks, say."""
     cuts: bool = False
     """Whether connections were lost, so that what was under way is sent again later."""
+    slows: bool = False
+    """Whether everything took longer from `at` to `until`: whoever was cut off comes back later."""
     lifted: float = 0.0
     """When the nemesis had let go: what comes later is the time that recovery took."""
 

@@ -127,7 +127,8 @@ class _Run:
         nemesis = Nemesis(stage, self.strikes, began)
         self.watcher.phase("faults fall")
         try:
-            while time.monotonic() < began + settings.duration_s or not nemesis.done:
+            until = began + settings.duration_s
+            while time.monotonic() < until or not nemesis.done or self._wanted:
                 fault = nemesis.step()
                 if fault is not None:
                     self.watcher.struck(fault, fault.at - began)
@@ -147,6 +148,11 @@ class _Run:
         return self._judge(nemesis, began, stopped, settled)
 
     # -- while it runs
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether more is to be published."""
+        return self.tail.confirmed < self.settings.least_tasks and bool(self.crew.producers)
 
     def _look(self, began: float) -> None:
         self.crew.supervise()

@@ -214,6 +214,30 @@ def test_a_freeze_shorter_than_the_lease_explains_nothing(book):
     assert not book.fault("worker-freeze", 2.5, 4.5, worker="w1").verdict().passed
 
 
+def test_a_slow_network_lengthens_the_outage_that_it_meets(book):
+    """A worker that comes back over it takes until its end; without an outage it is no excuse."""
+    book.published("i1").run("i1", 2, 2.5).run("i1", 20, 21, worker="w2", pid=22)
+    book.fault("worker-kill", 9.0, worker="w1")
+    book.fault("net-delay", 4.5, 8.0, slows=True)
+    assert not book.verdict().passed
+    assert book.fault("demotion", 2.6, 3.2, outage=True).verdict().passed
+
+
+def test_half_a_line_tells_nothing(tmp_path):
+    """A writer that is killed as it writes leaves the others' lines whole."""
+    path = tmp_path / "runs.ledger"
+    writer = ledger.Writer(path)
+    writer.write(ledger.STARTED, "i1", 0, "t", 0, "w", 1)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        writer.write(ledger.FINISHED, "i1", 0, "t", 0, "w", 1)
+        events = [line.event for line in ledger.read(tmp_path)]
+        # Without its last byte, a line break, a line is whole.
+        assert events == ["F"] if length < len(whole) - 1 else ["S", "F"]
+    writer.close()
+
+
 def test_a_short_outage_explains_nothing(book):
     """A broker that was away for less than a lease costs no lease."""
     book.published("i1").run("i1", 2, 5).run("i1", 6, 7, worker="w2")

@@ -7,7 +7,13 @@ EXCLUDED: those tests are not collected for it, all others are.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sqlite3
+import tempfile
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
@@ -15,13 +21,17 @@ from fakeredis import TcpFakeServer
 
 from reliq.brokers import address
 from reliq.engines.redis import scripts
+from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.store import RedisStore
+from reliq.engines.sqlite.location import location
+from reliq.engines.sqlite.store import SqliteStore
+from reliq.errors import ReliqError
 from reliq.options import parse
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from reliq.store import Store
 
@@ -102,12 +112,79 @@ class FakeRedisEngine(_OverRedis):
             if isinstance(script, scripts.Script):
                 self._client.script_load(script.text)
 
+    def connect(self, consumer: str, **options: Any) -> Store:
+        """Open a store over TCP that leaves no wait behind when it is closed.
+
+        This server does not notice that who waits is gone, and would give it the next ring.
+        """
+        store = super().connect(consumer, **options)
+        close, bell = store.close, store.doorbell
+
+        def end_wait_and_close() -> None:
+            if bell.listening:
+                for queue in bell.queues:
+                    name = queue_keys(options.get("global_keyprefix", ""), queue).bell
+                    self._client.rpush(name, "1")
+                with suppress(ReliqError):
+                    bell.wait(5.0)
+            close()
+
+        store.close = end_wait_and_close  # type: ignore[method-assign]
+        return store
+
     def stop(self) -> None:
         """End the server."""
         super().stop()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class SqliteEngine:
+    """A file of its own; every store opens it anew."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="reliq-sqlite-"))
+        self._path = self._directory / "broker.db"
+        self._rows: sqlite3.Connection | None = None
+
+    def connect(self, consumer: str, **options: Any) -> Store:
+        """Open the file."""
+        store = SqliteStore(location(str(self._path)), parse(options), consumer)
+        store.connect()
+        return store
+
+    def clear(self) -> None:
+        """Delete every row."""
+        self.connect("clear").close()
+        with self.rows() as connection:
+            tables = connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+            ).fetchall()
+            for (table,) in tables:
+                connection.execute(f"DELETE FROM {table}")
+
+    @contextlib.contextmanager
+    def rows(self) -> Iterator[sqlite3.Connection]:
+        """Look at the file itself: all at one instant."""
+        if self._rows is None:
+            self._rows = sqlite3.connect(
+                self._path, isolation_level=None, timeout=10, check_same_thread=False
+            )
+        self._rows.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._rows
+        finally:
+            self._rows.execute("COMMIT")
+
+    def forget_caches(self) -> None:
+        """Do nothing: it keeps none."""
+
+    def stop(self) -> None:
+        """Remove the file."""
+        if self._rows is not None:
+            self._rows.close()
+        shutil.rmtree(self._directory)
 
 
 _NO_INFO = "fakeredis has no INFO: no run id, no uptime"
@@ -123,9 +200,21 @@ NOT_ON_FAKEREDIS = {
     "test_a_record_lapses_without_heartbeats": _NO_INFO,
     "test_the_register_can_be_read": _NO_INFO,
     "test_the_register_names_no_ghosts": _NO_INFO,
+    "test_the_register_knows_pools_and_options": _NO_INFO,
+    "test_a_broker_says_what_it_is": _NO_INFO,
+    "test_a_diagnosis_says_what_was_looked_at": _NO_INFO,
     "test_a_young_server_restores_nothing": _NO_INFO,
     "test_a_cache_that_is_lost_costs_nothing": _CLOSES,
 }
 
-ENGINES: dict[str, Callable[[], Engine]] = {"redis": RedisEngine, "fakeredis": FakeRedisEngine}
-EXCLUDED: dict[str, dict[str, str]] = {"fakeredis": NOT_ON_FAKEREDIS}
+NOT_ON_SQLITE = {
+    "test_replicas_are_never_refused_beforehand": "a file never has replicas: it is refused",
+    "test_a_young_server_restores_nothing": "there is no server that could have been away",
+}
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "redis": RedisEngine,
+    "fakeredis": FakeRedisEngine,
+    "sqlite": SqliteEngine,
+}
+EXCLUDED: dict[str, dict[str, str]] = {"fakeredis": NOT_ON_FAKEREDIS, "sqlite": NOT_ON_SQLITE}

@@ -161,11 +161,11 @@ class Steps:
         queue: str = "q",
         lease_ms: int = LONG_MS,
         hurry: bool = False,
-        envelopes: bool = False,
+        told: bool = False,
     ) -> Restored:
         """Do one step of the pass, and wait."""
         result: list[Restored] = self._wait(
-            lambda on_result: self.store.post_restore(queue, lease_ms, on_result, hurry, envelopes)
+            lambda on_result: self.store.post_restore(queue, lease_ms, on_result, hurry, told)
         )
         self._audit(queue)
         return result[0]

@@ -7,7 +7,7 @@ import pytest
 from reliq.arguments import queue_arguments
 from reliq.carrying import carry
 from reliq.errors import ConfigurationError, NotFound
-from reliq.store import DUPLICATE, STORED
+from reliq.store import DUPLICATE, STORED, Lease
 from tests.contract.steps import message
 
 
@@ -48,6 +48,14 @@ def test_ready_delayed_and_dead_messages_go(source, target):
     assert there.tag != dead.tag
     assert [b"now"] == [item.envelope for item in target.take()]
     assert 50_000 < target.reserve().next_due_ms <= 60_000
+
+
+def test_a_queue_that_a_publish_made_is_declared_later(source, target):
+    """Nobody knows its arguments yet: those of its first declaration, there, are taken."""
+    source.publish(message())
+    move(source, target)
+    encoded, meta = queue_arguments("q", False, {"x-max-priority": 5})
+    assert "existed" == target.store.declare_queue("q", False, encoded, meta).outcome
 
 
 def test_order_and_priority_stay(source, target):
@@ -153,3 +161,33 @@ def test_one_broker_is_not_two(source, connect):
     same = connect("s/3", global_keyprefix="from.")
     with pytest.raises(ConfigurationError, match="both URLs are one broker"):
         move(source, same)
+
+
+def test_what_a_move_holds_can_be_given_up_under_its_token(source):
+    """Where the other place cannot take a message it becomes a dead letter here."""
+    source.publish(message(), message())
+    _, moves = source.store.move_out("q", "elsewhere")
+    given_up = [Lease(moves[0].tag, "0")]
+    assert [] == source.store.dead_letter("q", "undecodable", "", given_up)
+    assert {"unacked": 1, "dead": 1} == source.places()
+    _, again = source.store.move_out("q", "elsewhere")
+    assert [moves[1].tag] == [move.tag for move in again]
+    assert 1 == source.store.end_move("q", [moves[1].tag])
+    assert {"dead": 1} == source.places()
+
+
+def test_a_move_of_dead_letters_leaves_it_alone(source, target):
+    """Both at once, as a fail-back and a rerouting are: each ends what it has begun."""
+    source.publish(message(envelope=b"dead"))
+    (held,) = source.take()
+    source.store.dead_letter("q", "rejected", "", [Lease(held.tag, held.token)])
+    source.publish(message(envelope=b"ready"))
+    (letter,) = source.store.dead_letters("q", 1)
+    name = f"broker:{target.store.broker_id()}"
+    _, (moved,) = source.store.move_out("q", name)
+    low, (begun,) = source.store.begin_move("q", "queue:other", [letter.tag])
+    assert low <= moved.number < begun.number
+    assert [moved] == source.store.move_out("q", name)[1]
+    assert 1 == source.store.end_move("q", [moved.tag])
+    assert 1 == source.store.end_move("q", [begun.tag])
+    assert {} == source.places()

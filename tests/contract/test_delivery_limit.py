@@ -118,16 +118,20 @@ def test_the_envelope_comes_with_what_returned_or_died(connect):
     store.publish(message(envelope=b"one"))
     held = store.take()
     store.end(*held)
-    (item,) = store.restore(hurry=True, envelopes=True).restored
+    (item,) = store.restore(hurry=True, told=True).restored
     assert (held[0].tag, 1, "s/1", b"one") == item
     held = store.take()
     store.end(*held)
-    (item,) = store.restore(hurry=True, envelopes=True).dead
+    (item,) = store.restore(hurry=True, told=True).dead
     assert (held[0].tag, 2, "s/1", b"one") == item
 
 
-def test_no_envelope_unless_asked_for(store):
-    """A pass with nobody listening sends tags only."""
-    store.publish(message(envelope=b"one"))
-    (item,) = store.return_ended(*store.take()).restored
-    assert item.envelope is None
+def test_no_more_than_asked_for(connect):
+    """A pass with nobody listening only counts what it restored, and sends no envelope."""
+    store = connect(delivery_limit=2)
+    store.publish(message(envelope=b"one"), message(envelope=b"two"))
+    store.return_ended(*store.take())
+    store.publish(message(envelope=b"three"))
+    report = store.return_ended(*store.take(3))
+    assert ({"s/1": 3}, []) == (report.by_consumer, report.restored)
+    assert [(2, None)] == [(item.failed, item.envelope) for item in report.dead]

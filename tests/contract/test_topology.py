@@ -22,6 +22,17 @@ def test_a_declaration_with_other_arguments_is_told_what_there_is(store):
     assert ("existed", 0, 0, b"old") == store.declare(arguments=b"old")
 
 
+def test_a_queue_without_arguments_takes_those_of_its_first_declaration(store):
+    """It is made once, listed and empty, as by a publish; what is there is left as it is."""
+    for _ in range(2):
+        store.store.create_queue("q")
+    assert (["q"], {}) == (store.store.queues(), store.places())
+    assert ("existed", 0, 0, b"args") == store.declare(arguments=b"args", lease="5000")
+    store.store.create_queue("q")
+    assert ("existed", 0, 0, b"args") == store.declare(arguments=b"args")
+    assert 5000 == store.reserve().lease_ms
+
+
 def test_a_passive_declaration_only_looks(store):
     """It says what there is, whatever its arguments, and creates nothing."""
     assert "missing" == store.declare(passive=True)[0]

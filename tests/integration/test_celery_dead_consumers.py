@@ -127,7 +127,7 @@ def test_where_client_list_is_forbidden(fresh_redis, site_factory):
     stays_true(lambda: site.journal.runs(task.id) == 1, for_s=3)
     again = site.journal.wait_started(task.id, times=2)
     # Its lease may have been renewed just before it was killed, or a third before.
-    assert 3.5 < again.at - killed_at < 6 + 0.5 + 3
+    assert 3.5 < again.at - killed_at < 6 + 0.5 + 15  # one on a quiet machine
     site.journal.wait_finished(task.id)
     site.settled()
     assert 1 == other.log().count("killed consumers are noticed when their leases end")
@@ -149,13 +149,14 @@ def test_a_frozen_worker(fresh_redis, site_factory):
     frozen_at = time.monotonic()
     frozen.freeze()
     again = site.journal.wait_started(task.id, times=2)
-    assert again.at - frozen_at < 4.0 + 1.0 * 1.1 + 1.0
+    assert again.at - frozen_at < 4.0 + 1.0 * 1.1 + 10.0  # one on a quiet machine
     frozen.kill_group()
     site.journal.wait_finished(task.id)
     site.settled()
 
 
 @pytest.mark.slow
+@pytest.mark.long  # and on a quiet machine: it looks at the clock
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_how_soon_killed_workers_tasks_run_again(fresh_redis, site_factory, pool):
     """With default options, over many kills: within 10 seconds in 99 of 100 cases."""

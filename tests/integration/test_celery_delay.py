@@ -216,7 +216,7 @@ def test_a_task_without_utc_is_due_at_the_same_moment(fresh_redis, site_factory)
 def test_an_eta_in_the_body_is_celerys(fresh_redis, site_factory):
     """Protocol 1 has no headers: the worker holds such a task, as on any transport."""
     site = site_factory(fresh_redis, task_protocol=1, **DEFAULTS)
-    task = site.send("record", countdown=3)
+    task = site.send("record", countdown=10)  # a worker takes some seconds to start
     assert {"ready": 1, "delayed": 0, "unacked": 0, "dead": 0} == site.counts()
     site.worker()
     site.wait_counts(unacked=1)

@@ -81,7 +81,7 @@ def test_there_and_back_again(brokers, pool):
     began = time.monotonic()
     away = brokers.send(10)
     brokers.all_done(away)
-    assert time.monotonic() - began < 10  # five on a quiet machine, with default timeouts
+    assert time.monotonic() - began < 20  # five on a quiet machine, with default timeouts
     later = brokers.send(3, countdown=6)  # delayed on B when A comes back
     assert {"delayed": 3} == brokers.counts(brokers.b)
     brokers.a.start()

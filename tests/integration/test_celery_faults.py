@@ -166,9 +166,10 @@ def test_children_of_one_task_each(site):
 
 
 @pytest.mark.slow
-def test_many_children_of_one_task_each(site):
-    """2 000 tasks, each in a new child: none deadlocks, the parent has one thread."""
-    run_in_short_lived_children(site, 2000)
+@pytest.mark.parametrize("tasks", [150, pytest.param(2000, marks=pytest.mark.long)])
+def test_many_children_of_one_task_each(site, tasks):
+    """Many tasks, each in a new child: none deadlocks, the parent has one thread."""
+    run_in_short_lived_children(site, tasks)
 
 
 def test_unregistered_task_is_not_fatal(site):

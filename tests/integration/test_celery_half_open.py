@@ -17,7 +17,7 @@ OPTIONS = {
     "socket_timeout": 2.0,
 }
 # Noticed within socket_timeout + poll_interval; then Celery connects and declares anew.
-BACK_S = OPTIONS["socket_timeout"] + OPTIONS["poll_interval"] + 5.0
+BACK_S = OPTIONS["socket_timeout"] + OPTIONS["poll_interval"] + 15.0
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])

@@ -112,7 +112,15 @@ def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "workers"), [(20, 1), (2, 3), (3, 3), (20, 3)])
+@pytest.mark.parametrize(
+    ("limit", "workers"),
+    [
+        (2, 3),
+        (3, 3),
+        (20, 3),
+        pytest.param(20, 1, marks=pytest.mark.long),
+    ],
+)
 def test_poison_meets_any_limit_alone(fresh_redis, site_factory, limit, workers):
     """The same with the default limit, and where several workers are killed by turns."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": limit})

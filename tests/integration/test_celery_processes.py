@@ -104,13 +104,23 @@ def test_command_line_alone_chooses_the_broker(site):
     site.settled()
 
 
+def children_of(worker):
+    """Return the pids of the children of a worker's main process, on Linux."""
+    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text(encoding="ascii")
+    return list(map(int, children.split()))
+
+
+def state_of(pid):
+    """Return the letter that stands for what a process does, on Linux: T when it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0]
+
+
 def test_what_a_child_was_handed_before_a_connection_was_lost_runs_once(fresh_redis, site_factory):
     """Celery forgets it then, since a broker would deliver it again; here the lease is kept."""
     site = site_factory(fresh_redis, **LATE)
     worker = site.worker(pool="prefork", concurrency=1)
     site.journal.wait_finished(site.send("record").id)
-    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text(encoding="ascii")
-    (child,) = map(int, children.split())
+    (child,) = children_of(worker)
     os.kill(child, signal.SIGSTOP)
     task = site.send("record").id
     worker.wait_log(f"[{task}] received")
@@ -120,3 +130,88 @@ def test_what_a_child_was_handed_before_a_connection_was_lost_runs_once(fresh_re
     site.journal.wait_finished(task)
     site.settled()
     assert 1 == site.journal.runs(task)
+
+
+def test_what_a_child_was_being_handed_when_the_connection_was_lost_runs_once(
+    fresh_redis, site_factory
+):
+    """Half of it was in the pipe: the other half follows, and the child goes on with the next."""
+    site = site_factory(fresh_redis, **LATE)
+    worker = site.worker(pool="prefork", concurrency=1)
+    site.journal.wait_finished(site.send("record").id)
+    (child,) = children_of(worker)
+    os.kill(child, signal.SIGSTOP)
+    # More than the pipe holds.
+    long = site.send("record", headers={"ballast": "x" * 500_000}).id
+    worker.wait_log(f"[{long}] received")
+    site.server.client().client_kill_filter(_type="normal", skipme=True)
+    worker.wait_log("Connection to broker lost")
+    os.kill(child, signal.SIGCONT)
+    site.journal.wait_finished(long)
+    after = site.send("record").id
+    site.journal.wait_finished(after)
+    site.settled()
+    assert {long: 1, after: 1} == {task: site.journal.runs(task) for task in (long, after)}
+
+
+def stopped_in_its_answer(site):
+    """Return a worker, its child that is stopped with half a result written, and the task."""
+    worker = site.worker(pool="prefork", concurrency=1)
+    site.journal.wait_finished(site.send("record").id)
+    (child,) = children_of(worker)
+    half = site.send("stop_in_answer").id
+    wait_until(lambda: state_of(child) == "T", what="a child stopped in the midst of its result")
+    return worker, child, half
+
+
+def test_a_result_that_was_half_read_when_the_connection_was_lost_is_read_to_its_end(
+    fresh_redis, site_factory
+):
+    """Celery's new event loop takes what follows for the next result, and never hears of the child.
+
+    Its task would never be acked, and its place in the pool would stay empty.
+    """
+    site = site_factory(fresh_redis, **LATE)
+    worker, child, half = stopped_in_its_answer(site)
+    for times in (2, 3):  # the second time, what was kept over the first is kept again
+        site.server.client().client_kill_filter(_type="normal", skipme=True)
+        worker.wait_log("Connected to", times=times)
+    os.kill(child, signal.SIGCONT)
+    worker.wait_log(f"[{half}] succeeded")
+    after = site.send("record").id
+    site.journal.wait_finished(after)
+    site.settled()
+    assert {half: 1, after: 1} == {task: site.journal.runs(task) for task in (half, after)}
+    assert worker.shut_down() == 0
+
+
+def test_a_worker_ends_with_a_result_that_was_half_read_when_the_connection_was_lost(
+    fresh_redis, site_factory
+):
+    """It was asked to before it was connected again: no new loop reads the rest."""
+    site = site_factory(fresh_redis, **LATE)
+    worker, child, half = stopped_in_its_answer(site)
+    fresh_redis.freeze()
+    worker.wait_log("Connection to broker lost")
+    worker.terminate()
+    worker.wait_log("Warm shutdown")
+    os.kill(child, signal.SIGCONT)
+    fresh_redis.thaw()
+    assert worker.wait() == 0
+    assert "UnpicklingError" not in worker.log()
+    site.settled()
+    assert 1 == site.journal.runs(half)
+
+
+def test_children_that_die_as_the_connection_is_lost(fresh_redis, site_factory):
+    """The worker replaces them and goes on; a child that is not yet gone is waited for."""
+    site = site_factory(fresh_redis, **LATE)
+    worker = site.worker(pool="prefork", concurrency=2)
+    client = site.server.client()
+    for _ in range(8):
+        for child in children_of(worker):
+            os.kill(child, signal.SIGKILL)
+        client.client_kill_filter(_type="normal", skipme=True)
+        site.journal.wait_finished(site.send("record").id)
+    assert worker.running
+    site.settled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 
@@ -9,6 +10,7 @@ import pytest
 
 from reliq.brokers import connect
 from reliq.engines.redis import scripts
+from reliq.engines.redis.base import BATCH
 from reliq.envelope import Envelope, encode
 from tests.contract.steps import message
 from tests.support.audits import assert_balanced
@@ -18,28 +20,28 @@ from .kombu_client import Client, Taker
 pytestmark = pytest.mark.slow
 
 MANY = 100_000
-LONG_US = 5000
+MOST_COMMANDS = 20
 BODY = b"x" * 500
 
 
 def publish_due_at(url, due_at):
-    """Publish so many messages, numbered, all due at that moment."""
+    """Publish so many numbered messages, due at that moment or, on a slow machine, later."""
     store = connect(url, {}, "publisher")
     for start in range(0, MANY, 500):
         delay_ms = int((due_at - time.monotonic()) * 1000)
-        assert delay_ms > 0
         envelopes = [
             encode(Envelope(b"%d %b" % (n, BODY), "text/plain", "utf-8", {}, {}, "", "q"))
             for n in range(start, start + 500)
         ]
-        store.publish([message(envelope=item, delay_ms=delay_ms) for item in envelopes])
+        store.publish([message(envelope=item, delay_ms=max(delay_ms, 1)) for item in envelopes])
     store.close()
 
 
 def test_each_is_delivered_once(fresh_redis):
     """A consumer that waits gets all of them, and none before they are due."""
     client = Client(fresh_redis, fresh_redis.url())
-    taker = Taker(client.connect(), "q", prefetch_count=100)
+    # On a busy machine a second without a renewal is nothing special.
+    taker = Taker(client.connect(visibility_timeout=60), "q", prefetch_count=100)
     due_at = time.monotonic() + 30
     publish_due_at(client.url, due_at)
     seen: Counter[str] = Counter()
@@ -62,10 +64,17 @@ def test_each_is_delivered_once(fresh_redis):
     client.audit()
 
 
-def test_no_script_keeps_redis_from_others(fresh_redis):
-    """A call that promotes and takes a hundred stays under 5 ms.
+def arguments_of(command):
+    """Return how many arguments a command in the slow log had: it keeps the first few."""
+    shown = command.split(b" ")
+    cut_off = re.search(rb"\((\d+) more arguments\)$", command)
+    return len(shown) if cut_off is None else len(shown) - 4 + int(cut_off[1])
 
-    One in ten is let pass: on a busy machine the server is stopped in the middle of some.
+
+def test_no_script_keeps_redis_from_others(fresh_redis):
+    """What a call does that promotes and takes a hundred is bounded, whatever waits.
+
+    Counted, not timed: on a busy machine the server is stopped in the middle of calls.
     """
     client = fresh_redis.client()
     due_at = time.monotonic() + 20
@@ -84,13 +93,19 @@ def test_no_script_keeps_redis_from_others(fresh_redis):
     assert MANY == taken
     calls = client.slowlog_get(MANY)
     client.close()
-    reserves = sorted(
-        call["duration"]
-        for call in calls
-        if call["command"].startswith(b"EVALSHA " + scripts.RESERVE.sha.encode())
-    )
-    assert MANY // 100 <= len(reserves) < MANY // 50
-    at = {percent: reserves[int(len(reserves) * percent / 100)] for percent in (50, 90, 99)}
-    print(f"{len(reserves)} calls, us at percentile: {at}, longest {reserves[-3:]}")
-    assert at[90] < LONG_US
+    inside: list[int] = []
+    of_reserves: list[list[int]] = []
+    for call in reversed(calls):  # a script's own entry follows those of its commands
+        if not call["command"].startswith(b"EVALSHA "):
+            inside.append(arguments_of(call["command"]))
+            continue
+        if call["command"].startswith(b"EVALSHA " + scripts.RESERVE.sha.encode()):
+            of_reserves.append(inside)
+        inside = []
+    assert MANY // 100 <= len(of_reserves) < MANY // 50
+    most = max(map(len, of_reserves))
+    longest = max(map(max, of_reserves))
+    print(f"{len(of_reserves)} calls, at most {most} commands each, the longest of {longest}")
+    assert most <= MOST_COMMANDS
+    assert BATCH < longest <= 2 * BATCH + 2  # a score for each tag
     assert_balanced(fresh_redis.url())

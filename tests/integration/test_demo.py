@@ -79,15 +79,37 @@ def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp
     assert [] == list(tmp_path.iterdir())
 
 
+def test_the_demo_needs_no_server(tmp_path):
+    """By itself it runs on a file of its own: nothing is lost, and the file is gone afterwards."""
+    done = reliq_command("demo", "--tasks", "160", "--json", TMPDIR=str(tmp_path), PATH="")
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert "reliq-sqlite" == run["name"]
+    assert_nothing_lost(run, 160)
+    assert run["ok"]
+    assert 2 == run["running_at_kill"] == run["ran_again"]
+    # visibility_timeout is 60 s: that the dead worker's lock was free brought them back.
+    assert 0 < run["first_recovered_s"] <= run["all_recovered_s"] < 30
+    assert [] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["broker", "first worker runs", "second worker runs"])
-def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment):
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        ("broker", ["--redis"]),
+        ("first worker runs", ["--redis"]),
+        ("first worker runs", []),
+        ("second worker runs", []),
+    ],
+)
+def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment, arguments):
     """Ctrl-C or SIGTERM at any time: its broker, its workers and its files are gone."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from reliq.cli import main; main(['demo', '--tasks', '100'])"
+        f"from reliq.cli import main; main(['demo', '--tasks', '100', *{arguments!r}])"
     )
     demo = Process(
         [sys.executable, "-u", "-c", script],
@@ -123,9 +145,9 @@ def test_the_demo_shows_the_outcome(tmp_path):
     """Without --json a table and the audit line stand at the end."""
     done = reliq_command("demo", "--tasks", "100", TMPDIR=str(tmp_path), COLUMNS="120")
     assert 0 == done.returncode, done.stdout + done.stderr
-    for text in ("a private redis-server", "SIGKILL to the first worker", "recovery", "lost"):
+    for text in ("a file of its own", "SIGKILL to the first worker", "recovery", "lost"):
         assert text in done.stdout
-    assert "reliq audit: published 100 = acked 100: balanced" in done.stdout
+    assert "reliq-sqlite audit: published 100 = acked 100: balanced" in done.stdout
 
 
 def test_audit_of_a_queue_that_balances(redis_url):
@@ -171,7 +193,8 @@ def test_status_counts_each_state(redis_url):
 
 def held_and_ready(url):
     """Return what `reliq status` counts in the only queue."""
-    (status,) = json.loads(reliq_command("status", "--json", "--url", url).stdout)
+    done = reliq_command("status", "--json", "--interval", "0", "--url", url)
+    (status,) = json.loads(done.stdout)["queues"]
     return status["unacked"], status["ready"]
 
 

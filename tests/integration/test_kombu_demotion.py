@@ -50,6 +50,22 @@ def test_a_waiting_consumer_is_told(demoted):
     message.ack()
 
 
+def test_a_consumer_that_could_not_begin(demoted):
+    """It ends with a connection error, also where its connection is closed on the way out."""
+    client, demote = demoted
+    connection = client.connect()
+    declare(connection, "q")
+    channel = connection.default_channel
+    demote()
+    with pytest.raises(BrokerUnavailable, match="READONLY"), connection:
+        channel.basic_consume("q", False, print, "tag")
+    client.server.promote()
+    publish(client.connect(), "q", "x")
+    (message,) = Taker(client.connect(), "q").take()
+    message.ack()
+    assert 1 == client.status("q").consumers
+
+
 @pytest.mark.parametrize("state", ["replica", "replica without its master"])
 def test_a_publisher_is_told(demoted, state):
     """A publish to a replica raises a connection error, and stores nothing."""

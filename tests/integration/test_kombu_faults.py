@@ -169,9 +169,9 @@ def test_a_cut_is_a_connection_error(client):
     cut(client)
     began = time.monotonic()
     with pytest.raises(connection.connection_errors) as caught:
-        connection.drain_events(timeout=4)
+        connection.drain_events(timeout=30)
     assert not isinstance(caught.value, TimeoutError)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert isinstance(caught.value, connection.recoverable_connection_errors)
 
 
@@ -198,12 +198,28 @@ def test_publish_to_a_frozen_broker(frozen_client):
     began = time.monotonic()
     with pytest.raises(BrokerTimeout, match="socket_timeout") as caught:
         publish(connection, "q", "x")
-    assert 0.9 <= time.monotonic() - began < 2
+    assert 0.9 <= time.monotonic() - began < 6  # without the option it is 10
     assert str(frozen_client.server.port) in str(caught.value)
     assert "1 s" in str(caught.value)
     frozen_client.server.thaw()
     publish(connection, "q", "y")
     assert "y" in [get(connection, "q").payload for _ in range(frozen_client.status("q").ready)]
+
+
+def test_get_from_a_frozen_broker(frozen_client):
+    """What it took all the same, when nobody waited any more, is there for the next one soon."""
+    connection = frozen_client.connect(socket_timeout=1, visibility_timeout=60)
+    publish(connection, "q", "before", "x")
+    get(connection, "q").ack()  # Redis knows the script now
+    frozen_client.server.freeze()
+    with pytest.raises(connection.connection_errors):
+        get(connection, "q")
+    frozen_client.server.thaw()
+    connection.collect()
+    message = wait_until(lambda: get(connection, "q"))
+    assert ("x", False) == (message.payload, bool(message.headers.get("x-delivery-count")))
+    message.ack()
+    wait_until(lambda: settled_or_drained(frozen_client, connection))
 
 
 def test_connect_to_a_frozen_broker(frozen_client):
@@ -213,7 +229,7 @@ def test_connect_to_a_frozen_broker(frozen_client):
     began = time.monotonic()
     with pytest.raises(connection.connection_errors, match=str(frozen_client.server.port)):
         connection.transport.establish_connection()
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 4  # without the option it is 5
 
 
 def test_ack_to_a_frozen_broker(frozen_client):
@@ -226,9 +242,9 @@ def test_ack_to_a_frozen_broker(frozen_client):
     began = time.monotonic()
     message.ack()
     with pytest.raises(connection.connection_errors) as caught:
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=30)
     assert not isinstance(caught.value, TimeoutError)
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 6  # without the option it is 10
     frozen_client.server.thaw()
     # The ack is not lost with the connection: it goes out over the next one.
     take_anyhow(connection, taker)[0].ack()

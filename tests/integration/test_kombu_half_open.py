@@ -9,6 +9,7 @@ import pytest
 from kombu import Connection
 
 from reliq import BrokerTimeout
+from reliq.brokers import connect
 from tests.support.blackhole import Blackhole
 from tests.support.waiting import wait_until
 
@@ -17,8 +18,8 @@ from .test_kombu_faults import RETRY, settled_or_drained, take_anyhow
 
 TIMEOUT_S, POLL_S = 1.0, 0.5
 OPTIONS = {"socket_timeout": TIMEOUT_S, "poll_interval": POLL_S, "visibility_timeout": 6}
-# Until it is noticed, and a second for a busy machine, and to connect anew.
-NOTICED_S = TIMEOUT_S + POLL_S + 1.0
+# Until it is noticed, and what a busy machine takes to connect anew: less than by default.
+NOTICED_S = TIMEOUT_S + POLL_S + 5.0
 
 
 @pytest.fixture
@@ -41,6 +42,71 @@ def test_a_publisher_that_waits(client, blackhole):
     assert time.monotonic() - began < NOTICED_S
     assert 2 == client.status("q").ready
     assert 2 == client.status("q").ledger["published"]
+
+
+def test_nobody_else_waits_for_who_waits_for_a_reply(client, blackhole):
+    """The keeper looks after all connections of the process: one that hangs must not stop it."""
+    connection = client.connect(blackhole.url(), **OPTIONS)
+    declare(connection, "q")
+    transport = connection.transport
+    assert blackhole.swallow()
+
+    def ask():
+        with pytest.raises(BrokerTimeout):
+            transport.store.status("q")
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    wait_until(lambda: transport.store.waiting, interval_s=0.001, what="a command under way")
+    began = time.monotonic()
+    transport.read_replies()
+    assert time.monotonic() - began < TIMEOUT_S / 2
+    waiting.join()
+
+
+def test_what_was_acked_is_not_looked_for_as_unseen(client, blackhole):
+    """Its ack hangs on one connection while another looks for what a lost reserve took.
+
+    It has a lease still, and this process does not hold it: it is not for anybody else yet.
+    """
+    connection = client.connect(visibility_timeout=60)
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "done", "next")
+    (message,) = taker.take()
+    session, store = taker.channel.session, connection.transport.store
+    hanging = connect(blackhole.url(), {}, "hanging/1")
+    hanging.connect()
+    assert blackhole.swallow()
+    session.ack(hanging, "q", [message.delivery_tag])
+    session.reserve_lost("q", store.consumer)
+    session.catch_up(store)
+    assert (1, 1) == (client.status("q").ready, client.status("q").unacked)
+    hanging.close()  # only now the ack is known to have gone astray
+    session.catch_up(store)
+    assert (1, 0) == (client.status("q").ready, client.status("q").unacked)
+    assert 1 == client.status("q").ledger["acked"]
+
+
+def test_what_is_under_way_is_not_looked_for_as_unseen(client):
+    """The connection that lost a reserve has asked again: what that takes is not unseen."""
+    connection = client.connect(visibility_timeout=60)
+    taker = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "x")
+    transport, session = connection.transport, taker.channel.session
+    (subscription,) = transport.subscriptions
+    transport.post_request(subscription, 1)
+    wait_until(lambda: 1 == client.status("q").unacked, what="a reply that nobody has read")
+    session.reserve_lost("q", transport.store.consumer)
+    keepers = session.open_store()
+    session.send_owed(keepers)
+    assert session.owes  # to be looked for when it is known what the reserve took
+    (message,) = taker.take()
+    session.send_owed(keepers)
+    assert not session.owes
+    keepers.close()
+    assert 1 == client.status("q").unacked
+    message.ack()
+    wait_until(lambda: client.settled("q"))
 
 
 def test_a_publisher_that_only_posts(client, blackhole):

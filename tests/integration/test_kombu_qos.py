@@ -267,7 +267,7 @@ def test_a_consumer_started_again(client):
 
 def test_ten_thousand_acks_at_once(client):
     """ack(multiple=True) of more messages than one script call takes."""
-    connection = client.connect()
+    connection = client.connect(visibility_timeout=60)  # to take them may last long
     declare(connection, "q")
     with connection.Producer().batch() as batch:
         for number in range(9000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing, suppress
 
 import pytest
@@ -234,3 +235,16 @@ def test_the_commands_find_the_master(groups):
     result = CliRunner().invoke(main, ["audit", "--url", group.url()])
     assert 2 == result.exit_code
     assert "master_name" in result.output
+
+
+def test_a_queue_is_moved_to_a_group(groups, fresh_redis):
+    """`reliq move` finds the master of whichever side has Sentinels."""
+    group = groups(replicas=0, sentinels=1)
+    with Connection(fresh_redis.url()) as connection:
+        publish(connection, "q", "x")
+    urls = ["--from", fresh_redis.url(), "--to", group.url()]
+    result = CliRunner().invoke(main, ["move", "q", *urls, "--master-name", MASTER_NAME, "--json"])
+    assert (0, {"q": 1}) == (result.exit_code, json.loads(result.stdout)), result.output
+    with connect(group) as connection:
+        assert ["x"] == Taker(connection, "q").take_bodies(1)
+    assert_balanced(group.url(), group.options)

@@ -72,7 +72,7 @@ def test_the_first_screen():
     assert "is a message transport for Kombu and Celery" in screen
     assert "It is not" in screen
     assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
-    install, test = "pip install -e '.[test]'", "pytest -n 2 --dist loadfile -m 'not slow'"
+    install, test = "pip install -e '.[test]'", "pytest -n 4 --dist loadfile -m 'not slow'"
     assert f"{install} && .venv/bin/python -m {test}" in screen
 
 

@@ -256,14 +256,15 @@ def test_a_restored_message_is_told(client, heard):
 
 
 @pytest.mark.parametrize("listening", [True, False])
-def test_envelopes_are_fetched_only_for_a_receiver(client, heard, monkeypatch, listening):
+def test_messages_are_listed_only_for_a_receiver(client, heard, monkeypatch, listening):
     """The pass asks the broker for the messages it returns where somebody listens, not else."""
     answers = []
     post = RedisStore.post_restore
 
     def noting(store, queue, lease_ms, on_result, *flags):
         def note(result):
-            answers.extend(getattr(result, "restored", ()))
+            if getattr(result, "by_consumer", None):
+                answers.append(result)
             on_result(result)
 
         post(store, queue, lease_ms, note, *flags)
@@ -274,8 +275,9 @@ def test_envelopes_are_fetched_only_for_a_receiver(client, heard, monkeypatch, l
     holder, other = client.connect(**LAPSING), client.connect(client_name="other")
     lose(client, holder)
     (again,) = Taker(other, "q", prefetch_count=1).take()
-    (returned,) = wait_until(lambda: answers)
-    assert listening == (returned.envelope is not None)
+    (report,) = wait_until(lambda: answers)
+    assert [1] == list(report.by_consumer.values())
+    assert listening == bool(report.restored and report.restored[0].envelope)
     again.ack()
 
 

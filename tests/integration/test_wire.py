@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from reliq.brokers import address
 from reliq.engines.redis import scripts
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.wire import Wire
+from reliq.errors import BrokerTimeout
 from reliq.options import Options
 
 
@@ -36,3 +41,33 @@ def test_a_script_that_is_sent_again_keeps_its_place(redis_server, redis_url):
         client.close()
     assert [b"0"] == replies[0]
     assert [b"0", b"tag", b"7"] == replies[2]
+
+
+@pytest.fixture
+def wire(fresh_redis):
+    """Return a wire to a server of the test's own, with a short timeout."""
+    wire = Wire(address(fresh_redis.url()), Options(socket_timeout=3.0), "test")
+    wire.connect()
+    yield wire
+    wire.close()
+
+
+def test_what_has_waited_long_waits_only_for_the_rest(wire, fresh_redis):
+    """The timeout is that of the command, not of each who waits for it in turn."""
+    fresh_redis.freeze()
+    posted = time.monotonic()
+    wire.post(("PING",))
+    time.sleep(2.5)
+    with pytest.raises(BrokerTimeout):
+        wire.settle()
+    fresh_redis.thaw()
+    assert 3.0 <= time.monotonic() - posted < 5.5
+
+
+def test_a_reply_that_came_while_nobody_looked_is_not_too_late(wire):
+    """A process that was suspended finds it in its socket."""
+    replies = []
+    wire.post(("ECHO", "here"), replies.append)
+    time.sleep(3.2)
+    wire.settle()
+    assert [b"here"] == replies

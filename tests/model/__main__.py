@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from tests.model.brokers import running
+from tests.model.engines import BROKERS, running
 from tests.model.run import run
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2000, help="default 2000")
     parser.add_argument("--steps", type=int, default=20, help="of each example; default 20")
     parser.add_argument("--seed", type=int, default=None, help="default: another each time")
-    parser.add_argument("--broker", choices=("fakeredis", "redis"), default="fakeredis")
+    parser.add_argument("--broker", choices=BROKERS, default="fakeredis")
     arguments = parser.parse_args()
     seeded = random.randrange(2**32) if arguments.seed is None else arguments.seed
     print(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import redis
 
-_BEGINNING_MS = 1_700_000_000_000
+BEGINNING_MS = 1_700_000_000_000
 _TIME = "redis.call('TIME')"
 _KEY = "model:clock"
 _READ = f"redis.call('HMGET', '{_KEY}', 's', 'us')"
@@ -31,7 +31,7 @@ class Clock:
     """How exact the server is about a key's own expiry, which is not a script's."""
 
     def __init__(self) -> None:
-        self.now = _BEGINNING_MS
+        self.now = BEGINNING_MS
 
     def advance(self, ms: int) -> None:
         """Let exactly so much time pass."""

@@ -6,6 +6,7 @@ shrunk by Hypothesis and printed as a trace of steps with their answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -281,6 +282,8 @@ class Model(DeadLetters, Surroundings):
                 store, lambda on: store.post_restore(QUEUE, RESTORE_LEASE_MS, on, hurry, True)
             )
             retry_ms.append(got.retry_ms)
+            ended = Counter(item.consumer for item in (*got.restored, *got.dead))
+            assert ended == got.by_consumer
             return got.granted, got.more, got.unacked, got.restored, got.dead
 
         def expect(now: int) -> Any:

@@ -189,6 +189,7 @@ class QueueOracle:
         told = [(m.tag, -1 if m.failed is None else m.failed, m.envelope) for m in taken]
         first = 0 if no_ack or not taken else self.ledger["token"] + 1
         for number, message in enumerate(taken):
+            self.ledger["redelivered"] += message.failed is not None
             if no_ack:
                 del self.messages[message.tag]
                 self.ledger["acked"] += 1
@@ -297,6 +298,7 @@ class QueueOracle:
         message.place, message.died, message.expires = DEAD, now, None
         message.reason, message.error, message.blamed = reason, error, blamed
         self.ledger["dead_lettered"] += 1
+        self.ledger[f"dead:{reason}"] += 1
 
     def _keep_to_the_cap(self) -> None:
         dead = self.at(DEAD)
@@ -325,8 +327,8 @@ class QueueOracle:
         restored: list[Failure] = []
         dead: list[Failure] = []
         ended = [m for m in self.at(UNACKED) if m.deadline <= now]
-        holders = {message.consumer for message in ended}
         for message in ended:
+            self.ledger["lapsed"] += 1
             mark = self.marks.get(message.consumer)
             blamed = mark in (None, message.tag) or mark not in self.messages
             message.failed = (message.failed or 0) + blamed
@@ -339,8 +341,8 @@ class QueueOracle:
                 self.ledger["restored"] += 1
                 self.bell |= message.place == DELAYED
                 restored.append(failure)
-        for holder in holders:  # their marks have done their work
-            mark = self.messages.get(self.marks.get(holder, ""))
+        for holder, tag in list(self.marks.items()):  # those that have done their work
+            mark = self.messages.get(tag)
             if mark is None or mark.place != UNACKED or mark.consumer != holder:
                 self.marks.pop(holder, None)
         due = [m for m in self.at(DELAYED) if m.due <= now]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.brokers import running
+from tests.model.engines import running
 from tests.model.mutants import MUTANTS, broken
 from tests.model.run import run
 
@@ -26,6 +26,12 @@ def test_any_order_of_steps_on_fakeredis():
 def test_any_order_of_steps_on_redis():
     """On a real server, too, whose scripts read a clock that is set by hand."""
     with running("redis") as broker:
+        run(broker, examples=100)
+
+
+def test_any_order_of_steps_on_sqlite():
+    """In a file, too, every row of which is looked at after each step."""
+    with running("sqlite") as broker:
         run(broker, examples=100)
 
 

@@ -1,8 +1,7 @@
 """What tasks did, written down where a SIGKILL cannot take it back.
 
-Every event is one short line appended with one write(2) to a file opened with
-O_APPEND: atomic between processes, and kept by the kernel when the writer dies.
-Redis is not used, because Redis is what the tests put under stress.
+Every event is one short line (`lines.py`). Redis is not used, because Redis is what the
+tests put under stress.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support import lines
 from tests.support.waiting import wait_until
 
 STARTED = "started"
@@ -39,7 +39,7 @@ class Journal:
         """Append one entry; safe from any process and thread."""
         if self._fd is None:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(self._fd, f"{event} {key} {os.getpid()} {time.monotonic():.6f}\n".encode())
+        lines.append(self._fd, f"{event} {key} {os.getpid()} {time.monotonic():.6f}")
 
     def close(self) -> None:
         """Close the file."""
@@ -53,7 +53,7 @@ class Journal:
             text = Path(self.path).read_text(encoding="ascii")
         except FileNotFoundError:
             return []
-        parts = (line.split(" ") for line in text.split("\n")[:-1])
+        parts = (line.split(" ") for line in lines.whole(text))
         return [
             Entry(what, which, int(pid), float(at))
             for what, which, pid, at in parts

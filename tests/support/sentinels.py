@@ -124,11 +124,18 @@ class SentinelGroup:
         return found
 
     def settle(self) -> None:
-        """Have no further failover: on a busy machine a second one may follow the first."""
+        """Have no failover from now on: a master of a busy machine may be slow to answer."""
+        self._down_after(600_000)
+
+    def watch(self) -> None:
+        """Have a failover again when the master does not answer."""
+        self._down_after(self.down_after_ms)
+
+    def _down_after(self, milliseconds: int) -> None:
         for port in self.ports:
             with self._client(port) as client:
                 client.execute_command(
-                    "SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", "600000"
+                    "SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", str(milliseconds)
                 )
 
     def log(self) -> str:

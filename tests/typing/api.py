@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import reliq
 from reliq import (
@@ -19,7 +19,22 @@ from reliq import (
     ReliqError,
     Unroutable,
 )
-from reliq.admin import AuditResult, Consumer, DeadLetter, Inspector, QueueStatus
+from reliq.admin import (
+    ROLES,
+    AuditResult,
+    BrokerInfo,
+    Consumer,
+    DeadLetter,
+    Finding,
+    Inspector,
+    Message,
+    QueueReport,
+    QueueStatus,
+    Report,
+    acl_rule,
+)
+from reliq.metrics import Collector
+from reliq.migration import Migration, Plan, Step
 from reliq.options import Options, parse
 from reliq.signals import (
     broker_switched,
@@ -30,7 +45,11 @@ from reliq.signals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
 
 
 def errors() -> tuple[type[ReliqError], ...]:
@@ -110,6 +129,36 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
     return queues
 
 
+def operate(inspector: Inspector, path: Path) -> int:
+    """Look and put right, typed: filters and steps too."""
+    about: BrokerInfo = inspector.about()
+    role: str = about.role
+    memory: int | None = about.memory_bytes
+    report: Report = inspector.report(inspector.report())
+    queues: list[QueueReport] = report.queues
+    rates: list[float | None] = [queue.rate_in for queue in queues]
+    messages: list[Message] = inspector.peek("orders", "unacked", limit=5, skip=1)
+    due: list[int | None] = [message.due_ms for message in messages]
+    findings: list[Finding] = inspector.doctor()
+    remedies: list[str] = [item.remedy for item in findings if item.severity == "error"]
+    settings: dict[str, Any] = inspector.configure("orders", {"x-max-length": 5})
+    settings = inspector.settings("orders")
+    pools: list[tuple[str, dict[str, Any]]] = [(c.pool, c.options) for c in inspector.consumers()]
+    count: int = inspector.purge("orders") + inspector.delete("orders", if_empty=True)
+    count += inspector.count_dead_letters("orders", match="Timeout", limit=5)
+    for steps in (
+        inspector.replaying("orders", to="other", rate=50.0, newer_than_s=60),
+        inspector.purging_dead_letters("orders", ["tag"], reason="expired"),
+        inspector.export_dead_letters("orders", path, resume=True),
+        inspector.import_dead_letters("orders", str(path), again=True, task="shop.pay"),
+    ):
+        count += sum(steps)
+    inspector.replay("orders", colour="red")  # type: ignore[call-arg]
+    rules: list[str] = [acl_rule(name, user="celery", prefix="shop:") for name in ROLES]
+    del role, memory, rates, due, remedies, settings, pools, rules
+    return count
+
+
 def options() -> Options:
     """Options are frozen, typed, and come from one parse."""
     parsed: Options = parse({"visibility_timeout": 30, "delivery_limit": None})
@@ -156,3 +205,22 @@ def version() -> str:
     nothing: None = reliq.register()  # type: ignore[func-returns-value]
     del nothing
     return reliq.__version__
+
+
+def migrate(options: Mapping[str, object]) -> tuple[list[Plan], int]:
+    """Look at what there is to migrate, and move it."""
+    with Migration("redis://a", "reliq://b", kombu_options=options) as migration:
+        plans = [migration.plan(queue) for queue in migration.queues()]
+        steps: list[Step] = [step for plan in plans for step in migration.run(plan.queue)]
+        names = [plan.queue for plan in plans]
+        steps += [step for _, step in migration.run_unacked(3600.0, names)]
+    return plans, sum(step.moved + step.delayed + step.dead + step.early for step in steps)
+
+
+def metrics(registry: CollectorRegistry, options: Mapping[str, object]) -> Iterable[Metric]:
+    """Serve the metrics of two brokers beside one's own."""
+    collector = Collector("reliq://a", "reliq://b", transport_options=options, all_queues=True)
+    registry.register(collector)
+    found: Iterable[Metric] = collector.collect()
+    collector.close()
+    return found

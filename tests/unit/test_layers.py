@@ -30,7 +30,16 @@ LAYERS = (
         "reliq.contrib",
     },
     {"reliq.transports"},
-    {"reliq.brokers", "reliq.deadletters", "reliq.admin", "reliq.claims", "reliq.metrics"},
+    {
+        "reliq.brokers",
+        "reliq.deadletters",
+        "reliq.admin",
+        "reliq.claims",
+        "reliq.conversion",
+        "reliq.kombu_broker",
+        "reliq.migration",
+        "reliq.metrics",
+    },
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -45,6 +54,7 @@ BORDERS = {
     "click": ("reliq.cli",),
     "rich": ("reliq.cli",),
     "blinker": ("reliq.signals",),
+    "prometheus_client": ("reliq.metrics", "reliq.cli.exporter"),
 }
 
 # The only transports that name an engine: one per scheme, and what registers them.
@@ -56,6 +66,7 @@ ENGINE_CHOOSERS = (
     "reliq.transports.sqlite",
     "reliq.transports.__init__",
     "reliq.brokers",
+    "reliq.kombu_broker",
 )
 
 # (module, imported name): why this import may wait until a function runs.
@@ -69,9 +80,20 @@ LATE_IMPORTS = {
         "kombu.connection.failover_strategies",
     ): "the entry point runs in the middle of Kombu's own import",
     (
+        "reliq.cli",
+        "reliq.cli.commands.main",
+    ): "every Celery command loads the plug-in, and few are ours",
+    (
+        "reliq.cli.plugin",
+        "reliq.cli.commands.main",
+    ): "every Celery command loads the plug-in, and few are ours",
+    (
         "reliq",
         "reliq.claims.once",
     ): "every Celery process loads the package, and few need an engine for it",
+    ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
+    ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
+    ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",
 }
 
 

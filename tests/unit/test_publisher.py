@@ -193,3 +193,38 @@ def test_many_are_settled_at_once(publisher):
     publisher.settle(*tags)
     assert all(tag.settled for tag in tags)
     assert min(lows(publisher)) > max(numbers)
+
+
+# -- at another broker
+
+
+def test_tried_elsewhere_a_message_is_in_doubt(publisher):
+    """The same number, under the same name: the first broker can tell whether it has it."""
+    tag = publisher.tag(5)
+    first = publisher.number(tag, "q", 5, "a")
+    assert not first.doubt
+    assert first == publisher.number(tag, "q", 5, "a")
+    assert first._replace(doubt=True) == publisher.number(tag, "q", 5, "b")
+    assert first == publisher.number(tag, "q", 5, "a")
+
+
+def test_in_doubt_a_number_is_settled_by_nobody(publisher):
+    """What is published later goes by another name: no low of it reaches that number."""
+    tag = publisher.tag(5)
+    first = publisher.number(tag, "q", 5, "a")
+    publisher.number(tag, "q", 5, "b")
+    publisher.settle(tag)
+    later = publisher.number(publisher.tag(5), "q", 5, "b")
+    assert later.publisher == publisher.id != first.publisher
+
+
+def test_one_new_name_for_all_that_is_in_doubt(publisher):
+    """However many messages were under way under the old one."""
+    tags = [publisher.tag(5) for _ in range(3)]
+    for tag in tags:
+        publisher.number(tag, "q", 5, "a")
+    names = set()
+    for tag in tags:
+        publisher.number(tag, "q", 5, "b")
+        names.add(publisher.id)
+    assert 1 == len(names)

@@ -11,10 +11,14 @@ import signal
 import sys
 import time
 
+from billiard.connection import Connection
 from celery import Celery
 from celery.exceptions import Reject
 
 from tests.support.journal import FINISHED, STARTED, Journal
+
+_LENGTH = 4
+"""Bytes that a prefork child writes before its result."""
 
 journal = Journal(os.environ["RELIQ_TEST_JOURNAL"])
 app = Celery("tasks", broker=os.environ.get("RELIQ_TEST_BROKER"))
@@ -29,6 +33,17 @@ def record(self, seconds=0.0):
         time.sleep(seconds)
     journal.write(FINISHED, self.request.id)
     return self.request.id
+
+
+@app.task(bind=True, name="tick")
+def tick(self, seconds):
+    """Write a line ten times a second, for so long."""
+    journal.write(STARTED, self.request.id)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        journal.write("tick", self.request.id)
+        time.sleep(0.1)
+    journal.write(FINISHED, self.request.id)
 
 
 @app.task(bind=True, name="record_late", acks_late=True)
@@ -136,3 +151,23 @@ def requeue_first(self, times):
     if len(seen_before) <= times:
         raise Reject("as told", requeue=True)
     return list(seen_before)
+
+
+@app.task(bind=True, name="stop_in_answer", acks_late=True, resultrepr_maxsize=100_000)
+def stop_in_answer(self):
+    """Stop the own process (a prefork child) when half of its result is written."""
+    journal.write(STARTED, self.request.id)
+    write = Connection._send
+
+    def write_and_stop(connection, data):
+        write(connection, data)
+        Connection._send = write
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def once_for_the_result(connection, data):
+        # A long message is written in two parts: first its length.
+        (write_and_stop if len(data) == _LENGTH else write)(connection, data)
+
+    Connection._send = once_for_the_result
+    journal.write(FINISHED, self.request.id)
+    return "x" * 50_000

@@ -1,0 +1,123 @@
+"""What metrics are made of: counts and ledger of many queues, and what was counted for them."""
+
+from reliq.store import Lease
+from reliq.tags import published_ms
+from tests.contract.steps import LONG_MS, message
+
+
+def measure(store, queue="q"):
+    """Return the measure of one queue."""
+    (found,) = store.store.measure([queue])
+    return found
+
+
+def test_many_queues_each_as_its_status_says(store):
+    """In the order asked for, without those that do not exist."""
+    store.publish(message("a"), message("b"), message("b", delay_ms=LONG_MS))
+    store.take(queue="b")
+    found = store.store.measure(["b", "none", "a"])
+    assert ["b", "a"] == [item.status.name for item in found]
+    assert [store.store.status("b"), store.store.status("a")] == [item.status for item in found]
+    assert [] == store.store.measure([])
+
+
+def test_more_queues_than_go_out_at_once(store):
+    """There is no limit to them."""
+    names = [f"q{number}" for number in range(450)]
+    for name in names:
+        store.store.create_queue(name)
+    assert names == [item.status.name for item in store.store.measure(names)]
+
+
+def test_ready_by_rank_and_the_oldest(store):
+    """Each rank with its count; the oldest is that of the head of any rank."""
+    tags = [f"{rank:02x}{ms:012x}{rank:016x}" for rank, ms in ((0, 900), (7, 500), (255, 700))]
+    for rank, tag in zip((0, 7, 255), tags, strict=True):
+        store.publish(message(rank=rank, tag=tag), message(rank=rank))
+    found = measure(store)
+    assert {0: 2, 7: 2, 255: 2} == found.ready
+    assert 500 == found.oldest_ms == published_ms(tags[1])
+    store.purge()
+    found = measure(store)
+    assert ({}, None) == (found.ready, found.oldest_ms)
+
+
+def test_what_is_due(store):
+    """Delayed messages whose time has come are counted, and still delayed."""
+    store.publish(message(delay_ms=1), message(delay_ms=LONG_MS))
+    store.pass_time(2)
+    found = measure(store)
+    assert (1, 2, {}) == (found.due, found.status.delayed, found.ready)
+    assert abs(found.now_ms - store.store.now_ms()) < LONG_MS
+    store.reserve(0)
+    found = measure(store)
+    assert (0, 1, {5: 1}) == (found.due, found.status.delayed, found.ready)
+
+
+def test_redeliveries_are_counted(store):
+    """Each delivery of what was delivered before, however it came back; no first one."""
+    store.publish(message(), message())
+    failed, returned = store.take(2)
+    store.release("requeued", failed)
+    store.release("returned", returned)
+    assert 0 == store.ledger("redelivered")
+    store.take(2)
+    assert 2 == store.ledger("redelivered")
+    store.publish(message())
+    store.release("returned", *store.take())
+    store.reserve(no_ack=True)
+    assert 3 == store.ledger("redelivered")
+
+
+def test_what_was_never_given_out_is_no_redelivery(store):
+    """Messages that went back from a buffer have not been delivered."""
+    store.publish(message())
+    store.release("buffered", *store.take())
+    store.take()
+    assert 0 == store.ledger("redelivered")
+
+
+def test_leases_that_ended_are_counted(connect):
+    """Returned or dead, each lease that ended without its holder is one; a release is none."""
+    store = connect(delivery_limit=2)
+    store.publish(message(), message())
+    store.release("requeued", store.take(2)[0])
+    assert 0 == store.ledger("lapsed")
+    store.take()
+    held = [Lease(tag, token) for tag, token in store.store.leases_of("q", "s/1")]
+    store.renew(*held, lease_ms=0)
+    restored = store.restore()
+    assert ({"s/1": 2}, 1) == (restored.by_consumer, len(restored.dead))
+    assert 2 == store.ledger("lapsed")
+
+
+def test_deaths_are_counted_by_reason(connect):
+    """Each way to die has its counter; together they are all that died."""
+    store = connect(delivery_limit=1)
+    store.declare(arguments=b"a", max_length="3", dead_expired="1")
+    store.publish(*(message() for _ in range(3)))
+    store.publish(message())  # the oldest gives way
+    rejected, unreadable, failed = store.take(3)
+    store.dead_letter(rejected)
+    store.dead_letter(unreadable, reason="undecodable")
+    store.release("requeued", failed)
+    store.publish(message(ttl_ms=0))
+    store.reserve(0)
+    reasons = ("maxlen", "rejected", "undecodable", "delivery_limit", "expired")
+    assert [1] * 5 == [store.ledger(f"dead:{reason}") for reason in reasons]
+    assert 5 == store.ledger("dead_lettered")
+
+
+def test_dead_letters_that_arrive_are_counted_by_reason(connect):
+    """What comes from another broker keeps the reason of its death."""
+    source, target = (
+        connect("s/1", global_keyprefix="from."),
+        connect("s/2", global_keyprefix="to."),
+    )
+    source.publish(message())
+    source.dead_letter(*source.take(), reason="undecodable")
+    (letter,) = source.store.dead_letters("q", 1)
+    low, moves = source.store.begin_move("q", "broker:to", [letter.tag])
+    target.store.create_queue("q")
+    target.store.accept("q", "from:q", low, [moves[0]._replace(letter=letter)])
+    assert 1 == target.ledger("dead:undecodable") == target.ledger("dead_lettered")

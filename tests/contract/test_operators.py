@@ -1,0 +1,201 @@
+"""What operators ask of a store: browse, oldest_ms, configure, about, diagnose."""
+
+import pytest
+
+from reliq.store import BrokerInfo, Finding
+from reliq.tags import published_ms
+from tests.contract.steps import LONG_MS, message
+
+# -- browse
+
+
+def seen(store, place, limit=10, skip=0, queue="q"):
+    """Return the envelopes of a place."""
+    return [item.envelope for item in store.store.browse(queue, place, limit, skip)]
+
+
+def test_ready_messages_in_the_order_in_which_they_are_given_out(store):
+    """By priority, then by age; looking changes nothing."""
+    store.publish(message(envelope=b"late", rank=9), message(envelope=b"b"), message(envelope=b"c"))
+    store.publish(message(envelope=b"first", rank=0))
+    for _ in range(2):
+        assert [b"first", b"b", b"c", b"late"] == seen(store, "ready")
+    assert {"ready": 4} == store.places()
+    assert [b"first", b"b", b"c", b"late"] == [item.envelope for item in store.take(4)]
+
+
+def test_some_of_them(store):
+    """A limit, and how many to pass over; beyond the end there is nothing."""
+    store.publish(*(message(envelope=b"%d" % number) for number in range(5)))
+    assert [b"1", b"2"] == seen(store, "ready", 2, 1)
+    assert [b"4"] == seen(store, "ready", 10, 4)
+    assert [] == seen(store, "ready", 10, 5)
+    assert [] == seen(store, "ready", 0)
+
+
+def test_no_more_than_a_hundred(store):
+    """Whoever wants more asks again: no call is long."""
+    store.publish(*(message() for _ in range(120)))
+    assert 100 == len(store.store.browse("q", "ready", 1000))
+    assert 20 == len(store.store.browse("q", "ready", 1000, 100))
+
+
+def test_what_is_known_of_a_ready_message(store):
+    """Its tag and how often it failed: -1 where it was never delivered."""
+    first = message()
+    store.publish(first)
+    (item,) = store.store.browse("q", "ready", 1)
+    assert (first.tag, -1, 0, "") == (item.tag, item.failed, item.at_ms, item.consumer)
+    store.release("requeued", *store.take())
+    (item,) = store.store.browse("q", "ready", 1)
+    assert (first.tag, 1) == (item.tag, item.failed)
+
+
+def test_delayed_messages_by_when_they_are_due(store):
+    """With the broker's time at which they are."""
+    before = store.store.now_ms()
+    store.publish(message(envelope=b"b", delay_ms=2 * LONG_MS), message(delay_ms=LONG_MS))
+    after = store.store.now_ms()
+    first, second = store.store.browse("q", "delayed", 10)
+    assert [b"", b"b"] == [first.envelope, second.envelope]
+    assert before <= first.at_ms - LONG_MS <= after
+    assert before <= second.at_ms - 2 * LONG_MS <= after
+
+
+def test_held_messages_by_the_end_of_their_lease(store, other):
+    """With who holds them, and until when unless it renews."""
+    store.publish(message(envelope=b"a"), message(envelope=b"b"))
+    before = store.store.now_ms()
+    store.take(lease_ms=2 * LONG_MS)
+    other.take(lease_ms=LONG_MS)
+    after = store.store.now_ms()
+    first, second = store.store.browse("q", "unacked", 10)
+    assert ("s/2", b"b") == (first.consumer, first.envelope)
+    assert ("s/1", b"a") == (second.consumer, second.envelope)
+    assert before <= first.at_ms - LONG_MS <= after
+
+
+def test_what_is_on_its_way_elsewhere_is_held_by_the_move(store):
+    """It is held by no consumer, and without an end."""
+    store.publish(message())
+    store.store.move_out("q", "broker:b")
+    (item,) = store.store.browse("q", "unacked", 10)
+    assert ("move/broker:b", 0) == (item.consumer, item.at_ms)
+    store.end_move(item.tag)
+
+
+@pytest.mark.parametrize("place", ["ready", "delayed", "unacked"])
+def test_an_empty_place_and_no_queue(store, place):
+    """Nothing is in either, and no queue comes of asking."""
+    store.declare()
+    assert [] == seen(store, place)
+    assert [] == seen(store, place, queue="unknown")
+    assert store.store.status("unknown") is None
+
+
+# -- oldest_ms
+
+
+def test_the_oldest_ready_message(store):
+    """Of whatever priority; what is delayed or held does not count."""
+    assert store.store.oldest_ms("q") is None
+    store.publish(message(delay_ms=LONG_MS))
+    assert store.store.oldest_ms("q") is None
+    old = message(rank=9)._replace(tag=f"09{1000:012x}{'0' * 16}")
+    store.publish(message(rank=0), old, message(rank=9))
+    assert 1000 == store.store.oldest_ms("q")
+    taken = store.take(2)
+    assert [0, 9] == [int(item.tag[:2]) for item in taken]
+    (left,) = store.store.browse("q", "ready", 10)
+    assert published_ms(left.tag) == store.store.oldest_ms("q")
+
+
+def test_one_that_came_back_counts_from_its_publication(store):
+    """A failed delivery makes nothing younger."""
+    store.publish(message()._replace(tag=f"05{1000:012x}{'0' * 16}"))
+    store.release("requeued", *store.take())
+    assert 1000 == store.store.oldest_ms("q")
+
+
+# -- configure
+
+
+def test_settings_can_be_changed_and_taken_back(store):
+    """What was changed holds from the next publish on; what was not is not touched."""
+    store.declare(arguments=b"a", max_length="5")
+    assert {"max_length": "5"} == store.store.configure("q", {})
+    changed = store.store.configure("q", {"max_length": "2", "delivery_limit": "7"})
+    assert {"max_length": "2", "delivery_limit": "7"} == changed
+    store.publish(message(), message(), message())
+    assert {"ready": 2, "dead": 1} == store.places()
+    assert {"delivery_limit": "7"} == store.store.configure("q", {"max_length": None})
+    store.publish(message())
+    assert {"ready": 3, "dead": 1} == store.places()
+
+
+def test_the_declaration_stays_what_it_was(store):
+    """A worker that starts declares as before: it is no contradiction, and changes nothing."""
+    store.declare(arguments=b"a", max_length="5")
+    store.store.configure("q", {"max_length": "2"})
+    assert "existed" == store.declare(arguments=b"a", max_length="5")[0]
+    assert {"max_length": "2"} == store.store.configure("q", {})
+
+
+def test_a_queue_that_does_not_exist_has_no_settings(store):
+    """It is refused, and no queue comes of it."""
+    assert store.store.configure("q", {"max_length": "2"}) is None
+    assert store.store.configure("q", {}) is None
+    assert store.store.status("q") is None
+
+
+def test_a_changed_ttl_and_lease_hold(store):
+    """The settings are those that the steps look at."""
+    store.declare(lease="60000")
+    store.store.configure("q", {"message_ttl": "1", "lease": str(3 * LONG_MS)})
+    store.publish(message())
+    store.pass_time(5)
+    assert [] == store.reserve(1).deliveries
+    store.store.configure("q", {"message_ttl": None})
+    store.publish(message())
+    assert 3 * LONG_MS == store.reserve(1).lease_ms
+
+
+# -- about, diagnose
+
+
+def test_a_broker_says_what_it_is(store):
+    """Which engine, whether it takes writes, what a crash would cost."""
+    about = store.store.about()
+    assert isinstance(about, BrokerInfo)
+    assert store.store.broker == about.broker
+    assert about.engine
+    assert about.version
+    assert about.persistence
+    assert about.role in {"master", ""}
+    assert about.memory_bytes is None or about.memory_bytes > 0
+    assert about.memory_limit_bytes is None or about.memory_limit_bytes > 0
+
+
+def test_a_diagnosis_says_what_was_looked_at(store):
+    """Each with a severity; whatever is wrong has a remedy."""
+    store.declare()
+    found = store.store.diagnose()
+    assert found
+    for item in found:
+        assert isinstance(item, Finding)
+        assert item.severity in {"ok", "info", "warning", "error"}
+        assert item.check
+        assert item.message
+        assert item.remedy or item.severity in {"ok", "info"}
+    assert [] == [item for item in found if item.severity == "error"]
+
+
+def test_the_register_knows_pools_and_options(store):
+    """A consumer may say of which pool it is, and by which options it goes."""
+    client_id, run_id = store.store.server()
+    mine = {"client_id": client_id, "run_id": run_id, "host": "h", "pid": "7", "version": "1"}
+    store.heartbeat("h:1", **mine)
+    store.heartbeat("h:2", **mine, pool="prefork", options='{"delivery_limit": 20}')
+    first, second = store.store.consumers()
+    assert ("", {}) == (first.pool, first.options)
+    assert ("prefork", {"delivery_limit": 20}) == (second.pool, second.options)

@@ -1,0 +1,252 @@
+"""`reliq acl`: everything that a role does runs under exactly its rule, and uses all of it."""
+
+import json
+import re
+from urllib.parse import quote
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Queue
+
+import reliq
+from reliq import BrokerRefused
+from reliq.admin import Inspector, acl_rule
+from tests.integration.kombu_client import Taker, declare, publish
+from tests.integration.test_readme import claim_twice, exercise, take_and_die
+from tests.support.audits import assert_balanced
+from tests.support.commands import data, run
+from tests.support.waiting import wait_until
+
+PASSWORD = "s3cret"
+
+
+class Guarded:
+    """A server with a user of one role, and what that user has used of its rule."""
+
+    def __init__(self, server, role, **options):
+        self.server, self.role = server, role
+        self.admin = server.client(decode_responses=True)
+        self.rule = acl_rule(role, password=PASSWORD, **options)
+        assert "OK" == self.admin.execute_command(*self.rule.split())
+        prefix = options.get("prefix", "")
+        self.options = {"global_keyprefix": prefix}
+        self.url = server.url("reliq", db=1).replace("://", f"://reliq-{role}:{quote(PASSWORD)}@")
+        # The pass over a queue trusts no lease that is older than the server itself.
+        wait_until(lambda: self.admin.info("server")["uptime_in_seconds"] >= 1)
+        self.admin.config_resetstat()
+
+    @property
+    def allowed(self):
+        """The commands that the rule names."""
+        return {word[1:] for word in self.rule.split() if word.startswith("+")}
+
+    @property
+    def used(self):
+        """The commands that were used, by calls and in scripts; of anybody."""
+        stats = self.admin.info("commandstats")
+        return {name.removeprefix("cmdstat_") for name in stats}
+
+    @property
+    def refused(self):
+        """What the server refused to the user.
+
+        Not CLIENT SETINFO, which redis-py tries when it connects, and does without; 6.2 does
+        not say which subcommand it was.
+        """
+        log = [entry for entry in self.admin.acl_log() if entry["username"] != "default"]
+        return {entry["object"] for entry in log} - {"client|setinfo", "client"}
+
+    def connect(self, **options):
+        """Return a connection as the user."""
+        return Connection(self.url, transport_options={**self.options, **options})
+
+    def check(self):
+        """Fail unless all that was asked for was allowed, and all that is allowed was used."""
+        assert set() == self.refused
+        if self.server.version >= (7,):  # 6.2 does not count subcommands
+            # A connection is tried by a PING when it was silent for 25 s.
+            assert {"ping"} == self.allowed - self.used
+
+
+@pytest.fixture
+def guarded(redis_factory):
+    """Return a function that makes a server with a user of a role."""
+    made = []
+
+    def make(role, **options):
+        made.append(Guarded(redis_factory(), role, **options))
+        return made[-1]
+
+    yield make
+    for item in made:
+        assert_balanced(item.server.url("reliq", db=1), item.options)
+
+
+def use_producer(guarded):
+    """Declare, bind and publish in every way there is."""
+    with guarded.connect() as connection:
+        channel = connection.default_channel
+        connection.ensure_connection()
+        exchange = Exchange("shop", "topic")
+        limits = {"x-max-length": 2, "x-dead-letter-exchange": "shop"}
+        for name, arguments in (
+            ("plain", {"x-expires": 60_000}),
+            ("small", limits),
+            ("bytes", {"x-max-length-bytes": 300}),
+        ):
+            Queue(name, exchange, routing_key=f"{name}.#", queue_arguments=arguments)(
+                channel
+            ).declare()
+        channel.queue_bind("small", "shop", "small.#")  # it is bound: nothing changes
+        producer = connection.Producer()
+        for name in ("plain", "small", "bytes"):
+            for number in range(4):
+                producer.publish(number, exchange=exchange, routing_key=f"{name}.x", retry=True)
+        publish(connection, "created", 1, 2, headers={"x-delay": 5}, expiration=60)
+        publish(connection, "small", 3, headers={"x-delay": 60_000})
+        channel.queue_declare("plain", passive=True)
+        channel.queue_unbind("plain", "shop", "plain.#")
+        # Whoever declares a queue whose x-expires has passed deletes the old one first.
+        brief = Queue("brief", exchange, routing_key="brief", queue_arguments={"x-expires": 1})
+        wait_until(lambda: brief(channel).declare() and "unlink" in guarded.used)
+        # Numbers that are settled are forgotten now and then, by chance.
+        wait_until(
+            lambda: publish(connection, "lucky", 1) or "zremrangebyscore" in guarded.used,
+            interval_s=0,
+        )
+        with producer.batch():
+            producer.publish(1, routing_key="plain")
+
+
+def test_a_producer(guarded):
+    """It publishes and declares with its rule, and cannot take a message."""
+    producer = guarded("producer")
+    use_producer(producer)
+    with producer.connect() as connection, pytest.raises(BrokerRefused, match="lacks a permission"):
+        connection.default_channel.basic_get("plain")
+    assert {"zpopmin"} == producer.refused
+    producer.admin.acl_log_reset()
+    producer.check()
+
+
+def test_a_producer_that_confirms(guarded):
+    """WAIT is one word more, and only where it is asked for."""
+    assert "+wait" not in acl_rule("producer")
+    assert "+waitaof" in acl_rule("worker", confirm="fsynced")
+    producer = guarded("producer", confirm="replicated")
+    with producer.connect(confirm="replicated", confirm_timeout=0.05) as connection:
+        declare(connection, "orders")
+        with pytest.raises(reliq.NotConfirmed):
+            publish(connection, "orders", 1)
+    assert set() == producer.refused
+
+
+def test_a_worker(guarded):
+    """It does what producers do, consumes, returns what others held, and claims."""
+    worker = guarded("worker")
+    use_producer(worker)
+    options = {"visibility_timeout": 3, "restore_interval": 0.2, "orphan_grace": 0.2}
+    with worker.connect(**options) as connection:
+        exercise(connection)
+        claim_twice(worker.url)
+        take_and_die(worker.url, options)
+        with connection.SimpleQueue("orders") as queue:
+            message = queue.get(timeout=30)
+            assert 1 == message.headers["x-delivery-count"]
+            message.ack()
+        with connection.channel() as channel:
+            fan = Queue("fan", Exchange("fan", "fanout"), auto_delete=True)
+            with Consumer(channel, [fan], callbacks=[lambda body, message: message.ack()]):
+                connection.Producer().publish("x", exchange="fan")
+                connection.drain_events(timeout=5)
+        waiting = Taker(connection, "created", auto_declare=False)
+        waiting.take(2)
+        assert waiting.gets_nothing()
+        # The wait for one queue is ended, to begin anew for two.
+        second = Taker(connection, "bytes", auto_declare=False)
+        second.take()[0].requeue()
+    worker.check()
+
+
+@pytest.mark.timeout(400, method="signal")  # thirty processes, on a machine that may be busy
+def test_an_operator(guarded, redis_factory, tmp_path):
+    """Every command of reliq runs under the rule of operators, against a prefix too."""
+    operator = guarded("operator", prefix="shop:")
+    other = redis_factory()
+    prefix = ("--prefix", "shop:")
+    owner = Connection(operator.server.url("reliq", db=1), transport_options=operator.options)
+    with owner as connection:
+        with connection.SimpleQueue("orders"):
+            declare(connection, "other", max_length_bytes=100_000)
+            declare(connection, "small", max_length=1)
+            for name in ("orders", "other"):
+                publish(connection, name, *range(3), headers={"task": "shop.ship"})
+                publish(connection, name, 9, headers={"x-delay": 60_000})
+        taker = Taker(connection, "orders", "other", auto_declare=False, prefetch_count=4)
+        for message in taker.take(3):
+            message.reject()
+        url = operator.url
+        assert 1 == len(data(url, "consumers", *prefix))
+        taker.consumer.cancel()
+    operator.admin.config_resetstat()
+    assert 3 == len(data(url, "status", "--interval", 0, *prefix)["queues"])
+    for state in ("ready", "delayed", "unacked", "dead"):
+        data(url, "peek", "orders", "--state", state, *prefix)
+    data(url, "audit", *prefix)
+    found = data(url, "doctor", *prefix)
+    assert {"acl": "ok", "keys": "ok"} == {
+        row["check"]: row["severity"] for row in found if row["check"] in {"acl", "keys"}
+    }
+    letters = data(url, "dead", "list", "orders", *prefix)
+    letters += data(url, "dead", "list", "other", *prefix)
+    first = letters[0]
+    data(url, "dead", "show", first["queue"], first["tag"], *prefix)
+    file = tmp_path / "letters"
+    data(url, "dead", "export", first["queue"], file, *prefix)
+    data(url, "dead", "import", first["queue"], file, *prefix)
+    data(url, "dead", "replay", first["queue"], "--tag", first["tag"], *prefix)
+    there = "other" if first["queue"] == "orders" else "orders"
+    data(url, "dead", "replay", first["queue"], "--to", "small", *prefix)
+    data(url, "dead", "replay", there, *prefix)
+    data(url, "dead", "purge", "other", "--yes", *prefix)
+    data(url, "queue", "pause", "orders", *prefix)
+    operator.admin.select(1)
+    operator.admin.delete("shop:reliq:{orders}:bell")
+    data(url, "queue", "resume", "orders", *prefix)
+    data(url, "queue", "set", "orders", "delivery-limit=3", *prefix)
+    done = run(None, "move", "orders", "--from", url, "--to", other.url(), *prefix)
+    assert 0 == done.returncode, done.stderr
+    done = run(None, "move", "orders", "--from", other.url(), "--to", url, *prefix)
+    assert 0 == done.returncode, done.stderr
+    data(url, "queue", "purge", "other", "--yes", *prefix)
+    assert_balanced(operator.server.url("reliq", db=1), operator.options)
+    data(url, "queue", "delete", "orders", "--yes", *prefix)
+    operator.admin.delete("shop:reliq:exchanges", "shop:reliq:bindings:{orders}")
+    assert 0 == run(None, "move", "orders", "--from", other.url(), "--to", url, *prefix).returncode
+    operator.check()
+    assert_balanced(other.url(), operator.options)
+
+
+def test_each_role_alone_and_all_of_them():
+    """One line for each role, to be pasted; JSON by role."""
+    rules = json.loads(run(None, "acl", "--json").stdout)
+    assert ["producer", "worker", "operator"] == list(rules)
+    assert list(rules.values()) == run(None, "acl").stdout.splitlines()
+    one = run(None, "acl", "worker", "--user", "celery", "--prefix", "a*b:").stdout
+    start = "ACL SETUSER celery reset on ><password> ~a\\*b:reliq:* +blpop "
+    assert one.startswith(start), one
+    assert set(re.findall(r"\+(\S+)", rules["producer"])) < set(re.findall(r"\+(\S+)", one))
+    done = run(None, "acl", "--user", "a b")
+    assert (2, True) == (done.returncode, "user to be free of spaces" in done.stderr)
+
+
+def test_a_rule_that_lacks_something_is_found_by_the_doctor(guarded):
+    """What this user may not use is named, with what it costs and the remedy."""
+    operator = guarded("operator")
+    less = operator.rule.replace(" +scan", "").replace(" +config|get", "")
+    operator.admin.execute_command(*less.split())
+    with Inspector(operator.url) as inspector:
+        found = [item for item in inspector.doctor() if item.check == "acl"]
+    assert ["this user may not use CONFIG GET", "this user may not use SCAN"] == [
+        item.message.partition(":")[0] for item in found
+    ]
+    assert {"give it the rule that `reliq acl` prints"} == {item.remedy for item in found}

@@ -1,0 +1,133 @@
+"""What docs/cli.md and --help show is run here, the pictures are drawn, the bench measures."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reliq.cli import main
+from reliq.cli.schema import SCHEMAS
+from tests.integration.kombu_client import Taker, declare, publish
+from tests.support.commands import data, run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commands(group=main, names=()):
+    """Yield (words, command) of every command that is no group."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*names, name))
+        else:
+            yield (*names, name), command
+
+
+def examples(command):
+    """Return the command lines in a command's help."""
+    return re.findall(r"^ +(?:eval \"\$\()?(reliq .*?)(?:\)\")?$", command.help or "", re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_help_has_examples_that_parse(words):
+    """Every command shows how it is used, and each example is one that it takes."""
+    command = dict(commands())[words]
+    shown = examples(command)
+    assert shown
+    for line in shown:
+        context, group = click.Context(main, info_name="reliq"), main
+        _, *arguments = shlex.split(line.partition(" > ")[0])
+        while isinstance(group, click.Group):
+            name, *arguments = arguments
+            group = group.commands[name]
+            if isinstance(group, click.Group):
+                context = click.Context(group, parent=context, info_name=name)
+        assert group is command, line
+        group.make_context(words[-1], arguments, parent=context)
+
+
+def test_every_command_with_json_has_a_schema():
+    """No --json without its documentation, and no schema of what is not there."""
+    with_json = {
+        " ".join(words)
+        for words, command in commands()
+        if any("--json" in option.opts for option in command.params)
+    }
+    without = {"demo"}  # what it prints is its own
+    assert with_json - without == set(SCHEMAS)
+
+
+def test_the_commands_of_the_document_run(client, tmp_path, monkeypatch):
+    """The sh blocks of docs/cli.md, from the top, on a queue that has something in each state.
+
+    In this process: other tests start the command, and thirty starts take their time.
+    """
+    monkeypatch.chdir(tmp_path)
+    connection = client.connect()
+    declare(connection, "orders")
+    for number in range(8):
+        headers = {"task": "shop.ship", "id": f"id-{number}", "argsrepr": f"({number},)"}
+        publish(connection, "orders", number, headers=headers)
+    publish(connection, "orders", 9, headers={"x-delay": 60_000})
+    taker = Taker(connection, "orders", auto_declare=False, prefetch_count=5)
+    for message in taker.take(4):
+        message.reject()
+    taker.consumer.cancel()
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    lines = [
+        line.partition("#")[0].strip()
+        for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    assert 25 < len(lines)
+    for line in lines:
+        done = CliRunner().invoke(main, shlex.split(line)[1:], env={"RELIQ_URL": client.url})
+        assert (0, "") == (done.exit_code, done.stderr), (line, done.output)
+    assert client.status("orders") is None
+
+
+def test_the_bench_measures_and_leaves_nothing(client):
+    """Figures of this broker, and no queue of its own afterwards."""
+    (row,) = data(client.url, "bench", "--messages", 50, "--size", 10, "--prefetch", 8)
+    assert (50, 10, 8) == (row["messages"], row["size"], row["prefetch"])
+    assert 0 < row["answer_ms_p50"] <= row["answer_ms_p99"]
+    assert 0 < row["publish_ms_p50"] <= row["publish_ms_p99"]
+    assert row["publish_per_s"] > 0
+    assert row["consume_per_s"] > 0
+    # What makes a retried publish idempotent goes by itself, a day later.
+    assert [] == [key for key in client.raw.keys("*") if client.raw.ttl(key) == -1]
+
+
+def test_the_pictures_are_drawn(tmp_path):
+    """The script draws what the commands show; the pictures fetch nothing and name no password."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "pictures" / "make.py", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    for name in ("status", "top", "dead-list"):
+        for path in (tmp_path, ROOT / "docs" / "pictures"):
+            svg = (path / f"{name}.svg").read_text("utf-8")
+            ET.fromstring(svg)
+            assert "url(http" not in svg
+            assert "127.0.0.1" not in svg
+    assert "PAUSED" in (tmp_path / "status.svg").read_text("utf-8")
+    assert "shop.notify" in (tmp_path / "dead-list.svg").read_text("utf-8")
+
+
+def test_a_schema_is_one():
+    """`reliq schema` prints valid JSON Schema, of one command and of all."""
+    import jsonschema
+
+    for words in ((), ("status",), ("dead", "show")):
+        found = json.loads(run(None, "schema", *words).stdout)
+        jsonschema.Draft202012Validator.check_schema(found)

@@ -1,0 +1,245 @@
+"""`reliq doctor`: each thing that can be wrong is made wrong, found, and has its remedy."""
+
+import re
+import time
+
+import pytest
+from kombu import Connection
+
+from reliq.admin import Inspector
+from tests.integration.kombu_client import FAST, Taker, declare, publish
+from tests.integration.test_readme import claim_twice, exercise, take_and_die
+from tests.support.commands import data, run
+from tests.support.waiting import wait_until
+
+
+def findings(url, check, **options):
+    """Return (severity, message, remedy) of what `doctor --json` says of one check."""
+    return [
+        (row["severity"], row["message"], row["remedy"])
+        for row in data(url, "doctor", **options)
+        if row["check"] == check
+    ]
+
+
+@pytest.fixture
+def sound(redis_factory):
+    """Return a server as it should be."""
+    return redis_factory(appendonly=True, password="hush", extra=["--maxmemory", "200mb"])
+
+
+def test_a_sound_broker(sound, client):
+    """Nothing is wrong: exit 0 under --strict too, and every check was made."""
+    with_queue = client.connect(sound.url())
+    declare(with_queue, "orders")
+    rows = data(sound.url(), "doctor", "--strict")
+    checks = {
+        "acl", "version", "maxmemory-policy", "memory", "persistence", "replication", "clients",
+        "timeout", "clock", "script cache", "keys", "consumers", "options", "reliq", "queues",
+        "ledger",
+    }  # fmt: skip
+    assert checks == {row["check"] for row in rows}
+    assert {"replication": "info"} == {
+        row["check"]: row["severity"] for row in rows if row["severity"] != "ok"
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check", "severity", "words"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "maxmemory-policy", "error", "deletes messages"),
+        ("maxmemory", "0", "memory", "warning", "maxmemory is not set"),
+        ("maxmemory", "1mb", "memory", "warning", "of maxmemory are used"),
+        ("appendonly", "no", "persistence", "warning", "none: a crash"),
+        ("appendfsync", "no", "persistence", "warning", "AOF without fsync"),
+        ("timeout", "60", "timeout", "warning", "silent for 60 s"),
+        ("tcp-keepalive", "0", "tcp-keepalive", "warning", "stays for hours"),
+        ("maxclients", "2", "clients", "warning", "of 2 connections are in use"),
+    ],
+)
+def test_a_setting_that_is_wrong(sound, setting, value, check, severity, words):
+    """It is found with what it costs, and with its remedy; an error is exit code 1."""
+    admin = sound.client()
+    admin.config_set(setting, value)
+    code = 1 if severity == "error" else 0
+    ((found, message, remedy),) = findings(sound.url(), check, code=code)
+    assert (severity, True) == (found, words in message), message
+    assert remedy
+    assert 1 == run(sound.url(), "doctor", "--strict").returncode
+
+
+def test_a_snapshot_is_not_enough(sound):
+    """With RDB alone a crash forgets what came since; the doctor says so."""
+    sound.client().config_set("appendonly", "no")
+    sound.client().config_set("save", "900 1")
+    ((severity, message, _),) = findings(sound.url(), "persistence")
+    assert ("warning", "RDB: a crash forgets what came since the last snapshot (save 900 1)") == (
+        severity,
+        message,
+    )
+
+
+def test_a_snapshot_that_failed(sound):
+    """What is confirmed now does not survive a crash: an error, exit code 1."""
+    admin = sound.client()
+    (sound.directory / "dump.rdb").mkdir()  # nothing can be renamed to it
+    admin.bgsave()
+    wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
+    (severity, message, remedy), _ = findings(sound.url(), "persistence", code=1)
+    assert ("error", "the last snapshot failed") == (severity, message.partition(":")[0])
+    assert "log" in remedy
+
+
+def test_scripts_that_pile_up(sound):
+    """A client that makes a new script for each call fills the server's memory."""
+    pipeline = sound.client().pipeline(transaction=False)
+    for number in range(1010):
+        pipeline.script_load(f"return {number}")
+    pipeline.execute()
+    ((severity, message, remedy),) = findings(sound.url(), "script cache")
+    assert ("warning", True) == (severity, "scripts are cached" in message), message
+    assert "SCRIPT FLUSH" in remedy
+
+
+def test_a_clock_that_is_wrong(redis_url, monkeypatch):
+    """Ages and an eta are off by as much as the two clocks differ."""
+    real = time.time
+    monkeypatch.setattr("reliq.engines.redis.diagnosis.time.time", lambda: real() + 90)
+    with Inspector(redis_url) as inspector:
+        (found,) = [item for item in inspector.doctor() if item.check == "clock"]
+    assert "warning" == found.severity
+    assert re.match(r"the server's clock is (89|90)\.\d s behind this machine's", found.message)
+    assert "NTP" in found.remedy
+
+
+def test_a_replica(redis_factory):
+    """It takes no messages: an error, and one more where its link is down."""
+    primary = redis_factory()
+    replica = redis_factory(replica_of=primary)
+    replica.wait_synced()
+    ((severity, message, _),) = findings(replica.url(), "replication", code=1)
+    assert (
+        "error",
+        f"this server is a replica of 127.0.0.1:{primary.port}: it takes no messages",
+    ) == (
+        severity,
+        message,
+    )
+    assert [("ok", "1 replica(s)", "")] == findings(primary.url(), "replication")
+    port = primary.port
+    primary.kill()
+    found = wait_until(
+        lambda: len(rows := findings(replica.url(), "replication", code=1)) == 2 and rows
+    )
+    assert f"its link to 127.0.0.1:{port} is down: what it shows is old" == found[1][1]
+
+
+def test_a_broker_without_a_password(redis_url):
+    """Whoever reaches the port can do anything."""
+    ((severity, message, remedy),) = findings(redis_url, "login")
+    assert ("warning", "there is no password") == (severity, message.partition(":")[0])
+    assert "reliq acl" in remedy
+
+
+def test_keys_that_are_not_ours(client):
+    """Those under our prefix are counted and named; those of others are none of our business."""
+    declare(client.connect(), "orders")
+    for key in ("other", "reliq2", "shop:reliq:queues"):
+        client.raw.set(key, 1)
+    assert "ok" == findings(client.url, "keys")[0][0]
+    client.raw.set("reliq:mine", 1)
+    client.raw.set("reliq:{orders}:mine", 1)
+    ((severity, message, _),) = findings(client.url, "keys")
+    assert (
+        "warning",
+        "2 keys under our prefix are not ours: 'reliq:mine', 'reliq:{orders}:mine'",
+    ) == (
+        severity,
+        message,
+    )
+
+
+def test_every_key_of_ours_is_known_to_be(redis_url, redis_server):
+    """After all that producers and consumers do no key is taken for foreign."""
+    with Connection(redis_url, transport_options=FAST) as connection:
+        exercise(connection)
+        claim_twice(redis_url)
+        ((severity, message, _),) = findings(redis_url, "keys")
+    assert "ok" == severity, message
+
+
+def test_a_consumer_that_was_killed(client):
+    """It is in the register and not connected: found, with what brings its messages back."""
+    take_and_die(client.url, {})
+    row = wait_until(lambda: [r for r in data(client.url, "consumers") if not r["connected"]])[0]
+    ((severity, message, remedy),) = findings(client.url, "consumers")
+    assert "warning" == severity
+    assert f"consumer {row['id']} is in the register and has no connection" in message
+    assert "start a worker for orders" in remedy
+    client.raw.hset("reliq:{orders}:consumers", "gone:1:x", 1)
+    _, (severity, message, _) = findings(client.url, "consumers")
+    assert ("warning", "consumer gone:1:x of orders has sent no heartbeat for long") == (
+        severity,
+        message,
+    )
+
+
+def test_options_in_conflict(client):
+    """Consumers of one queue that go by different options are named with their values."""
+    takers = []
+    for limit in (3, 5):
+        connection = client.connect(delivery_limit=limit)
+        declare(connection, "orders")
+        takers.append(Taker(connection, "orders"))
+    wait_until(lambda: len(data(client.url, "consumers")) == 2)
+    ((severity, message, remedy),) = findings(client.url, "options")
+    assert "warning" == severity
+    assert re.fullmatch(
+        r"consumers of 'orders' disagree about delivery_limit: 3: \S+; 5: \S+", message
+    )
+    assert "broker_transport_options" in remedy
+
+
+def test_queues_that_need_somebody(client):
+    """Paused, deserted, with dead letters: each with the command that helps."""
+    connection = client.connect()
+    for name in ("paused", "deserted", "dying"):
+        declare(connection, name)
+    publish(connection, "deserted", 1)
+    publish(connection, "dying", 1)
+    Taker(connection, "dying").take()[0].reject()
+    with client.inspector() as inspector:
+        inspector.pause("paused")
+    wait_until(lambda: client.status("dying").dead == 1)
+    found = {remedy: message for _, message, remedy in findings(client.url, "queues")}
+    assert (
+        "queue 'paused' is paused, with 0 messages waiting in it"
+        == found["reliq queue resume paused"]
+    )
+    assert "1 messages wait in 'deserted', and nobody consumes from it" in found.values()
+    assert [("info", "1 in 'dying'", "reliq dead list dying; reliq dead replay dying")] == findings(
+        client.url, "dead letters"
+    )
+
+
+def test_a_ledger_that_does_not_balance(redis_factory, client):
+    """It is an error that says where to look first."""
+    server = redis_factory()
+    connection = client.connect(server.url())
+    declare(connection, "orders")
+    publish(connection, "orders", 1)
+    server.client().zpopmin("reliq:{orders}:ready")
+    ((severity, message, remedy),) = findings(server.url(), "ledger", code=1)
+    assert ("error", True) == (severity, message.startswith("queue 'orders' does not balance"))
+    assert "maxmemory-policy" in remedy
+
+
+def test_the_worst_comes_first_in_the_table(redis_factory):
+    """Whoever is called at night reads the top."""
+    server = redis_factory(extra=["--maxmemory-policy", "allkeys-lru"])
+    done = run(server.url(), "doctor")
+    assert 1 == done.returncode
+    severities = re.findall(r"^│ (\w+) ", done.stdout, re.MULTILINE)
+    order = ["error", "warning", "info", "ok"]
+    assert severities == sorted(severities, key=order.index)
+    assert "error" == severities[0]

@@ -1,0 +1,314 @@
+"""`reliq status`, `consumers`, `peek` and `audit`, as an operator runs them."""
+
+import json
+import re
+
+import pytest
+
+from reliq import ConfigurationError, NotFound
+from reliq.admin import Inspector
+from tests.integration.kombu_client import Taker, declare, publish
+from tests.support.commands import data, run
+from tests.support.waiting import wait_until
+
+NOBODY = "reliq://127.0.0.1:1/0"
+TASK = {"task": "shop.ship", "id": "id-1", "argsrepr": "(7,)", "kwargsrepr": "{'by': 'sea'}"}
+
+
+def only(rows):
+    """Return the only row."""
+    (row,) = rows
+    return row
+
+
+def queue_row(found, name="orders"):
+    """Return what `status --json` says of a queue."""
+    return only(row for row in found["queues"] if row["queue"] == name)
+
+
+# -- status
+
+
+def test_each_column_of_a_queue(client):
+    """Counts by state, consumers, the age of the oldest, and whether it is paused."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", 1, 2, 3, 4)
+    publish(connection, "orders", 5, headers={"x-delay": 60_000})
+    taker = Taker(connection, "orders", prefetch_count=3)
+    taker.take(3)[0].reject()
+    wait_until(lambda: client.status("orders").dead == 1)
+    with client.inspector() as inspector:
+        inspector.pause("orders")
+    row = queue_row(data(client.url, "status", "--interval", 0))
+    assert (1, 1, 2, 1) == (row["ready"], row["delayed"], row["unacked"], row["dead"])
+    assert (1, True) == (row["consumers"], row["paused"])
+    assert 0 <= row["oldest_age_s"] < 60
+    assert [None, None] == [row["rate_in"], row["rate_out"]]
+    assert 5 == row["ledger"]["published"]
+    shown = run(client.url, "status", "--interval", 0).stdout
+    assert re.search(r"orders *│ *1 │ *1 │ *2 │ *1 │ *1 │.*PAUSED", shown), shown
+
+
+def test_an_empty_queue_has_no_oldest(client):
+    """No age is not an age of 0."""
+    declare(client.connect(), "orders")
+    assert queue_row(data(client.url, "status", "--interval", 0))["oldest_age_s"] is None
+
+
+def test_rates_are_those_of_the_interval(client):
+    """Messages published and acknowledged a second, between two looks."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", 0)
+    with client.inspector() as inspector:
+        before = inspector.report()
+        assert only(before.queues).rate_in is None
+        publish(connection, "orders", *range(9))
+        Taker(connection, "orders").take_bodies(4)
+        wait_until(lambda: client.status("orders").ledger.get("acked") == 4)
+        after = inspector.report(before)
+    passed_s = after.at - before.at
+    assert 9 == pytest.approx(only(after.queues).rate_in * passed_s)
+    assert 4 == pytest.approx(only(after.queues).rate_out * passed_s)
+    row = queue_row(data(client.url, "status", "--interval", 0.1))
+    assert [0, 0] == [row["rate_in"], row["rate_out"]]
+
+
+def test_the_broker_itself(client, redis_factory):
+    """Its role, memory and persistence, whether it is reachable."""
+    row = only(data(client.url, "status", "--interval", 0)["brokers"])
+    assert (True, None, "master", "none") == (
+        row["reachable"],
+        row["error"],
+        row["role"],
+        row["persistence"],
+    )
+    assert row["memory_bytes"] > 0
+    kept = redis_factory(appendonly=True, extra=["--maxmemory", "100mb"])
+    row = only(data(kept.url(), "status", "--interval", 0)["brokers"])
+    assert ("AOF always", 100 * 2**20) == (row["persistence"], row["memory_limit_bytes"])
+
+
+def test_a_replica_says_that_it_is_one(redis_server, redis_factory):
+    """An operator who looks at the wrong end of a pair sees it."""
+    replica = redis_factory(replica_of=redis_server)
+    replica.wait_synced()
+    assert "replica" == only(data(replica.url(), "status", "--interval", 0)["brokers"])["role"]
+
+
+def test_several_brokers_and_one_that_is_away(client, redis_factory):
+    """All are shown, each queue with its broker; the exit code says that one did not answer."""
+    other = redis_factory()
+    for url in (client.url, other.url()):
+        declare(client.connect(url), "orders")
+    found = data([client.url, NOBODY, other.url()], "status", "--interval", 0, code=2)
+    assert [True, True, False] == [row["reachable"] for row in found["brokers"]]
+    assert [client.url, other.url()] == [row["broker"] for row in found["queues"]]
+    assert "not reachable" in found["brokers"][2]["error"]
+    given = run(None, "status", "--interval", 0, "--url", client.url, "--url", other.url())
+    assert 0 == given.returncode
+    assert client.url in given.stdout
+    assert other.url() in given.stdout
+
+
+def test_no_colours_and_no_password_where_no_terminal_is(redis_factory):
+    """Output for a pipe is plain text, a row in a line, and keeps the secret."""
+    server = redis_factory(password="hush")
+    done = run([server.url(), "reliq://:hush@127.0.0.1:1/0"], "status", "--interval", 0)
+    assert 2 == done.returncode
+    assert "\x1b" not in done.stdout
+    assert "hush" not in done.stdout + done.stderr
+
+
+# -- consumers
+
+
+def test_who_consumes(client):
+    """Host, process, queues, what it holds, since when, its last heartbeat, its options."""
+    connection = client.connect(delivery_limit=3)
+    declare(connection, "orders")
+    publish(connection, "orders", 1)
+    Taker(connection, "orders").take()
+    row = only(
+        wait_until(lambda: [row for row in data(client.url, "consumers") if row["held"] == 1])
+    )
+    assert ["orders"] == row["queues"]
+    assert row["host"]
+    assert row["pid"] > 0
+    assert ("", True, 3) == (row["pool"], row["connected"], row["options"]["delivery_limit"])
+    assert 0 <= row["seen_s"] < 60
+    assert 0 <= row["since_s"] < 600
+    shown = run(client.url, "consumers").stdout
+    assert "1 consumer(s)" in shown
+    assert row["id"] in shown
+
+
+def test_the_pool_of_a_worker(redis_url, worker_factory):
+    """A Celery worker says of which pool it is."""
+    worker = worker_factory(
+        redis_url, pool="threads", config={"worker_enable_remote_control": False}
+    )
+    row = only(wait_until(lambda: [row for row in data(redis_url, "consumers") if row["pool"]]))
+    assert ("thread", worker.pid) == (row["pool"], row["pid"])
+    assert 0 == worker.shut_down()
+
+
+# -- peek
+
+
+@pytest.fixture
+def four_states(client):
+    """Return a client of a broker with a message in each state, those of "orders"."""
+    connection = client.connect()
+    declare(connection, "orders")
+    for number in range(3):
+        publish(connection, "orders", number, headers={**TASK, "id": f"id-{number}"})
+    publish(connection, "orders", 3, headers={**TASK, "id": "id-3", "x-delay": 60_000})
+    dying, _held = Taker(connection, "orders", prefetch_count=2).take(2)
+    client.keep = _held
+    with client.inspector() as inspector:
+        inspector.pause("orders")
+    dying.reject()
+    wait_until(lambda: client.status("orders").dead == 1)
+    return client
+
+
+def test_a_ready_message(four_states):
+    """Its tag, age, task, id, and its arguments as Celery wrote them."""
+    row = only(data(four_states.url, "peek", "orders"))
+    assert ("shop.ship", "id-2", "(7,)", "{'by': 'sea'}", "2") == (
+        row["task"],
+        row["id"],
+        row["args"],
+        row["kwargs"],
+        row["body"],
+    )
+    assert ("ready", 0, 30) == (row["state"], row["count"], len(row["tag"]))
+    assert 0 <= row["age_s"] < 60
+    shown = run(four_states.url, "peek", "orders").stdout
+    assert re.search(r"shop\.ship *│ *id-2 *│ *\(7,\) \{'by': 'sea'\}", shown), shown
+
+
+def test_a_delayed_message(four_states):
+    """When it is due."""
+    row = only(data(four_states.url, "peek", "orders", "--state", "delayed"))
+    assert "id-3" == row["id"]
+    assert 0 < row["due_ms"] - row["published_ms"] < 70_000
+
+
+def test_a_held_message(four_states):
+    """Who holds it, and until when."""
+    row = only(data(four_states.url, "peek", "orders", "--state", "unacked"))
+    holder = only(data(four_states.url, "consumers"))["id"]
+    assert ("id-1", True) == (row["id"], row["consumer"].startswith(holder))
+    assert row["lease_until_ms"] > row["published_ms"]
+
+
+def test_a_dead_message(four_states):
+    """Why, and when."""
+    row = only(data(four_states.url, "peek", "orders", "--state", "dead"))
+    assert ("id-0", "rejected") == (row["id"], row["reason"])
+    assert row["died_ms"] >= row["published_ms"]
+
+
+def test_nothing_is_unpickled_and_nothing_talks_to_the_terminal(client):
+    """A body that would run code when it is read is not read; escape codes are shown as text."""
+    connection = client.connect()
+    declare(connection, "orders")
+    bomb = b"cos\nsystem\n(S'touch /tmp/never'\ntR."
+    publish(
+        connection,
+        "orders",
+        bomb,
+        content_type="application/x-python-serialize",
+        content_encoding="binary",
+        headers={"task": "\x1b]0;owned\x07", "argsrepr": "\x1b[31m", "kwargsrepr": 7},
+    )
+    row = only(data(client.url, "peek", "orders"))
+    assert (None, None) == (row["body"], row["kwargs"])
+    shown = run(client.url, "peek", "orders").stdout
+    assert "\x1b" not in shown
+    assert "\\x1b[31m" in shown
+
+
+def test_bytes_that_are_no_envelope(client):
+    """What cannot be read is listed all the same."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", 1)
+    tag = only(data(client.url, "peek", "orders"))["tag"]
+    client.raw.hset("reliq:{orders}:messages", tag, b"\xc1")
+    row = only(data(client.url, "peek", "orders"))
+    assert (tag, None, None, 1) == (row["tag"], row["task"], row["body"], row["size"])
+
+
+def test_some_of_many(client):
+    """--limit and --skip go through a long queue, more than one step of it at a time."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", *range(130))
+    assert list(range(110)) == [
+        int(row["body"]) for row in data(client.url, "peek", "orders", "--limit", 110)
+    ]
+    assert [125, 126] == [
+        int(row["body"]) for row in data(client.url, "peek", "orders", "--limit", 2, "--skip", 125)
+    ]
+    with client.inspector() as inspector:
+        assert [] == inspector.peek("orders", limit=0)
+        with pytest.raises(ConfigurationError, match="limit and skip"):
+            inspector.peek("orders", limit=-1)
+        with pytest.raises(ConfigurationError, match="state to be one of ready"):
+            inspector.peek("orders", "dying")
+        with pytest.raises(NotFound, match="no queue 'nothing'"):
+            inspector.peek("nothing", "dead")
+
+
+def test_a_queue_that_one_of_two_brokers_has(client, redis_factory):
+    """It is shown; where no broker has it, that is an error."""
+    other = redis_factory()
+    declare(client.connect(), "orders")
+    both = [client.url, other.url()]
+    assert [] == data(both, "peek", "orders")
+    done = run(both, "peek", "nothing")
+    assert (2, "no queue 'nothing'") == (
+        done.returncode,
+        re.search("no queue '.*'", done.stderr)[0],
+    )
+
+
+# -- audit
+
+
+def test_audit_of_several_brokers(client, redis_factory):
+    """The queue that does not balance is named with its difference and its broker; exit 1."""
+    other = redis_factory()
+    for url in (client.url, other.url()):
+        connection = client.connect(url)
+        declare(connection, "orders")
+        publish(connection, "orders", 1, 2)
+    assert [True, True] == [row["balanced"] for row in data([client.url, other.url()], "audit")]
+    other.client().zpopmin("reliq:{orders}:ready")
+    found = data([client.url, other.url()], "audit", code=1)
+    assert [(client.url, True), (other.url(), False)] == [
+        (row["broker"], row["balanced"]) for row in found
+    ]
+    done = run([client.url, other.url()], "audit")
+    assert (1, True) == (done.returncode, "NOT balanced: orders" in done.stdout)
+    assert 2 == run([client.url, other.url(), NOBODY], "audit").returncode
+    with Inspector(other.url()) as inspector:
+        assert 1 == abs(only(inspector.audit()).difference)
+
+
+def test_what_is_wrong_with_a_command_is_an_error_of_its_own(client):
+    """A misspelt state, a wrong URL, no URL: exit 2, and the message names it."""
+    for arguments, words in (
+        (("peek", "orders", "--state", "dying"), "'dying' is not one of"),
+        (("status", "--url", "http://x"), "expected a URL of reliq://"),
+        (("peek",), "Missing argument 'QUEUE'"),
+    ):
+        done = run(client.url, *arguments)
+        assert (2, True) == (done.returncode, words in done.stderr), done.stderr
+    assert "Missing option '--url'" in run(None, "status").stderr
+    assert json.loads(run(None, "schema", "status").stdout)["properties"]["queues"]
+    assert 2 == run(None, "schema", "nothing").returncode

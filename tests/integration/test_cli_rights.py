@@ -1,0 +1,48 @@
+"""`reliq doctor` for a user who may not do everything, and beside a migration that was cut off."""
+
+import pytest
+
+from reliq.admin import Inspector
+from reliq.migration import Migration
+from tests.integration.kombu_client import declare
+from tests.support.commands import data
+
+
+@pytest.mark.parametrize(
+    ("rights", "words"),
+    [
+        ("~reliq:* +@all -time", "may not use TIME"),
+        ("~reliq:* +@all -evalsha", "evalsha"),
+        ("~reliq:* +@all -@hash", "could be looked at"),
+        ("~shop:* +@all", "could be looked at"),
+    ],
+)
+def test_what_a_user_may_not_do_is_found(client, redis_server, rights, words):
+    """Each missing right is an error with its remedy; the other checks are in the result."""
+    declare(client.connect(), "orders")
+    raw = redis_server.client()
+    raw.execute_command("ACL", "SETUSER", "some", "reset", "on", ">secret", *rights.split())
+    try:
+        rows = data(client.url.replace("://", "://some:secret@"), "doctor", code=1)
+    finally:
+        raw.execute_command("ACL", "DELUSER", "some")
+    wrong = [row for row in rows if row["severity"] == "error" and words in row["message"]]
+    assert wrong, rows
+    assert all("reliq acl" in row["remedy"] for row in wrong)
+    assert {"version", "memory", "clients"} <= {row["check"] for row in rows}
+
+
+def test_what_a_migration_has_half_way_is_ours(client, redis_server):
+    """Nobody is told to look for who wrote it: deleting it would lose messages."""
+    raw = redis_server.client()
+    for number in range(3):
+        raw.lpush("q", f"message {number}")
+    with Inspector(client.url) as inspector:
+        with Migration(redis_server.url("redis"), client.url) as migration:
+            next(migration.run("q"))
+            raw.lpush("q", "left half way")
+            migration._kombu.take("q", migration._target, 0)
+        (found,) = [item for item in inspector.doctor() if item.check == "keys"]
+        assert "ok" == found.severity, found.message
+        with Migration(redis_server.url("redis"), client.url) as migration:
+            assert [1] == [step.moved for step in migration.run("q")]

@@ -1,0 +1,272 @@
+"""`reliq top` on a terminal, the shell's completion, and `celery -A proj reliq`."""
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from reliq.cli.schema import SCHEMAS
+from tests.integration.kombu_client import Taker, declare, publish
+from tests.support.commands import RELIQ, environment, run
+from tests.support.waiting import wait_until
+
+
+class Terminal:
+    """A command on a pseudo-terminal: what it writes, and keys for it."""
+
+    def __init__(self, url, *arguments):
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:  # the child: its three streams are the terminal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            env = environment(url, TERM="xterm-256color", COLUMNS="200", LINES="50")
+            os.execvpe(RELIQ[0], [*RELIQ, *arguments], env)
+        os.set_blocking(self._fd, False)
+        self._said = b""
+        self._code = None
+
+    def said(self):
+        """Return all that it wrote so far."""
+        try:
+            while part := os.read(self._fd, 65536):
+                self._said += part
+        except OSError:  # nothing now, or it has ended
+            pass
+        return self._said.decode("utf-8", "replace")
+
+    def type(self, keys):
+        """Send keys."""
+        os.write(self._fd, keys)
+
+    def ended(self):
+        """Return (exit code,) when it has ended, else None."""
+        self.said()
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return None if self._code is None else (self._code,)
+
+    def close(self):
+        """End it, whatever it does."""
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+
+@pytest.fixture
+def terminal():
+    """Return a function that starts a command on a terminal; it is gone after the test."""
+    started = []
+
+    def start(*arguments):
+        started.append(Terminal(*arguments))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.close()
+
+
+def ready_of(text):
+    """Return the counts of ready messages that stood on the screen, in their order."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    return [int(number) for number in re.findall(r"│ orders *│ *(\d+) ", plain)]
+
+
+def test_top_is_live(client, terminal):
+    """The screen follows what happens; Ctrl-C leaves it, and leaves the terminal as it was."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", 1)
+    top = terminal(client.url, "top", "--interval", "0.2")
+    wait_until(lambda: ready_of(top.said())[-1:] == [1], what=top.said)
+    publish(connection, "orders", 2, 3)
+    wait_until(lambda: ready_of(top.said())[-1:] == [3], what=top.said)
+    assert "\x1b[?1049h" in top.said()  # a screen of its own
+    assert "Ctrl-C" in top.said()
+    top.type(b"\x03")
+    assert (0,) == wait_until(top.ended, what=top.said)
+    after = top.said().rpartition("^C")[2]
+    assert {"\x1b[?25h", "\x1b[?1049l"} == set(re.findall(r"\x1b\[\?\w+", after))  # as it was
+    assert "Traceback" not in top.said()
+
+
+def test_top_outlives_its_broker(redis_factory, client, terminal):
+    """A broker that goes away is shown so, and shown again when it is back."""
+    server = redis_factory(appendonly=True)
+    declare(client.connect(server.url()), "orders")
+    client.close()
+    top = terminal(server.url(), "top", "--interval", "0.2")
+    wait_until(lambda: ready_of(top.said()), what=top.said)
+    server.kill()
+    wait_until(lambda: "NO" in top.said() and "not reachable" in top.said(), what=top.said)
+    looks = len(ready_of(top.said()))
+    server.start()
+    wait_until(lambda: len(ready_of(top.said())) > looks, what=top.said)
+
+
+def test_colours_on_a_terminal_and_none_elsewhere(client, terminal):
+    """The same command, to a person and to a pipe."""
+    declare(client.connect(), "orders")
+    shown = terminal(client.url, "status", "--interval", "0")
+    assert (0,) == wait_until(shown.ended, what=shown.said)
+    assert "\x1b[" in shown.said()
+    assert "\x1b[" not in run(client.url, "status", "--interval", "0").stdout
+
+
+def test_a_long_replay_shows_how_far_it_is(client, terminal):
+    """A bar with the numbers, which is gone when it is done; elsewhere there is none."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", *range(20))
+    taker = Taker(connection, "orders", auto_declare=False)
+    for message in taker.take(20):
+        message.reject()
+    taker.consumer.cancel()
+    replay = terminal(client.url, "dead", "replay", "orders", "--rate", "10", "--limit", "15")
+    wait_until(lambda: re.search(r"\b[1-9]\d?/15\b", replay.said()), what=replay.said)
+    assert (0,) == wait_until(replay.ended, what=replay.said)
+    assert "15 replayed" in replay.said()
+    done = run(client.url, "dead", "replay", "orders")
+    assert ("", True) == (done.stderr, "5 replayed" in done.stdout)
+
+
+def test_top_without_a_terminal(client):
+    """It says what to use instead; with --json it is one line a look."""
+    declare(client.connect(), "orders")
+    done = run(client.url, "top")
+    assert (2, True) == (done.returncode, "top needs a terminal: use --json" in done.stderr)
+    done = run(client.url, "top", "--json", "--interval", 0.1, "--count", 2)
+    first, second = map(json.loads, done.stdout.splitlines())
+    for look in (first, second):
+        jsonschema.validate(look, SCHEMAS["top"])
+    assert [None, 0.0] == [look["queues"][0]["rate_in"] for look in (first, second)]
+
+
+# -- completion
+
+
+def completed(url, words):
+    """Return what bash is offered for the last word."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from reliq.cli import main; main(prog_name='reliq')"],
+        env=environment(
+            url,
+            _RELIQ_COMPLETE="bash_complete",
+            COMP_WORDS=" ".join(words),
+            COMP_CWORD=str(len(words) - 1),
+        ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return [line.partition(",")[2] for line in done.stdout.split()]
+
+
+def test_words_are_completed(client):
+    """Commands, options, choices, and the names of queues; no broker, no names, no error."""
+    connection = client.connect()
+    for name in ("orders", "other", "mail"):
+        declare(connection, name)
+    assert ["peek"] == completed(None, ["reliq", "pe"])
+    assert ["replay"] == completed(None, ["reliq", "dead", "rep"])
+    assert ["unacked"] == completed(None, ["reliq", "peek", "orders", "--state", "u"])
+    assert ["orders", "other"] == completed(client.url, ["reliq", "peek", "o"])
+    assert ["orders"] == completed(client.url, ["reliq", "dead", "list", "or"])
+    assert [] == completed(None, ["reliq", "peek", "o"])
+    assert [] == completed("reliq://127.0.0.1:1/0", ["reliq", "peek", "o"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(shell):
+    """It is printed, and asks the command for the words."""
+    done = run(None, "completion", shell)
+    assert (0, True) == (done.returncode, f"_RELIQ_COMPLETE={shell}_complete" in done.stdout)
+
+
+# -- celery -A proj reliq
+
+
+APP = """
+from celery import Celery
+
+app = Celery("proj", broker={broker!r})
+app.conf.broker_transport_options = {options!r}
+"""
+
+
+def celery(folder, *arguments, **more):
+    """Run `celery -A proj` with *arguments*."""
+    root = Path(__file__).resolve().parents[2]
+    env = {**environment(**more), "PYTHONPATH": f"{root}{os.pathsep}{folder}"}
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "proj", *arguments],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=folder,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_brokers_of_an_application(client, tmp_path, redis_factory):
+    """URL, password and prefix are the application's; RELIQ_URL does not matter, --url does."""
+    server, second = redis_factory(password="hush/1"), redis_factory()
+    options = {"global_keyprefix": "shop:"}
+    for url in (server.url(), second.url()):
+        declare(client.connect(url, **options), "orders")
+    app = tmp_path / "proj.py"
+    app.write_text(APP.format(broker=server.url(), options=options))
+    done = celery(tmp_path, "reliq", "status", "--json", "--interval", "0", url=client.url)
+    assert 0 == done.returncode, done.stderr
+    (row,) = json.loads(done.stdout)["queues"]
+    assert ("orders", server.url().replace(":hush%2F1@", "")) == (row["queue"], row["broker"])
+    done = celery(tmp_path, "reliq", "audit", "--url", second.url())
+    assert (0, True) == (done.returncode, "orders" in done.stdout), done.stderr
+    app.write_text(APP.format(broker=[server.url(), second.url()], options=options))
+    done = celery(tmp_path, "reliq", "status", "--json", "--interval", "0")
+    assert 2 == len(json.loads(done.stdout)["brokers"]), done.stderr
+    assert "hush" not in done.stdout
+
+
+def test_the_exporter_of_an_application(client, tmp_path):
+    """It needs no --url there; several in RELIQ_URL stand between semicolons, as everywhere."""
+    (tmp_path / "proj.py").write_text(APP.format(broker=client.url, options={}))
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = str(taken.getsockname()[1])
+    try:
+        done = celery(tmp_path, "reliq", "exporter", "--port", port)
+        assert (2, True) == (done.returncode, "cannot listen" in done.stderr), done.stderr
+        done = run([client.url, client.url], "exporter", "--port", port)
+        assert (2, True) == (done.returncode, "cannot listen" in done.stderr), done.stderr
+    finally:
+        taken.close()
+
+
+def test_an_application_of_another_broker(tmp_path):
+    """It is refused by name; help needs no broker, and other commands do not load ours."""
+    (tmp_path / "proj.py").write_text(APP.format(broker="redis://127.0.0.1:1/0", options={}))
+    done = celery(tmp_path, "reliq", "status")
+    assert (2, True) == (done.returncode, "is redis://, not reliq://" in done.stderr)
+    assert "dead" in celery(tmp_path, "reliq", "--help").stdout
+    script = (
+        "import sys\nfrom importlib.metadata import entry_points\n"
+        "(found,) = entry_points(group='celery.commands', name='reliq')\n"
+        "found.load()\n"
+        "assert 'rich' not in sys.modules and 'reliq.engines' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (0, "") == (done.returncode, done.stderr)

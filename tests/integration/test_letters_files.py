@@ -1,0 +1,97 @@
+"""Files of dead letters that are odd, a disk that is full, and a clock that was ahead."""
+
+import json
+import re
+import resource
+import subprocess
+
+import pytest
+from kombu import Connection
+
+from reliq import ConfigurationError
+from reliq.admin import Inspector
+from tests.integration.kombu_client import declare, publish
+from tests.support.commands import RELIQ, data, environment
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(params=["redis", "file"])
+def inspector(request, client, tmp_path):
+    """Return an inspector of a broker with a queue `orders` that has two dead letters."""
+    url = client.url if request.param == "redis" else f"reliq-sqlite:///{tmp_path}/broker.db"
+    with Connection(url) as connection:
+        declare(connection, "orders")
+        publish(connection, "orders", 1, 2)
+        for _ in range(2):
+            connection.default_channel.basic_get("orders").reject()
+    with Inspector(url) as inspector:
+        yield inspector
+        assert all(result.balanced for result in inspector.audit())
+
+
+def exported(inspector, path, header=(), record=()):
+    """Write the letters to a file, and change its header and its first record."""
+    assert 2 == sum(inspector.export_dead_letters("orders", path))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0].update(header)
+    lines[1].update(record)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_letter_of_a_broker_whose_clock_is_ahead(inspector, tmp_path):
+    """It is found and replayed: it died now, and not in an hour."""
+    ahead = {"died_ms": inspector.now_ms() + HOUR_MS}
+    exported(inspector, tmp_path / "letters", record=ahead)
+    assert 2 == sum(inspector.import_dead_letters("orders", tmp_path / "letters"))
+    assert 4 == len(inspector.dead_letters("orders"))
+    assert 4 == inspector.replay("orders")
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"died_ms": 10**30}, "line 2: number, count or died_ms is too large"),
+        ({"count": 10**30}, "line 2: number, count or died_ms is too large"),
+        ({"number": 10**30}, "line 2: number, count or died_ms is too large"),
+        ({"error": "\ud800"}, "line 2: consumer or error is no text"),
+    ],
+)
+def test_a_record_that_no_broker_can_hold(inspector, tmp_path, record, words):
+    """It is refused with its line before anything is stored."""
+    exported(inspector, tmp_path / "letters", record=record)
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        inspector.import_dead_letters("orders", tmp_path / "letters")
+    assert 2 == inspector.status("orders").dead
+
+
+@pytest.mark.parametrize("header", [{"id": None}, {"queue": None}])
+def test_a_header_that_is_wrong(inspector, tmp_path, header):
+    """A file is not gone on with where its first line does not say whose it is."""
+    exported(inspector, tmp_path / "letters", header=header)
+    with pytest.raises(ConfigurationError, match="letters"):
+        inspector.export_dead_letters("orders", tmp_path / "letters", resume=True)
+
+
+def test_a_disk_that_is_full(client, tmp_path):
+    """The export says so and ends; with room it goes on, and each letter is there once."""
+    connection = client.connect()
+    declare(connection, "orders")
+    publish(connection, "orders", *range(30))
+    for _ in range(30):
+        connection.default_channel.basic_get("orders").reject()
+    path = tmp_path / "letters"
+    done = subprocess.run(
+        [*RELIQ, "dead", "export", "orders", path],
+        capture_output=True,
+        text=True,
+        env=environment(client.url),
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert (2, True) == (done.returncode, "cannot write to" in done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+    data(client.url, "dead", "export", "orders", path, "--resume")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert list(range(1, 31)) == [line["number"] for line in lines[1:]]
+    assert 30 == len({line["tag"] for line in lines[1:]})

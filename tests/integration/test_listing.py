@@ -1,0 +1,98 @@
+"""Every queue that exists is listed, whoever died or raced while it came or went."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+
+from reliq.brokers import address
+from reliq.engines.redis.store import RedisStore
+from reliq.options import parse
+from tests.support.audits import assert_balanced
+from tests.support.waiting import wait_until
+
+ROUNDS = 300
+
+
+@pytest.fixture
+def open_store(fresh_redis):
+    """Return a function that opens a store on an empty Redis, as a consumer of its own."""
+    opened = []
+
+    def connect(consumer):
+        store = RedisStore(address(fresh_redis.url()), parse({}), consumer)
+        store.connect()
+        opened.append(store)
+        return store
+
+    yield connect
+    for store in opened:
+        store.close()
+
+
+def heartbeat(store, queues):
+    """Say that the consumer lives and has *queues*; return what it is told to look at."""
+    told = []
+    store.post_heartbeat("c", 1000, {"host": "h", "queues": "\n".join(queues)}, told.append)
+    store.settle()
+    return told[0].expiring
+
+
+def test_a_queue_that_is_declared_while_it_is_deleted(open_store, fresh_redis):
+    """However the two meet, a queue that is there afterwards is listed, its rerouting too."""
+    client = redis.Redis.from_url(fresh_redis.url("redis"))
+    first, second = open_store("a/1"), open_store("b/1")
+    meta = {"dead_letter_exchange": "dlx"}
+    together = threading.Barrier(2)
+
+    def delete():
+        for number in range(ROUNDS):
+            together.wait()
+            second.delete_queue(f"q{number}")
+
+    thread = threading.Thread(target=delete)
+    for number in range(ROUNDS):
+        first.declare_queue(f"q{number}", False, b"", meta)
+    thread.start()
+    for number in range(ROUNDS):
+        together.wait()
+        first.declare_queue(f"q{number}", False, b"", meta)
+    thread.join()
+    names = [f"q{number}" for number in range(ROUNDS)]
+    there = {name for name in names if first.status(name) is not None}
+    assert there == set(first.queues())
+    assert there <= {name.decode() for name in client.zrange("reliq:rerouted", 0, -1)}
+    assert_balanced(fresh_redis.url())
+
+
+def test_a_queue_that_is_listed_and_not_there_is_not_named(open_store):
+    """Its declarer died before it came."""
+    store = open_store("a/1")
+    store.list_queue("q")
+    assert [] == store.queues()
+
+
+def test_a_queue_in_use_is_listed_again(open_store, fresh_redis):
+    """A heartbeat of who consumes from it lists it, and a look at it tells that it stays."""
+    client = redis.Redis.from_url(fresh_redis.url("redis"))
+    store = open_store("a/1")
+    store.declare_queue("q", False, b"", {})
+    client.zrem("reliq:queues", "q")
+    assert ["q"] == heartbeat(store, ["q"])
+    assert ["q"] == store.queues()
+    assert "not_idle" == store.delete_queue("q", if_idle=True).outcome
+    assert 0.0 == client.zscore("reliq:queues", "q")
+    assert [] == heartbeat(store, ["q"])
+
+
+def test_a_queue_that_expires_is_listed_again(open_store, fresh_redis):
+    """It does not stay for ever for having been unlisted."""
+    client = redis.Redis.from_url(fresh_redis.url("redis"))
+    store = open_store("a/1")
+    store.declare_queue("q", False, b"", {"expires": "50"})
+    client.zrem("reliq:queues", "q")
+    assert ["q"] == heartbeat(store, ["q"])
+    wait_until(lambda: store.delete_queue("q", if_idle=True).outcome == "deleted")
+    assert [] == store.queues()

@@ -1,0 +1,52 @@
+"""What names the suspect of a consumer is not kept for longer than it can explain anything."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from reliq.brokers import address
+from reliq.engines.redis.store import RedisStore
+from reliq.options import parse
+from tests.contract.steps import Steps, message
+
+
+@pytest.fixture
+def steps(fresh_redis):
+    """Return steps of one consumer on an empty Redis."""
+    store = RedisStore(address(fresh_redis.url()), parse({}), "s/1")
+    store.connect()
+    yield Steps(store, set())
+    store.close()
+
+
+def marks(server):
+    """Return the marks in the queue's meta."""
+    with redis.Redis.from_url(server.url("redis")) as client:
+        return [name for name in client.hkeys("reliq:{q}:meta") if name.startswith(b"suspect:")]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_suspect_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
+    """A warm shutdown cancels first and acks then; the next pass takes the mark away."""
+    steps.store.attach("q", "s", 1)
+    steps.publish(message())
+    for _ in range(2):
+        steps.release("requeued", *steps.take())
+    steps.publish(*(message() for _ in range(left)))
+    (suspect, *_) = steps.take(1 + left)
+    steps.store.attach("q", "s", 0)
+    steps.ack(suspect.tag)
+    assert [b"suspect:s/1"] == marks(fresh_redis)
+    steps.restore(hurry=True)
+    assert [] == marks(fresh_redis)
+
+
+def test_the_mark_of_one_that_works_stays(steps, fresh_redis):
+    """It holds its suspect still."""
+    steps.publish(message())
+    for _ in range(2):
+        steps.release("requeued", *steps.take())
+    steps.take()
+    steps.restore(hurry=True)
+    assert [b"suspect:s/1"] == marks(fresh_redis)

@@ -1,0 +1,469 @@
+"""Metrics: a real exporter is scraped, and what it says is what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from reliq import ConfigurationError
+from reliq.metrics import Collector
+from tests.integration.kombu_client import Taker, declare, get, publish
+from tests.integration.test_readme import take_and_die
+from tests.support.processes import Process
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING = ROOT / "examples" / "monitoring"
+
+
+class Samples:
+    """What one scrape brought: name, labels -> value."""
+
+    def __init__(self, text):
+        families = list(text_string_to_metric_families(text))
+        names = [family.name for family in families]
+        assert len(names) == len(set(names)), "a family twice"
+        self.samples = [sample for family in families for sample in family.samples]
+        self.text = text
+
+    def of(self, name, **labels):
+        """Return the one value with these labels, among others; None where there is none."""
+        found = [
+            sample.value
+            for sample in self.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    def by(self, label, name, **labels):
+        """Return the values by one label."""
+        return {
+            sample.labels[label]: sample.value
+            for sample in self.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        }
+
+
+def collect(*urls, **options):
+    """Scrape a collector in this process."""
+    registry = CollectorRegistry()
+    collector = Collector(*urls, **options)
+    registry.register(collector)
+    try:
+        return Samples(generate_latest(registry).decode())
+    finally:
+        collector.close()
+
+
+@pytest.fixture
+def exporter(tmp_path):
+    """Return a function that starts `reliq exporter` and returns (process, its URL)."""
+    started = []
+
+    def start(*arguments):
+        command = [sys.executable, "-W", "error", "-m", "reliq.cli", "exporter", *arguments]
+        path = tmp_path / f"exporter{len(started)}.log"
+        process = Process([*command, "--port", "0"], log_path=path)
+        started.append(process)
+        found = wait_until(
+            lambda: re.search(r"serving metrics on (\S+)", process.log()), what=process.tail
+        )
+        return process, found[1]
+
+    yield start
+    for process in started:
+        process.kill_group()
+
+
+def scrape(url):
+    """Return what an exporter serves."""
+    with urllib.request.urlopen(url, timeout=20) as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        return Samples(response.read().decode())
+
+
+def test_a_scrape_says_what_there_is(client, exporter):
+    """Every gauge and counter of a queue that has been through a lot."""
+    connection = client.connect(visibility_timeout=30)
+    declare(connection, "q")
+    publish(connection, "q", 0, expiration=0)
+    publish(connection, "q", 1, 2, priority=0)
+    publish(connection, "q", 3, 4, 5, 6, priority=7)
+    publish(connection, "q", 7, headers={"x-delay": 60_000})
+    get(connection, "q").requeue()
+    get(connection, "q").ack()  # the same again
+    get(connection, "q").reject()
+    held = get(connection, "q")
+    client.raw.hset("reliq:{q}:stats", "dead_lettered", 3)  # two of before they were told apart
+    process, url = exporter("--url", client.url)
+    found = scrape(url)
+    here = {"broker": client.url, "queue": "q"}
+    assert {"rejected": 1, "unknown": 2} == {
+        reason: value
+        for reason, value in found.by("reason", "reliq_messages_dead_lettered_total").items()
+        if value
+    }
+    assert {"0": 0, "7": 3} == found.by("priority", "reliq_messages_ready", **here)
+    counters = {
+        name: found.of(f"reliq_{name}_total", **here)
+        for name in (
+            "messages_published",
+            "messages_acked",
+            "messages_redelivered",
+            "messages_requeued",
+            "messages_expired",
+            "messages_purged",
+            "leases_granted",
+            "leases_lost",
+        )
+    }
+    assert {
+        "messages_published": 8,
+        "messages_acked": 1,
+        "messages_redelivered": 1,
+        "messages_requeued": 1,
+        "messages_expired": 1,
+        "messages_purged": 0,
+        "leases_granted": 4,
+        "leases_lost": 0,
+    } == counters
+    gauges = {
+        name: found.of(f"reliq_{name}", **here)
+        for name in ("messages_delayed", "messages_unacked", "dead_letters", "queue_consumers")
+    }
+    assert {
+        "messages_delayed": 1,
+        "messages_unacked": 1,
+        "dead_letters": 1,
+        "queue_consumers": 0,
+    } == gauges
+    assert 0 == found.of("reliq_ledger_difference", **here)
+    assert 1 == found.of("reliq_up", broker=client.url)
+    assert 0 < found.of("reliq_scrape_duration_seconds", broker=client.url)
+    held.ack()
+    process.signal(signal.SIGTERM)
+    assert 0 == process.wait(10), process.tail()
+
+
+def test_what_is_due_while_nobody_asks(client):
+    """Delayed messages whose time has come are told: who scales to zero must see them."""
+    publish(client.connect(), "q", 1, headers={"x-delay": 1})
+    publish(client.connect(), "q", 1, headers={"x-delay": 60_000})
+    wait_until(lambda: collect(client.url).of("reliq_messages_due", queue="q") == 1)
+    found = collect(client.url)
+    assert 2 == found.of("reliq_messages_delayed", queue="q")
+    assert 0 == found.of("reliq_messages_ready", queue="q")
+
+
+def test_priorities(client):
+    """Ready messages by their priority, whichever order the priorities have."""
+    for order, one, two in (("ascending", "9", "0"), ("descending", "9", "0")):
+        connection = client.connect(priority_order=order)
+        publish(connection, order, 1, 2, priority=9)
+        publish(connection, order, 3, priority=0)
+        found = collect(client.url, transport_options={"priority_order": order})
+        assert {one: 2, two: 1} == found.by("priority", "reliq_messages_ready", queue=order)
+
+
+def test_a_series_stays_while_its_queue_does(client):
+    """A priority that is empty now has 0, and goes with the queue."""
+    connection = client.connect()
+    publish(connection, "q", 1, priority=5)
+    registry = CollectorRegistry()
+    collector = Collector(client.url)
+    registry.register(collector)
+
+    def ready():
+        found = Samples(generate_latest(registry).decode())
+        return found.by("priority", "reliq_messages_ready", queue="q")
+
+    assert {"0": 0, "5": 1} == ready()
+    get(connection, "q").ack()
+    assert {"0": 0, "5": 0} == ready()
+    connection.default_channel.queue_delete("q")
+    assert {} == ready()
+    collector.close()
+
+
+def test_the_age_of_the_oldest(client):
+    """It is that of the oldest of any priority, and grows while nobody takes it."""
+    connection = client.connect()
+    publish(connection, "q", "old", priority=9)
+    tag = client.raw.zrange("reliq:{q}:ready", 0, 0)[0].decode()
+    published_s = int(tag[2:14], 16) / 1000
+    publish(connection, "q", "new", priority=0)
+    before = time.time() - published_s
+    age = collect(client.url).of("reliq_oldest_ready_age_seconds", queue="q")
+    after = time.time() - published_s
+    assert before - 0.002 <= age <= after
+    for _ in range(2):
+        get(connection, "q").ack()
+    assert 0 == collect(client.url).of("reliq_oldest_ready_age_seconds", queue="q")
+
+
+def test_consumers_pause_and_lost_leases(client):
+    """Who consumes, whether it is paused, and what a killed consumer lost."""
+    connection = client.connect()
+    declare(connection, "orders")
+    taker = Taker(connection, "orders")
+    with client.inspector() as inspector:
+        inspector.pause("orders")
+        found = collect(client.url)
+        assert 1 == found.of("reliq_queue_consumers", queue="orders")
+        assert 1 == found.of("reliq_queue_paused", queue="orders")
+        inspector.resume("orders")
+    assert 0 == collect(client.url).of("reliq_queue_paused", queue="orders")
+    taker.consumer.cancel()
+    options = {"visibility_timeout": 1, "restore_interval": 0.2, "orphan_grace": 0.2}
+    take_and_die(client.url, options)
+    (message,) = Taker(client.connect(**options), "orders").take(1, timeout_s=20)
+    message.ack()
+    found = collect(client.url)
+    assert 1 == found.of("reliq_leases_lost_total", queue="orders")
+    assert 1 == found.of("reliq_messages_redelivered_total", queue="orders")
+
+
+@pytest.mark.parametrize("reason", ["delivery_limit", "expired", "maxlen"])
+def test_each_way_to_die(client, reason):
+    """Each reason has a counter of its own, at 0 from the beginning."""
+    arguments = {
+        "delivery_limit": {"x-delivery-limit": 1},
+        "expired": {"x-message-ttl": 0, "x-dead-letter-expired": True},
+        "maxlen": {"x-max-length": 1},
+    }[reason]
+    connection = client.connect()
+    declare(connection, "q", queue_arguments=arguments)
+    name = "reliq_messages_dead_lettered_total"
+    reasons = collect(client.url).by("reason", name, queue="q")
+    assert {"rejected", "undecodable", "delivery_limit", "expired", "maxlen"} == set(reasons)
+    assert {0} == set(reasons.values())
+    publish(connection, "q", 1, 2)
+    if reason == "delivery_limit":
+        get(connection, "q").requeue()
+    died = {"delivery_limit": 1, "expired": 2, "maxlen": 1}[reason]
+
+    def told():
+        if reason == "expired":
+            assert get(connection, "q") is None
+        return collect(client.url).by("reason", name, queue="q")
+
+    wait_until(lambda: told() == {**reasons, reason: died}, timeout_s=5, what=told)
+
+
+def test_a_ledger_that_does_not_balance(fresh_redis):
+    """A key that was deleted by hand shows."""
+    from kombu import Connection
+
+    url = fresh_redis.url("reliq")
+    with Connection(url) as connection:
+        publish(connection, "q", 1, 2)
+    fresh_redis.client().delete("reliq:{q}:ready")
+    assert 2 == collect(url).of("reliq_ledger_difference", queue="q")
+    fresh_redis.client().hset("reliq:{q}:stats", "published", 0)
+    assert -2 == collect(url).of("reliq_ledger_difference", queue="q")
+
+
+# -- what a scrape costs, and what may go wrong
+
+
+def test_one_script_for_each_queue(client, redis_server):
+    """A scrape of a collector that is connected is the list of queues, and a script each."""
+    connection = client.connect()
+    for number in range(7):
+        publish(connection, f"q{number}", 1)
+    registry = CollectorRegistry()
+    collector = Collector(client.url)
+    registry.register(collector)
+    generate_latest(registry)
+
+    def calls():
+        stats = client.raw.info("commandstats")
+        named = ("evalsha", "eval", "zrange")
+        return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in named}
+
+    client.raw.config_resetstat()
+    generate_latest(registry)
+    assert {"evalsha": 7, "eval": 0, "zrange": 1} == calls()
+    collector.close()
+
+
+def test_a_broker_that_goes_and_comes_back(fresh_redis, exporter):
+    """It is down, with nothing else said of it, and up again; the other one is not disturbed."""
+    from kombu import Connection
+
+    url = fresh_redis.url("reliq")
+    with Connection(url) as connection:
+        publish(connection, "q", 1)
+    gone = "reliq://:hush@127.0.0.1:1/0"
+    process, address = exporter("--url", url, "--url", gone)
+    found = scrape(address)
+    assert {url: 1, "reliq://127.0.0.1:1/0": 0} == found.by("broker", "reliq_up")
+    assert 1 == found.of("reliq_messages_ready", queue="q")
+    fresh_redis.stop()
+    found = scrape(address)
+    assert {0} == set(found.by("broker", "reliq_up").values())
+    assert {} == found.by("queue", "reliq_messages_ready")
+    fresh_redis.start()
+    assert 1 == scrape(address).of("reliq_up", broker=url)
+    assert 1 == process.log().count("reliq://127.0.0.1:1/0")  # said once
+    assert "hush" not in process.log() + found.text
+
+
+def test_two_brokers_in_one_registry(client, redis_factory):
+    """One collector takes several: each family comes once, each broker has its series."""
+    other = redis_factory()
+    publish(client.connect(), "q", 1)
+    publish(client.connect(other.url("reliq")), "q", 1, 2)
+    found = collect(client.url, other.url("reliq"))
+    assert {client.url: 1, other.url("reliq"): 2} == found.by(
+        "broker", "reliq_messages_published_total"
+    )
+
+
+def test_queues_that_go_by_themselves(client):
+    """Reply and event queues are left out, unless they are asked for."""
+    connection = client.connect()
+    declare(connection, "reply", expires=60)
+    declare(connection, "lasting")
+    assert {"lasting"} == set(collect(client.url).by("queue", "reliq_messages_delayed"))
+    found = collect(client.url, all_queues=True)
+    assert {"lasting", "reply"} == set(found.by("queue", "reliq_messages_delayed"))
+
+
+def test_odd_names(client):
+    """Any name of a queue arrives as it is."""
+    name = 'q "1"\\n{2}\n€'
+    publish(client.connect(), name, 1)
+    assert {name: 1} == collect(client.url).by("queue", "reliq_messages_published_total")
+
+
+def test_it_listens_on_loopback_only(client, exporter):
+    """Nobody else reaches it unless it is told to listen elsewhere."""
+    _, address = exporter("--url", client.url)
+    port = int(address.split(":")[2].split("/")[0])
+    assert address.startswith("http://127.0.0.1:")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+    _, wide = exporter("--url", client.url, "--host", "0.0.0.0")
+    port = int(wide.split(":")[2].split("/")[0])
+    socket.create_connection(("127.0.0.2", port), timeout=5).close()
+
+
+def test_what_cannot_begin(client):
+    """A port that is taken, a wrong URL: exit code 2, and what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments, said in (
+            (("--url", client.url, "--port", port), "choose another --port"),
+            (("--url", "amqp://localhost"), "amqp"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "reliq.cli", "exporter", *arguments],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            assert (2, True) == (done.returncode, said in done.stderr), done.stderr
+    with pytest.raises(ConfigurationError, match="at least one broker"):
+        Collector()
+    with pytest.raises(ConfigurationError, match="priority_order"):
+        Collector(client.url, transport_options={"priority_ordr": "ascending"})
+
+
+def test_registering_asks_nobody():
+    """A process starts, and serves its other metrics, while the broker is away."""
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(Collector("reliq://127.0.0.1:1/0"))
+    found = Samples(generate_latest(registry).decode())
+    assert 0 == found.of("reliq_up", broker="reliq://127.0.0.1:1/0")
+
+
+# -- what comes with it
+
+
+def exported(client):
+    """Return name -> labels of every series that a queue and a broker have."""
+    publish(client.connect(), "q", 1)
+    found = collect(client.url)
+    names = {sample.name: set(sample.labels) for sample in found.samples}
+    described = set(re.findall(r"^# HELP (\S+)", found.text, re.MULTILINE))
+    assert described == set(names) - {name for name in names if name.endswith("_created")}
+    return names
+
+
+def check(expression, names):
+    """Fail where a PromQL expression names a metric or a label that is not exported."""
+    used = set(re.findall(r"\breliq_\w+", expression))
+    assert used
+    assert set() == used - names.keys()
+    labels = set().union(*(names[name] for name in used))
+    grouped = re.findall(r"\bby \(([^)]*)\)", expression)
+    matched = re.findall(r"[{,]\s*(\w+)\s*[=!]~?=?", expression)
+    said = {word.strip() for group in grouped for word in group.split(",")} | set(matched)
+    assert set() == said - labels, expression
+    assert expression.count("(") == expression.count(")")
+
+
+def test_the_alert_rules(client):
+    """Valid YAML in Prometheus' form; every metric and label in it is exported."""
+    names = exported(client)
+    (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"]
+    assert len(group["rules"]) == len({rule["alert"] for rule in group["rules"]}) >= 8
+    for rule in group["rules"]:
+        assert {"alert", "expr", "labels", "annotations"} <= set(rule)
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        check(rule["expr"], names)
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert used <= {"broker", "queue", "reason"}
+
+
+def test_the_dashboard(client):
+    """Valid JSON; every metric and label is exported; no two panels in one place."""
+    names = exported(client)
+    board = json.loads((MONITORING / "grafana-dashboard.json").read_text("utf-8"))
+    cells = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not own & cells, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        cells |= own
+        for target in panel["targets"]:
+            check(target["expr"], names)
+            used = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert used <= set().union(*names.values())
+    assert len(board["panels"]) == len({panel["id"] for panel in board["panels"]})
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            check(variable["query"]["query"], names)
+    shown = "".join(target["expr"] for panel in board["panels"] for target in panel["targets"])
+    assert not {"reliq_messages_ready", "reliq_dead_letters", "reliq_leases_lost_total"} - set(
+        re.findall(r"reliq_\w+", shown)
+    )
+
+
+def test_every_metric_is_documented(client):
+    """docs/metrics.md lists what there is, and nothing else."""
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    rows = set(re.findall(r"^\| `(reliq_\w+)` \|", text, re.MULTILINE))
+    assert set(exported(client)) == rows

@@ -1,0 +1,57 @@
+"""The ``reliq`` command as a subprocess, its JSON checked against its documented schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+
+from reliq.cli.schema import SCHEMAS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RELIQ = (sys.executable, "-m", "reliq.cli")
+
+
+def environment(url: str | Sequence[str] | None = None, **more: str) -> dict[str, str]:
+    """Return the environment of a command that finds its brokers there, on a wide terminal."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RELIQ_URL", "RELIQ_KEYPREFIX", "FORCE_COLOR"))
+    }
+    if url is not None:
+        kept["RELIQ_URL"] = url if isinstance(url, str) else ";".join(url)
+    return {**kept, "COLUMNS": "220", **more}
+
+
+def run(
+    url: str | Sequence[str] | None, *arguments: object, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*RELIQ, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(url),
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+
+
+def data(url: str | Sequence[str] | None, *arguments: object, code: int = 0) -> Any:
+    """Run a command with --json; return what it printed, which is as its schema says."""
+    done = run(url, *arguments, "--json")
+    assert code == done.returncode, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    words = [str(word) for word in arguments]
+    name = " ".join(words[:2]) if words[0] in {"dead", "queue"} else words[0]
+    jsonschema.validate(found, SCHEMAS[name])
+    return found

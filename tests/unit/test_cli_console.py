@@ -1,0 +1,123 @@
+import click
+import pytest
+
+from reliq.cli.application import Application
+from reliq.cli.console import duration, plain, rate, size
+from reliq.cli.target import name_of, split_urls
+from reliq.cli.values import Duration, Number
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (None, "-"),
+        (0, "0s"),
+        (0.25, "250ms"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3661, "1h 1m"),
+        (3600, "1h"),
+        (90_061, "1d 1h"),
+        (86_405, "1d"),
+    ],
+)
+def test_a_duration_in_its_two_largest_units(seconds, expected):
+    """Short enough for a column, exact enough for a decision."""
+    assert expected == duration(seconds)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("90", 90), ("1.5", 1.5), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1w", 604_800)],
+)
+def test_a_duration_that_is_typed(given, expected):
+    """Seconds, or parts with a unit."""
+    assert expected == Duration().convert(given, None, None)
+
+
+@pytest.mark.parametrize("given", ["", "m", "1h 30m", "-5", "1y", "soon"])
+def test_a_duration_that_is_none(given):
+    """The error says what was expected."""
+    with pytest.raises(click.BadParameter, match="expected seconds, or for example 15m"):
+        Duration().convert(given, None, None)
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "soon"])
+def test_a_number_that_is_none(given):
+    """Click's own range lets the first two through."""
+    with pytest.raises(click.BadParameter):
+        Number(min=0).convert(given, None, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2 * 10**6, "2.0 MB")],
+)
+def test_a_size(number, expected):
+    """In its largest decimal unit."""
+    assert expected == size(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(None, "-"), (0, "0"), (0.25, "0.2"), (9.96, "10.0"), (1234.5, "1,234")],
+)
+def test_a_rate(number, expected):
+    """A slow queue shows a fraction, a fast one whole messages."""
+    assert expected == rate(number).plain
+
+
+def test_text_that_cannot_talk_to_a_terminal():
+    """What is not printable is escaped, in one line."""
+    assert r"a\x1b[31m\nb é" == plain("a\x1b[31m\nb é")
+    assert "" == plain(None)
+
+
+def test_urls_of_several_brokers():
+    """Semicolons and repeated options separate; Sentinels that follow each other are one."""
+    assert ("reliq://a", "reliq://b", "reliq://c") == split_urls(
+        ["reliq://a;reliq://b", " reliq://c;"]
+    )
+    sentinels = "reliq-sentinel://s1:26379/0;reliq-sentinel://s2:26379/0"
+    assert (sentinels, "reliq://b") == split_urls([sentinels, "reliq://b"])
+    assert "reliq-sentinel://s1;reliq-sentinel://s2" == name_of(
+        "reliq-sentinel://u:p@s1;reliq-sentinel://:p@s2"
+    )
+
+
+class App:
+    """A Celery application as far as a command asks it."""
+
+    def __init__(self, url, **options):
+        self._url, self._options = url, options
+
+    def connection_for_write(self):
+        """Return a connection, not opened."""
+        from kombu import Connection
+
+        import reliq  # noqa: F401 - Kombu alone learns the scheme from it
+
+        return Connection(self._url, **self._options)
+
+
+def test_an_application_with_tls():
+    """broker_use_ssl becomes the URL that says the same."""
+    import ssl
+
+    given = {"ssl_ca_certs": "/ca.pem", "ssl_cert_reqs": ssl.CERT_REQUIRED, "keyfile": "/key"}
+    urls, options = Application(App("reliq://:p@h:1/2", ssl=given)).brokers()
+    expected = "ssl_ca_certs=%2Fca.pem&ssl_cert_reqs=CERT_REQUIRED&ssl_keyfile=%2Fkey"
+    assert (f"reliqs://:p@h:1/2?{expected}",) == urls
+    assert {} == options
+    assert ("reliqs://h:1/0",) == Application(App("reliq://h:1/0", ssl=True)).brokers()[0]
+    unverified = {"ssl_cert_reqs": None}
+    urls, _ = Application(App("reliq://h:1/0", ssl=unverified)).brokers()
+    assert ("reliqs://h:1/0?ssl_cert_reqs=none",) == urls
+
+
+def test_an_application_with_several_brokers():
+    """All of its URLs, passwords included, and its options."""
+    urls = ["reliq://:a@h:1/0", "reliq://:b@i:2/0"]
+    options = {"global_keyprefix": "shop:"}
+    found = Application(App(urls, transport_options=options)).brokers()
+    assert (tuple(urls), options) == found

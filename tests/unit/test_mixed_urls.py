@@ -1,0 +1,65 @@
+"""A list of URLs of several schemes: a connection is where Kombu has switched it to."""
+
+import pytest
+from kombu import Connection
+
+from reliq.transports.homing import unstick, urls_of
+
+SPOOL = "reliq-sqlite:////var/spool/reliq.db"
+
+
+def switched(*urls):
+    """Return a connection over *urls* that was switched through all of them."""
+    connection = Connection(list(urls))
+    for url in urls[1:]:
+        connection.switch(url)
+    return connection
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ("reliq://a:7000/1", SPOOL),
+        ("reliq://a", SPOOL),
+        (SPOOL, "reliq://a"),
+        ("reliq://a:7000/1", "reliq://b"),
+        ("reliq://a:7000/1", SPOOL, "reliq://b"),
+        ("reliqs://a:7000", "reliq://a"),
+        ("reliq://a", "reliq-sqlite:///spool.db", SPOOL),
+    ],
+)
+def test_the_last_one_switched_to(urls):
+    """Whatever Kombu keeps of the one before: a port, a database, a path."""
+    assert (urls, urls[-1]) == urls_of(switched(*urls))
+    assert (urls, urls[0]) == urls_of(Connection(list(urls)))
+
+
+def test_what_sticks_is_taken_off():
+    """A URL without a port and a database has none of another's."""
+    connection = switched("reliq://a:7000/1", SPOOL, "reliq://b")
+    assert (7000, "/var/spool/reliq.db") == (connection.port, connection.virtual_host)
+    unstick(connection)
+    assert (None, "/") == (connection.port, connection.virtual_host)
+    assert "reliq://b" == urls_of(connection)[1]
+
+
+def test_what_was_said_apart_stays():
+    """A port that no URL of the list names was given beside it."""
+    connection = Connection(["reliq://a", "reliq://b"], port=7000)
+    unstick(connection)
+    assert 7000 == connection.port
+
+
+def test_sentinels_are_one_broker():
+    """However many a list has; alone there is no other broker to go to."""
+    one, two = "reliq-sentinel://s1:26379/0", "reliq-sentinel://s2:26379"
+    assert ((), "") == urls_of(Connection([one, two]))
+    group = f"{one};{two}"
+    for urls in ((one, two), (two, SPOOL), (one, SPOOL, two)):
+        connection = switched(*urls, SPOOL) if SPOOL not in urls else switched(*urls)
+        expected = ";".join(url for url in urls if url != SPOOL)
+        assert {expected, SPOOL} == set(urls_of(connection)[0])
+    connection = switched(one, two, SPOOL)
+    assert ((group, SPOOL), SPOOL) == urls_of(connection)
+    connection.switch(two)
+    assert ((group, SPOOL), group) == urls_of(connection)

@@ -8,7 +8,7 @@ def test_a_renewed_lease_does_not_run_out(store):
     store.publish(message(), message())
     kept, left = store.take(2, lease_ms=200)
     assert [] == store.renew(kept)
-    wait_until(lambda: store.restore(lease_ms=200, hurry=True).by_consumer, interval_s=0.02)
+    wait_until(lambda: store.restore(lease_ms=200).by_consumer, interval_s=0.02)
     assert {"ready": 1, "unacked": 1} == store.places()
     assert [] == store.renew(kept)
     assert [left.tag] == store.renew(left)
@@ -28,7 +28,7 @@ def test_renewing_uses_the_lease_of_the_queue(store):
     store.declare(lease="100")
     store.publish(message())
     store.renew(*store.take())
-    wait_until(lambda: store.restore(hurry=True).by_consumer, interval_s=0.02)
+    wait_until(lambda: store.restore().by_consumer, interval_s=0.02)
     assert {"ready": 1} == store.places()
 
 

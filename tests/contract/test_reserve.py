@@ -179,7 +179,7 @@ def test_a_queue_may_have_its_own_lease(store):
     store.publish(message())
     reservation = store.reserve()
     assert 100 == reservation.lease_ms
-    wait_until(lambda: store.restore(hurry=True).by_consumer, interval_s=0.01)
+    wait_until(lambda: store.restore().by_consumer, interval_s=0.01)
     assert {"ready": 1} == store.places()
 
 

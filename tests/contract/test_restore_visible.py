@@ -204,6 +204,32 @@ def test_a_young_server_restores_ended_leases_at_once(store):
     assert {"ready": 1, "unacked": 1} == store.places()
 
 
+def test_after_a_time_without_a_pass_there_is_time_to_renew(connect):
+    """The server stood still, perhaps: what ran out meanwhile has half a lease more."""
+    store = connect(restore_interval=0.05)
+    store.publish(message(), message())
+    store.restore(lease_ms=600)
+    kept, left = store.take(2, lease_ms=100)
+    store.pass_time(400)
+    assert {} == store.restore(lease_ms=600).by_consumer
+    assert {} == store.restore(lease_ms=600, hurry=True).by_consumer
+    assert [] == store.renew(kept)
+    wait_until(lambda: store.restore(lease_ms=600).by_consumer == {"s/1": 1}, interval_s=0.02)
+    assert {"ready": 1, "unacked": 1} == store.places()
+    assert [left.tag] == store.renew(left)
+
+
+def test_the_first_pass_gives_time_to_renew_too(connect):
+    """Nobody knows whether the server stood still before it."""
+    store = connect(restore_interval=0.05)
+    store.publish(message())
+    (kept,) = store.take(lease_ms=1)
+    store.pass_time(2)
+    assert {} == store.restore(lease_ms=60_000, hurry=True).by_consumer
+    assert {} == store.restore(lease_ms=60_000).by_consumer
+    assert [] == store.renew(kept)
+
+
 # -- at the limit
 
 

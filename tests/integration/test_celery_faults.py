@@ -116,15 +116,19 @@ def test_frozen_broker_does_not_stop_the_loop(all_pools):
         site.settled(pool)
 
 
-def test_workers_outlive_a_long_freeze(all_pools):
-    """Redis frozen for longer than socket_timeout: workers reconnect, nothing runs twice."""
-    options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "visibility_timeout": 5.0}
-    site = all_pools(broker_transport_options=options)
-    running = [site.send("record", 3.0, queue=pool).id for pool in POOLS]
+@pytest.mark.parametrize(("lease_s", "frozen_s"), [(5.0, 2.5), (4.0, 5.5)])
+def test_workers_outlive_a_long_freeze(all_pools, lease_s, frozen_s):
+    """Redis frozen for longer than socket_timeout: workers reconnect, nothing runs twice.
+
+    Nor where every lease has run out meanwhile.
+    """
+    options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "restore_interval": 0.5}
+    site = all_pools(broker_transport_options=options | {"visibility_timeout": lease_s})
+    running = [site.send("record", frozen_s + 0.5, queue=pool).id for pool in POOLS]
     for task_id in running:
         site.journal.wait_started(task_id)
     site.server.freeze()
-    time.sleep(2.5)  # how long it is frozen.
+    time.sleep(frozen_s)
     site.server.thaw()
     for pool, task_id in zip(POOLS, running, strict=True):
         site.journal.wait_finished(task_id)

@@ -12,7 +12,7 @@ from kombu.mixins import ConsumerMixin
 
 from tests.support.waiting import stays_true, wait_until
 
-from .kombu_client import Taker, declare, get, payloads, publish
+from .kombu_client import Client, Taker, declare, get, payloads, publish
 
 # A message is no longer renewed after consumer_timeout, so its lease really ends.
 LAPSING = {"visibility_timeout": 0.4, "consumer_timeout": 0.4}
@@ -245,6 +245,44 @@ def test_settling_after_the_connection_was_lost(client, lose, settle):
         return status.unacked == 0 and status.ready + status.dead == 1
 
     wait_until(settled, timeout_s=5)
+
+
+@pytest.fixture
+def own(fresh_redis):
+    """Return a Client of a server of its own, which the test may freeze."""
+    client = Client(fresh_redis, fresh_redis.url("reliq"))
+    yield client
+    client.server.thaw()
+    client.close()
+    client.raw.close()
+
+
+def test_a_server_that_stood_still_gives_time_to_renew(own, caplog):
+    """It was frozen for longer than a lease: what it hears first must not end what is held.
+
+    The pass that was asked for meanwhile stands before the renewal in what it reads then.
+    """
+    options = {"visibility_timeout": 1.5, "restore_interval": 0.05, "socket_timeout": 20}
+    holder, idle = own.connect(**options), own.connect(**options, socket_connect_timeout=4)
+    mine = Taker(holder, "q", prefetch_count=1)
+    publish(holder, "q", "long")
+    mine.take()
+    other = Taker(idle, "q", prefetch_count=1)
+    (key,) = own.raw.keys("*{q}:unacked_index")
+
+    def deadline() -> float:
+        return own.raw.zrange(key, 0, 0, withscores=True)[0][1]
+
+    for _ in range(3):
+        before = deadline()
+        wait_until(lambda before=before: deadline() > before, interval_s=0.005)
+        own.server.freeze()
+        time.sleep(2.5)  # how long it is frozen: a lease and the next renewal.
+        own.server.thaw()
+        assert other.gets_nothing(for_s=0.5)
+    assert [] == [record for record in caplog.records if "lease" in record.message]
+    mine.messages[0].ack()
+    wait_until(lambda: own.settled("q"))
 
 
 def test_another_server_in_the_place_of_the_first_gives_time_to_renew(client):

@@ -287,13 +287,15 @@ class Model(DeadLetters, Surroundings):
             return got.granted, got.more, got.unacked, got.restored, got.dead
 
         def expect(now: int) -> Any:
-            want = self.oracle.restore(store.consumer, hurry, now)
+            want = self.oracle.restore(store.consumer, hurry, RESTORE_LEASE_MS, now)
             retry_ms.append(want.retry_ms)
             return want.granted, False, want.unacked, want.restored, want.dead
 
         self.step(f"{store.consumer} {'hurries to restore' if hurry else 'restores'}", make, expect)
         is_ms, wanted_ms = retry_ms
         assert abs(wanted_ms - is_ms) <= self.clock.lapses_within_ms, f"{wanted_ms=}, {is_ms=}"
+        if self.oracle.renewed_by > self.clock.now and not hurry:
+            self.restore(number, True)  # what was left alone is so by the next step too
 
     @rule(number=consumers, other=consumers, greedy=st.booleans())
     def kill(self, number: int, other: int, greedy: bool) -> None:

@@ -101,6 +101,18 @@ MUTANTS = (
         "redis.call('ZREM', unacked_index, unpack(ended))",
         "",
     ),
+    Mutant(
+        "restore: what stood still is not seen",
+        "restore_visible",
+        "now > tonumber",
+        "now < tonumber",
+    ),
+    Mutant(
+        "restore: a pass is never overdue again",
+        "restore_visible",
+        "'run_since', since, 'pass_due', due",
+        "'pass_due', due",
+    ),
     Mutant("restore: no mutex", "restore_visible", "'NX', 'PX'", "'PX'"),
     Mutant(
         "release: the limit is one more",
@@ -126,7 +138,7 @@ MUTANTS = (
     Mutant(
         "replay keeps the count", "replay", "redis.call('HDEL', deliveries, unpack(replayed))", ""
     ),
-    Mutant("replay of what is moving", "replay", "died[i] and not moving[i]", "died[i]"),
+    Mutant("replay of what is moving", "replay", "not begun or clock", "true or clock"),
     Mutant("move: a number is given again", "move", "if not move and", "if"),
     Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
     Mutant("restore: rings while paused", "restore_visible", "waiting and not own[5]", "waiting"),

@@ -45,6 +45,9 @@ class QueueOracle:
     turns: int = 0
     bell: bool = False
     mutex: tuple[str, int] | None = None
+    pass_due: int = 0
+    renewed_since: int = 0
+    renewed_by: int = 0
     marks: dict[str, str] = field(default_factory=dict)
     """The suspect that each consumer was given last, until it reserves without holding it."""
     numbers: dict[str, set[int]] = field(default_factory=dict)
@@ -75,7 +78,7 @@ class QueueOracle:
 
     def boundaries(self) -> set[int]:
         """Return every moment at which something begins or ends to be so."""
-        moments = set()
+        moments = {self.pass_due, self.renewed_by} - {0}
         for message in self.messages.values():
             moments |= {
                 READY: set(),
@@ -318,7 +321,7 @@ class QueueOracle:
                 message.deadline = now + (self.arguments.lease or lease_ms) if lease_ms else 0
         return lost, [tag for tag in lost if tag not in self.messages]
 
-    def restore(self, consumer: str, hurry: bool, now: int) -> Pass:
+    def restore(self, consumer: str, hurry: bool, lease_ms: int, now: int) -> Pass:
         """Return what has lost its lease, in one step of the pass."""
         if not hurry:
             if self.mutex and self.mutex[1] > now and self.mutex[0] != consumer:
@@ -326,7 +329,8 @@ class QueueOracle:
             self.mutex = (consumer, now + self.settings.restore_interval_ms)
         restored: list[Failure] = []
         dead: list[Failure] = []
-        ended = [m for m in self.at(UNACKED) if m.deadline <= now]
+        until = self._ended_until(hurry, self.arguments.lease or lease_ms, now)
+        ended = [m for m in self.at(UNACKED) if m.deadline <= until]
         for message in ended:
             self.ledger["lapsed"] += 1
             mark = self.marks.get(message.consumer)
@@ -353,6 +357,17 @@ class QueueOracle:
         if not old:
             self._keep_to_the_cap()
         return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
+
+    def _ended_until(self, hurry: bool, lease_ms: int, now: int) -> int:
+        """Return by when a lease has to have run out: after a long time without a pass, 0."""
+        since = self.renewed_since
+        if self.exists and self.pass_due < now:
+            since = max(since, now - (lease_ms + 1) // 2)
+        if self.exists and not hurry:
+            interval_ms = self.settings.restore_interval_ms
+            self.pass_due = now + interval_ms * 3 // 2 + lease_ms // 6
+            self.renewed_since, self.renewed_by = since, since and since + lease_ms
+        return 0 if now - since < lease_ms else now
 
     # -- operators
 

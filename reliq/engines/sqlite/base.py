@@ -55,6 +55,8 @@ class QueueRow(NamedTuple):
     paused: int
     used_at: int | None
     check_at: int
+    pass_due: int
+    renewed_since: int
     arguments: bytes | None
     auto_delete: int | None
     expires: int | None

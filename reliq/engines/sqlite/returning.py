@@ -203,8 +203,9 @@ class SqliteReturning(StoreBase):
                 return Restored(True, False, 0, 0, {}, [], [], consumers, 0)
             # While the machine slept nobody could renew. Leases that were ended (0) do not
             # wait for that.
-            woke = step.now - jumped < (queue.lease or lease_ms)
-            until = 0 if woke else step.now
+            lease = queue.lease or lease_ms
+            since = max(jumped, self._all_renewed(step, queue, lease, hurry))
+            until = 0 if step.now - since < lease else step.now
             restored, died = self._restore_ended(step, name, queue, until, told)
             self._ring_for_what_waits(step, name, queue)
             dropped = self._drop_old(step, queue)
@@ -249,6 +250,23 @@ class SqliteReturning(StoreBase):
                 (step.prefix, name, owner, until, ahead, jumped),
             )
         return 0, jumped
+
+    def _all_renewed(self, step: Step, queue: QueueRow, lease: int, hurry: bool) -> int:
+        """Return since when everybody could renew: a whole lease is to pass from then.
+
+        A pass that is long overdue, or the first: somebody stood still who had the file
+        locked, or nobody looked. Who lives has renewed in half a lease from now.
+        """
+        since = queue.renewed_since
+        if queue.pass_due < step.now:
+            since = max(since, step.now - (lease + 1) // 2)
+        if not hurry:
+            interval = max(int(self.options.restore_interval * 1000), 1)
+            step.execute(
+                "UPDATE queues SET pass_due = ?, renewed_since = ? WHERE id = ?",
+                (step.now + interval * 3 // 2 + lease // 6, since, queue.id),
+            )
+        return since
 
     def _restore_ended(
         self, step: Step, name: str, queue: QueueRow, until: int, envelopes: bool

@@ -57,26 +57,34 @@ end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local own = redis.call('HMGET', meta,
-  'lease', 'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused', 'run', 'run_since')
+local own = redis.call('HMGET', meta, 'lease', 'delivery_limit', 'max_bytes',
+  'dead_letter_exchange', 'paused', 'run', 'run_since', 'pass_due')
 lease = tonumber(own[1] or lease)
 delivery_limit = tonumber(own[2] or delivery_limit)
 -- No lease runs out sooner than one lease after the server came back, or another one
 -- took its place: meanwhile nobody could renew. Leases that were ended (0) do not wait
 -- for that. Where INFO is refused the server counts as having been there for long.
+local known, since, started = redis.call('EXISTS', meta) == 1, tonumber(own[7] or 0), 0
 local info = redis.pcall('INFO', 'server')
-local until_ms = now
 if type(info) == 'string' and string.find(info, 'run_id:') then
   local run = string.match(info, 'run_id:(%x+)')
-  local here = string.match(info, 'uptime_in_seconds:(%d+)') * 1000
-  if own[6] ~= run and redis.call('EXISTS', meta) == 1 then
-    own[7] = own[6] and now or own[7]
-    redis.call('HSET', meta, 'run', run, 'run_since', own[7] or 0)
-  end
-  if math.min(here, now - (own[7] or 0)) < lease then
-    until_ms = 0
+  started = now - string.match(info, 'uptime_in_seconds:(%d+)') * 1000
+  if own[6] ~= run and known then
+    since = own[6] and now or since
+    redis.call('HSET', meta, 'run', run, 'run_since', since)
   end
 end
+-- A pass that is long overdue, or the first: the server stood still, and renewals that were
+-- sent in time are still to be read, or nobody looked. Who lives has renewed in half a lease
+-- from now.
+if known and now > tonumber(own[8] or 0) then
+  since = math.max(since, now - math.ceil(lease / 2))
+end
+if known and interval ~= '0' then
+  local due = now + math.floor(interval * 3 / 2) + math.floor(lease / 6)
+  redis.call('HSET', meta, 'run_since', since, 'pass_due', due)
+end
+local until_ms = now - math.max(since, started) < lease and 0 or now
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
 local by_consumer, restored, died = {}, {}, {}

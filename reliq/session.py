@@ -49,7 +49,7 @@ class Held:
     since: float
     """When it was taken (this process's monotonic clock)."""
     granted: float
-    """When it was last granted or renewed."""
+    """When its grant or its last renewal was asked for: it lasts a lease from then at least."""
     message: weakref.ref[object] | None = None
     """Set once it was delivered: it is kept while this lives."""
 
@@ -256,12 +256,12 @@ class Session:
 
     # -- leases
 
-    def take(self, deliveries: Iterable[Delivery]) -> None:
-        """Note leases that were granted just now."""
+    def take(self, deliveries: Iterable[Delivery], asked_at: float) -> None:
+        """Note leases that were granted after they were asked for, who knows how soon."""
         now = monotonic()
         with self.lock:
             for delivery in deliveries:
-                self.held[delivery.tag] = Held(delivery.queue, delivery.token, now, now)
+                self.held[delivery.tag] = Held(delivery.queue, delivery.token, now, asked_at)
 
     def reserve_lost(self, queue: str, consumer: str) -> None:
         """Note a reserve whose reply was lost: it may have taken messages."""

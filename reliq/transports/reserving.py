@@ -143,10 +143,11 @@ class Reserving:
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
         self._getting = True
+        asked_at = monotonic()
         try:
             reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack)
             if not no_ack:
-                self.session.take(reservation.deliveries)
+                self.session.take(reservation.deliveries, asked_at)
         except BaseException:
             if not no_ack:
                 self.session.reserve_lost(queue, self.store.consumer)
@@ -228,7 +229,7 @@ class Reserving:
                 # Read so late that the leases may have run out: others have them.
                 self.session.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
-            self.session.take(result.deliveries)
+            self.session.take(result.deliveries, item.asked_at)
         if result.held_back:
             self.held_back.add(item.queue)
         if item in self.subscriptions:

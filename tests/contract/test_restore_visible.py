@@ -219,6 +219,19 @@ def test_after_a_time_without_a_pass_there_is_time_to_renew(connect):
     assert [left.tag] == store.renew(left)
 
 
+def test_however_seldom_a_pass_is_made_what_nobody_renews_comes_back(connect):
+    """As where only those look who come by: the second pass after it ran out returns it."""
+    store = connect(restore_interval=0.05)
+    store.publish(message())
+    store.restore(lease_ms=600)
+    store.take(lease_ms=100)
+    store.pass_time(450)
+    assert {} == store.restore(lease_ms=600).by_consumer
+    store.pass_time(450)
+    assert {"s/1": 1} == store.restore(lease_ms=600).by_consumer
+    assert {"ready": 1} == store.places()
+
+
 def test_the_first_pass_gives_time_to_renew_too(connect):
     """Nobody knows whether the server stood still before it."""
     store = connect(restore_interval=0.05)

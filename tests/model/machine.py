@@ -294,7 +294,7 @@ class Model(DeadLetters, Surroundings):
         self.step(f"{store.consumer} {'hurries to restore' if hurry else 'restores'}", make, expect)
         is_ms, wanted_ms = retry_ms
         assert abs(wanted_ms - is_ms) <= self.clock.lapses_within_ms, f"{wanted_ms=}, {is_ms=}"
-        if self.oracle.renewed_by > self.clock.now and not hurry:
+        if self.oracle.spared[1] > self.clock.now and not hurry:
             self.restore(number, True)  # what was left alone is so by the next step too
 
     @rule(number=consumers, other=consumers, greedy=st.booleans())

@@ -104,14 +104,14 @@ MUTANTS = (
     Mutant(
         "restore: what stood still is not seen",
         "restore_visible",
-        "now > tonumber",
-        "now < tonumber",
+        "now > tonumber(own[9]",
+        "now < tonumber(own[9]",
     ),
     Mutant(
         "restore: a pass is never overdue again",
         "restore_visible",
-        "'run_since', since, 'pass_due', due",
-        "'pass_due', due",
+        "'spared_from', spared_from, 'spared_until', spared_until)",
+        "'spared_from', 0, 'spared_until', 0)",
     ),
     Mutant("restore: no mutex", "restore_visible", "'NX', 'PX'", "'PX'"),
     Mutant(

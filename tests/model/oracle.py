@@ -45,9 +45,9 @@ class QueueOracle:
     turns: int = 0
     bell: bool = False
     mutex: tuple[str, int] | None = None
+    passed: int = 0
     pass_due: int = 0
-    renewed_since: int = 0
-    renewed_by: int = 0
+    spared: tuple[int, int] = (0, 0)
     marks: dict[str, str] = field(default_factory=dict)
     """The suspect that each consumer was given last, until it reserves without holding it."""
     numbers: dict[str, set[int]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class QueueOracle:
 
     def boundaries(self) -> set[int]:
         """Return every moment at which something begins or ends to be so."""
-        moments = {self.pass_due, self.renewed_by} - {0}
+        moments = {self.pass_due, self.spared[1]} - {0}
         for message in self.messages.values():
             moments |= {
                 READY: set(),
@@ -359,15 +359,17 @@ class QueueOracle:
         return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
 
     def _ended_until(self, hurry: bool, lease_ms: int, now: int) -> int:
-        """Return by when a lease has to have run out: after a long time without a pass, 0."""
-        since = self.renewed_since
-        if self.exists and self.pass_due < now:
-            since = max(since, now - (lease_ms + 1) // 2)
-        if self.exists and not hurry:
+        """Return by when a lease has to have run out: less after a long time without a pass."""
+        if not self.exists:
+            return now
+        spared = self.spared
+        if self.pass_due < now:
+            spared = (self.passed, now + lease_ms // 2)
+        if not hurry:
             interval_ms = self.settings.restore_interval_ms
-            self.pass_due = now + interval_ms * 3 // 2 + lease_ms // 6
-            self.renewed_since, self.renewed_by = since, since and since + lease_ms
-        return 0 if now - since < lease_ms else now
+            due_ms = min(interval_ms * 3 / 2 + lease_ms / 6, lease_ms * 2 / 3)
+            self.passed, self.pass_due, self.spared = now, now + int(due_ms), spared
+        return spared[0] if now < spared[1] else now
 
     # -- operators
 

@@ -109,6 +109,19 @@ def test_time_that_passes_awake_is_no_sleep(store, monkeypatch):
     assert {"s/1": 1} == store.restore(lease_ms=10_000).by_consumer
 
 
+def test_a_clock_that_is_set_back_spares_nothing_for_hours(store, monkeypatch):
+    """What is taken after that comes back one lease later, as always."""
+    now = clocks(monkeypatch)
+    store.publish(message())
+    store.restore(lease_ms=10_000)
+    now.wall -= 3600 * 10**9
+    store.take(lease_ms=10_000)
+    for seconds in (6, 5):
+        assert {} == store.restore(lease_ms=10_000).by_consumer
+        now.wall, now.awake = now.wall + seconds * 10**9, now.awake + seconds * 10**9
+    assert {"s/1": 1} == store.restore(lease_ms=10_000).by_consumer
+
+
 def test_a_clock_that_is_set_back_keeps_nobody_from_a_pass(store, where, monkeypatch):
     """Whoever passed over the queue before is gone: the next does not wait for its hour."""
     now = clocks(monkeypatch)

@@ -55,8 +55,10 @@ class QueueRow(NamedTuple):
     paused: int
     used_at: int | None
     check_at: int
+    passed: int
     pass_due: int
-    renewed_since: int
+    spared_from: int
+    spared_until: int
     arguments: bytes | None
     auto_delete: int | None
     expires: int | None

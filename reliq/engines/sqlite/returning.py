@@ -204,8 +204,8 @@ class SqliteReturning(StoreBase):
             # While the machine slept nobody could renew. Leases that were ended (0) do not
             # wait for that.
             lease = queue.lease or lease_ms
-            since = max(jumped, self._all_renewed(step, queue, lease, hurry))
-            until = 0 if step.now - since < lease else step.now
+            ran_out_by = self._pass_over(step, queue, lease, hurry)
+            until = 0 if step.now - jumped < lease else ran_out_by
             restored, died = self._restore_ended(step, name, queue, until, told)
             self._ring_for_what_waits(step, name, queue)
             dropped = self._drop_old(step, queue)
@@ -251,22 +251,27 @@ class SqliteReturning(StoreBase):
             )
         return 0, jumped
 
-    def _all_renewed(self, step: Step, queue: QueueRow, lease: int, hurry: bool) -> int:
-        """Return since when everybody could renew: a whole lease is to pass from then.
+    def _pass_over(self, step: Step, queue: QueueRow, lease: int, hurry: bool) -> int:
+        """Note the pass; return by when a lease has to have run out to be ended by it.
 
         A pass that is long overdue, or the first: somebody stood still who had the file
-        locked, or nobody looked. Who lives has renewed in half a lease from now.
+        locked, or nobody looked. Who lives has renewed in half a lease from now. What had
+        run out by the pass before has had its time to be renewed since then.
         """
-        since = queue.renewed_since
-        if queue.pass_due < step.now:
-            since = max(since, step.now - (lease + 1) // 2)
+        spared_from, spared_until = queue.spared_from, queue.spared_until
+        if queue.passed > step.now:  # the clock was set back
+            spared_until = 0
+        elif queue.pass_due < step.now:
+            spared_from, spared_until = queue.passed, step.now + lease // 2
         if not hurry:
             interval = max(int(self.options.restore_interval * 1000), 1)
+            due = step.now + int(min(interval * 3 / 2 + lease / 6, lease * 2 / 3))
             step.execute(
-                "UPDATE queues SET pass_due = ?, renewed_since = ? WHERE id = ?",
-                (step.now + interval * 3 // 2 + lease // 6, since, queue.id),
+                "UPDATE queues SET passed = ?, pass_due = ?, spared_from = ?, spared_until = ? "
+                "WHERE id = ?",
+                (step.now, due, spared_from, spared_until, queue.id),
             )
-        return since
+        return spared_from if step.now < spared_until else step.now
 
     def _restore_ended(
         self, step: Step, name: str, queue: QueueRow, until: int, envelopes: bool

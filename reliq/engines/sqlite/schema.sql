@@ -36,9 +36,12 @@ CREATE TABLE queues (
     paused INTEGER NOT NULL DEFAULT 0,
     used_at INTEGER, -- when it was declared, asked or left last
     check_at INTEGER NOT NULL DEFAULT 0, -- when to look at its x-expires; 0: never
-    -- when the next pass of restore_visible should have begun; since when all could renew again
-    pass_due INTEGER NOT NULL DEFAULT 0, -- 0: there was none
-    renewed_since INTEGER NOT NULL DEFAULT 0,
+    -- the last pass of restore_visible, when the next one is long overdue; leases that ran out
+    -- after spared_from are left alone until spared_until
+    passed INTEGER NOT NULL DEFAULT 0,
+    pass_due INTEGER NOT NULL DEFAULT 0,
+    spared_from INTEGER NOT NULL DEFAULT 0,
+    spared_until INTEGER NOT NULL DEFAULT 0,
     -- the declaration: msgpack as it is compared (NULL: a publish created the queue),
     -- and what steps need of it, NULL where it says nothing
     arguments BLOB,

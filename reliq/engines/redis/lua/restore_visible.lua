@@ -58,13 +58,15 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local own = redis.call('HMGET', meta, 'lease', 'delivery_limit', 'max_bytes',
-  'dead_letter_exchange', 'paused', 'run', 'run_since', 'pass_due')
+  'dead_letter_exchange', 'paused', 'run', 'run_since',
+  'passed', 'pass_due', 'spared_from', 'spared_until')
 lease = tonumber(own[1] or lease)
 delivery_limit = tonumber(own[2] or delivery_limit)
+local known = redis.call('EXISTS', meta) == 1
 -- No lease runs out sooner than one lease after the server came back, or another one
 -- took its place: meanwhile nobody could renew. Leases that were ended (0) do not wait
 -- for that. Where INFO is refused the server counts as having been there for long.
-local known, since, started = redis.call('EXISTS', meta) == 1, tonumber(own[7] or 0), 0
+local since, started = tonumber(own[7] or 0), 0
 local info = redis.pcall('INFO', 'server')
 if type(info) == 'string' and string.find(info, 'run_id:') then
   local run = string.match(info, 'run_id:(%x+)')
@@ -74,17 +76,29 @@ if type(info) == 'string' and string.find(info, 'run_id:') then
     redis.call('HSET', meta, 'run', run, 'run_since', since)
   end
 end
+if since > now then
+  since = 0 -- the clock was set back
+end
 -- A pass that is long overdue, or the first: the server stood still, and renewals that were
 -- sent in time are still to be read, or nobody looked. Who lives has renewed in half a lease
--- from now.
-if known and now > tonumber(own[8] or 0) then
-  since = math.max(since, now - math.ceil(lease / 2))
+-- from now. What had run out by the pass before has had its time to be renewed since then.
+local passed, spared_from, spared_until = tonumber(own[8] or 0), own[10] or 0, own[11] or 0
+if passed > now then
+  spared_until = 0
+elseif now > tonumber(own[9] or 0) then
+  spared_from, spared_until = passed, now + math.floor(lease / 2)
 end
 if known and interval ~= '0' then
-  local due = now + math.floor(interval * 3 / 2) + math.floor(lease / 6)
-  redis.call('HSET', meta, 'run_since', since, 'pass_due', due)
+  local due = math.min(interval * 3 / 2 + lease / 6, lease * 2 / 3)
+  redis.call('HSET', meta, 'passed', now, 'pass_due', now + math.floor(due),
+    'spared_from', spared_from, 'spared_until', spared_until)
 end
-local until_ms = now - math.max(since, started) < lease and 0 or now
+local until_ms = now
+if now - math.max(since, started) < lease then
+  until_ms = 0
+elseif known and now < tonumber(spared_until) then
+  until_ms = tonumber(spared_from)
+end
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
 local by_consumer, restored, died = {}, {}, {}

@@ -68,11 +68,10 @@ class Keeper:
         options = session.options
         self.period = min(1.0, options.visibility_timeout / 6, options.restore_interval)
         self._resend_s = max(self.period, options.socket_timeout)
-        self._renew_s = options.visibility_timeout / 3
         self._heartbeat_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
         # While the broker is away. Others must see us again before they take us for dead.
         self._longest_pause_s = max(
-            self.period, min(2.0, options.orphan_grace / 2, self._renew_s / 2)
+            self.period, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
         )
         self._next_restore: dict[str, float] = {}
         self._passing: set[str] = set()
@@ -87,7 +86,7 @@ class Keeper:
         self._rerouter = Rerouter()
         self._rerouted: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._rest = _Rest()
         self._thread_lock = threading.Lock()
 
     # -- drivers
@@ -101,9 +100,9 @@ class Keeper:
         """Start the thread unless it runs."""
         with self._thread_lock:
             if self._thread is None:
-                self._stop = threading.Event()
+                self._rest = _Rest()
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._stop,), name="reliq-keeper", daemon=True
+                    target=self._run, args=(self._rest,), name="reliq-keeper", daemon=True
                 )
                 self._thread.start()
 
@@ -111,7 +110,7 @@ class Keeper:
         """Stop the thread and wait until it is gone."""
         with self._thread_lock:
             thread, self._thread = self._thread, None
-            self._stop.set()
+            self._rest.end()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -121,10 +120,16 @@ class Keeper:
         self._later.append(partial(self._orphans.first_look, queue))
         self._next_heartbeat = 0.0
 
-    def _run(self, stop: threading.Event) -> None:
+    def heed(self, lease_s: float) -> None:
+        """Tick often enough for a lease of that length: a queue may have its own."""
+        if lease_s / 6 < self.period:
+            self.period = lease_s / 6
+            self._rest.cut()
+
+    def _run(self, rest: _Rest) -> None:
         store = self.session.open_store()
         down = 0
-        while not stop.wait(self._pause(down)):
+        while rest.wait(self._pause(down)):
             try:
                 self.session.read_replies()
                 if not store.alive:
@@ -236,7 +241,7 @@ class Keeper:
             for tag, held in list(session.held.items()):
                 if limit is not None and now - held.since > limit:
                     self._overstayed(tag, held)
-                elif all_of_them or now - held.granted > self._renew_s - self.period:
+                elif all_of_them or now - held.granted > held.lease_s / 3 - self.period:
                     held.granted = now
                     due.setdefault(held.queue, []).append(Lease(tag, held.token))
         for queue, leases in due.items():
@@ -266,6 +271,7 @@ class Keeper:
                     held.granted = 0.0
             return
         tokens = dict(leases)
+        self._note_length(tokens, result)
         for tag in result.tags:
             with self.session.lock:
                 held = self.session.held.get(tag)
@@ -278,6 +284,14 @@ class Keeper:
                 continue
             reports.lease_lost(queue, tag, self.session.options.visibility_timeout)
             self._tell_lost(tag, held, "returned")
+
+    def _note_length(self, tokens: dict[str, str], result: Lost) -> None:
+        """Note how long what was renewed lasts now: an operator may have changed that."""
+        self.heed(result.lease_ms / 1000)
+        for tag, token in tokens.items():
+            held = self.session.held.get(tag)
+            if held is not None and held.token == token:
+                held.lease_s = result.lease_ms / 1000
 
     def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
         if lease_lost.receivers:
@@ -378,6 +392,29 @@ class Keeper:
     def hurry(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""
         self._restore(store, queue, hurry=True)
+
+
+class _Rest:
+    """The pauses of one thread between its ticks."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._over = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at most; False when the thread is to end."""
+        self._event.wait(seconds)
+        self._event.clear()
+        return not self._over
+
+    def cut(self) -> None:
+        """End this pause: the next ones are shorter."""
+        self._event.set()
+
+    def end(self) -> None:
+        """End this pause, and the thread."""
+        self._over = True
+        self._event.set()
 
 
 def _tell(signal: NamedSignal, arguments: dict[str, Any], store: Store) -> None:

@@ -50,6 +50,8 @@ class Held:
     """When it was taken (this process's monotonic clock)."""
     granted: float
     """When its grant or its last renewal was asked for: it lasts a lease from then at least."""
+    lease_s: float
+    """How long that is: the queue may have a lease of its own."""
     message: weakref.ref[object] | None = None
     """Set once it was delivered: it is kept while this lives."""
 
@@ -256,12 +258,14 @@ class Session:
 
     # -- leases
 
-    def take(self, deliveries: Iterable[Delivery], asked_at: float) -> None:
+    def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
         """Note leases that were granted after they were asked for, who knows how soon."""
-        now = monotonic()
+        now, lease_s = monotonic(), lease_ms / 1000
+        self.keeper.heed(lease_s)
         with self.lock:
             for delivery in deliveries:
-                self.held[delivery.tag] = Held(delivery.queue, delivery.token, now, asked_at)
+                held = Held(delivery.queue, delivery.token, now, asked_at, lease_s)
+                self.held[delivery.tag] = held
 
     def reserve_lost(self, queue: str, consumer: str) -> None:
         """Note a reserve whose reply was lost: it may have taken messages."""

@@ -121,6 +121,8 @@ class Lost(NamedTuple):
     """All of them: given back, or taken by another consumer, or gone."""
     gone: list[str]
     """Those of them whose message is stored no longer."""
+    lease_ms: int
+    """What the others were extended by: the queue's own lease goes before what was asked for."""
 
 
 # Whose a claim is that was asked for: one's own, or another's who has finished.

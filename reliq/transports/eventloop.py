@@ -34,6 +34,7 @@ class EventLoop(Consuming):
         self._loop: Any = None
         self._loop_thread = 0
         self._timer: Any = None
+        self._timer_period = 0.0
         self._alarm: Any = None
         self._alarm_at = 0.0
         self._fds: list[int] = []
@@ -56,7 +57,16 @@ class EventLoop(Consuming):
         self.store.pin()
         self.store.doorbell.pin()
         loop.on_tick.add(self.on_tick)
-        self._timer = loop.call_repeatedly(self.session.keeper.period, self._on_timer)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Let the keeper tick as often as it has to by now."""
+        period = self.session.keeper.period
+        if period != self._timer_period:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_repeatedly(period, self._on_timer)
+            self._timer_period = period
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Leave *loop*."""
@@ -97,6 +107,7 @@ class EventLoop(Consuming):
         if self._loop is not None:
             self.post_requests()
             self.wait_for_bell()
+            self._set_timer()
             self._set_alarm()
             self.leave_when_dry()
 

@@ -147,7 +147,7 @@ class Reserving:
         try:
             reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack)
             if not no_ack:
-                self.session.take(reservation.deliveries, asked_at)
+                self.session.take(reservation.deliveries, asked_at, reservation.lease_ms)
         except BaseException:
             if not no_ack:
                 self.session.reserve_lost(queue, self.store.consumer)
@@ -229,7 +229,7 @@ class Reserving:
                 # Read so late that the leases may have run out: others have them.
                 self.session.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
-            self.session.take(result.deliveries, item.asked_at)
+            self.session.take(result.deliveries, item.asked_at, result.lease_ms)
         if result.held_back:
             self.held_back.add(item.queue)
         if item in self.subscriptions:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from reliq.admin import Inspector
 from tests.support.servers import RedisServer
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
@@ -24,11 +25,11 @@ def all_pools(scheme, tmp_path_factory):
     """Return a function that starts a server and a worker of every pool."""
     with ExitStack() as stack:
 
-        def start(**server_options):
+        def start(config=None, **server_options):
             server = RedisServer(**server_options)
             stack.callback(server.destroy)
             directory = tmp_path_factory.mktemp("pools")
-            site = CelerySite(server.start(), scheme, directory, dict(LATE))
+            site = CelerySite(server.start(), scheme, directory, {**LATE, **(config or {})})
             stack.callback(site.close)
             site.workers = {
                 pool: site.worker(pool=pool, queues=[pool], name=pool, ready=False)
@@ -78,6 +79,23 @@ def long_tasks(all_pools):
 def test_long_task_runs_once(long_tasks, pool):
     """A task, and a countdown, four times longer than visibility_timeout run once."""
     site, tasks = long_tasks
+    assert_each_ran_once(site, pool, tasks[pool])
+
+
+@pytest.fixture(scope="module")
+def short_leases(all_pools):
+    """Run tasks where an operator gave the queues leases far shorter than the workers'."""
+    site = all_pools({"broker_transport_options": {**FAST, "visibility_timeout": 60.0}})
+    with Inspector(site.broker) as inspector:
+        for pool in POOLS:
+            inspector.configure(pool, {"x-visibility-timeout": 1000})
+    return site, start_tasks(site, 4.0)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_short_lease_of_the_queue_is_renewed_in_time(short_leases, pool):
+    """Its worker renews by the length of the lease, not by its own visibility_timeout."""
+    site, tasks = short_leases
     assert_each_ran_once(site, pool, tasks[pool])
 
 

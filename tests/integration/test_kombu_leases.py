@@ -29,6 +29,33 @@ def test_a_held_message_is_not_redelivered(client):
     wait_until(lambda: client.settled("q"))
 
 
+def test_a_short_lease_of_the_queue_is_renewed_in_time(client):
+    """x-visibility-timeout is far below what the process renews by otherwise."""
+    holder, idle = client.connect(visibility_timeout=60), client.connect(visibility_timeout=61)
+    declare(holder, "q", queue_arguments={"x-visibility-timeout": 600})
+    mine = Taker(holder, "q", prefetch_count=1, auto_declare=False)
+    publish(holder, "q", "long")
+    (message,) = mine.take()
+    other = Taker(idle, "q", prefetch_count=1, auto_declare=False)
+    assert other.gets_nothing(for_s=2.5)
+    message.ack()
+    wait_until(lambda: client.settled("q"))
+
+
+def test_a_lease_that_an_operator_shortens_is_renewed_in_time(client):
+    """It holds from the next renewal on, so the one after that is sooner."""
+    holder, idle = client.connect(visibility_timeout=3), client.connect(visibility_timeout=61)
+    mine = Taker(holder, "q", prefetch_count=1)
+    publish(holder, "q", "long")
+    (message,) = mine.take()
+    with client.inspector() as inspector:
+        inspector.configure("q", {"x-visibility-timeout": 600})
+    other = Taker(idle, "q", prefetch_count=1)
+    assert other.gets_nothing(for_s=4)
+    message.ack()
+    wait_until(lambda: client.settled("q"))
+
+
 def test_a_message_fetched_by_basic_get_is_renewed(client):
     """Nobody needs to drain events for a lease to be renewed."""
     holder, idle = client.connect(visibility_timeout=0.5), client.connect(visibility_timeout=0.5)

@@ -154,7 +154,8 @@ class RedisConsuming(StoreBase):
         names = (k.unacked_index, k.unacked, k.meta, k.messages)
 
         def parse(reply: Reply) -> Lost:
-            return Lost(*map(texts, reply))
+            tags, gone, extended_ms = reply
+            return Lost(texts(tags), texts(gone), extended_ms)
 
         for batch in batches(leases):
             args = (lease_ms, *flat_of(batch))

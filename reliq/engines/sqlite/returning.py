@@ -157,7 +157,7 @@ class SqliteReturning(StoreBase):
                 ).fetchone()
                 if found is None:
                     gone.append(tag)
-        return Lost(lost, gone)
+        return Lost(lost, gone, lease_ms)
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""

@@ -8,7 +8,8 @@
 -- ARGV[1] lease (ms from now; 0: the lease ends now)
 -- ARGV[2..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns {tags whose lease is lost, of these the ones whose message is no longer stored}
+-- Returns {tags whose lease is lost, of these the ones whose message is no longer stored,
+--   what the others were extended by (ms)}
 -- Redis 6.2 or newer.
 local unacked_index, unacked, meta, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease = tonumber(ARGV[1])
@@ -41,4 +42,4 @@ end
 if #extended > 0 then
   redis.call('ZADD', unacked_index, 'XX', unpack(extended))
 end
-return {lost, gone}
+return {lost, gone, lease}

@@ -310,16 +310,17 @@ class QueueOracle:
 
     def renew(
         self, lease_ms: int, leases: Sequence[Lease], now: int
-    ) -> tuple[list[str], list[str]]:
-        """Extend leases, or end them now; return the lost, and those of them that are gone."""
+    ) -> tuple[list[str], list[str], int]:
+        """Extend leases, or end them now; return the lost, those of them that are gone, by what."""
         lost = []
+        extended_ms = (self.arguments.lease or lease_ms) if lease_ms else 0
         for lease in leases:
             message = self.held(lease)
             if message is None:
                 lost.append(lease.tag)
             else:
-                message.deadline = now + (self.arguments.lease or lease_ms) if lease_ms else 0
-        return lost, [tag for tag in lost if tag not in self.messages]
+                message.deadline = now + extended_ms if lease_ms else 0
+        return lost, [tag for tag in lost if tag not in self.messages], extended_ms
 
     def restore(self, consumer: str, hurry: bool, lease_ms: int, now: int) -> Pass:
         """Return what has lost its lease, in one step of the pass."""

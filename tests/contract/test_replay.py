@@ -202,6 +202,7 @@ def test_a_queue_that_lost_its_last_writes_repeats_no_number(store):
     """Numbers keep up with the clock: what a crash rolled back is not given again."""
     _, (first,) = store.begin_move("queue:other", *dead(store))
     store.end_move(first.tag)
+    store.pass_time(2)  # a clock of ms has to have moved on.
     _, (second,) = store.begin_move("queue:other", *dead(store))
     # A counter that had only counted would stand at one more.
     assert second.number > first.number + 1

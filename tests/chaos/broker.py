@@ -111,14 +111,28 @@ class Broker:
             except redis.ResponseError:
                 return False
 
+            seen: list[object] = []
+
             def role() -> str | None:
                 try:
                     state = client.info("replication")
-                except redis.ConnectionError:  # it may hang up as it becomes a replica
+                except redis.ConnectionError as exc:  # it may hang up as it becomes a replica
+                    seen[:] = [exc]
                     return None
+                seen[:] = [state]
                 return state["role"] if state["master_failover_state"] == "no-failover" else None
 
-            if wait_until(role, timeout_s=60, interval_s=0.02, what="the failover") == "master":
+            def stuck() -> str:
+                logs = (self.primary.log(), self.replica.log())
+                ends = ["\n".join(log.splitlines()[-30:]) for log in logs]
+                return "the failover: " + "\n".join(map(str, (*seen, *ends)))
+
+            try:
+                became = wait_until(role, timeout_s=30, interval_s=0.02, what=stuck)
+            except AssertionError as exc:
+                print(exc)
+                became = self._end_failover(client)
+            if became == "master":
                 return False
         old, new = self.primary, self.replica
         old.replica_of, new.replica_of = new, None
@@ -126,6 +140,19 @@ class Broker:
         # Present connections still lead to the old one, which answers READONLY.
         self.proxy.target = ("127.0.0.1", new.port)
         return True
+
+    def _end_failover(self, client: redis.Redis) -> str:
+        """End what Redis gives up by itself only until it has asked the replica; return a role."""
+        with self.replica.client() as replica:
+            if replica.info("replication")["role"] != "master":
+                client.execute_command("FAILOVER", "ABORT")
+                return "master"
+        # Both in one go: nobody may write to the old one in between.
+        with client.pipeline(transaction=False) as both:
+            both.execute_command("FAILOVER", "ABORT")
+            both.replicaof("127.0.0.1", str(self.replica.port))
+            both.execute()
+        return "slave"
 
 
 class SentinelBroker(Broker):

@@ -236,7 +236,7 @@ def test_a_reply_that_never_came(spooled):
     assert {"ready": 1, "unacked": 1} == counts(spooled.spool)
     spooled.site.worker(pool="solo", broker=spooled.spool)
     spooled.site.journal.wait_finished(certain)
-    assert {"unacked": 1} == counts(spooled.spool)
+    wait_until(lambda: {"unacked": 1} == counts(spooled.spool), what="its ack, and no more")
     spooled.redis.thaw()
     wait_until(lambda: {"ready": 2} == counts(spooled.home))
     wait_until(lambda: {} == counts(spooled.spool), timeout_s=60)

@@ -149,6 +149,11 @@ class RedisServer:
 
     # -- life ---------------------------------------------------------------
 
+    @property
+    def running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process is not None and self._process.running
+
     def start(self) -> RedisServer:
         """Start, or start again on the same port and data; return when it answers PING."""
         assert self._process is None or not self._process.running, "already running"

@@ -7,6 +7,7 @@ import signal
 import sys
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,6 +92,13 @@ WIDTH_OF_A_FILE = 200
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Measure nothing: write report and README from the JSON of an earlier run.",
 )
+@click.option(
+    "--add-to",
+    "earlier",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Add what is measured, or read with --from, to the JSON of this earlier run, and write "
+    "that. The page says which figures were measured later.",
+)
 def main(
     only: Sequence[str],
     core: bool,
@@ -106,6 +114,7 @@ def main(
     report: Path | None,
     readme: Path | None,
     source: Path | None,
+    earlier: Path | None,
 ) -> None:
     """Measure reliq beside what else there is, on this machine, and print the ratios.
 
@@ -113,7 +122,7 @@ def main(
     uses Redis, and RabbitMQ where it is installed. Leave the machine alone meanwhile.
     """
     if source is not None:
-        _write(results.read(source), json_file, report, readme, [])
+        _write(_added(results.read(source), earlier), json_file, report, readme, [])
         return
     chosen = figures.select(only, core)
     if not chosen:
@@ -152,9 +161,18 @@ def main(
         sections=sections,
     )
     _print(run)
-    _write(run, json_file, report, readme, profiles)
+    _write(_added(run, earlier), json_file, report, readme, profiles)
     if run.failures:
         sys.exit(1)
+
+
+def _added(run: Run, earlier: Path | None) -> Run:
+    """Return the run, added to an earlier one where that is asked for."""
+    if earlier is None:
+        return run
+    loads = run.surroundings.get("load when it began", "?")
+    when = f"{datetime.now(timezone.utc):%Y-%m-%d}, on a machine with a load of {loads}"
+    return results.merge(results.read(earlier), run, figures.order(), when)
 
 
 def _beside(report: Path) -> Path:

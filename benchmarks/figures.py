@@ -16,6 +16,7 @@ from benchmarks import (
     publish,
     restore,
     traffic,
+    web,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SECTIONS: dict[str, tuple[Figure, ...]] = {
     "Publish": publish.FIGURES,
+    "Publish as web applications do": web.FIGURES,
     "Consume and ack": consume.FIGURES,
     "Celery, end to end": celery_tasks.FIGURES,
     "Latency": latency.FIGURES,
@@ -32,9 +34,17 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
     "Growth": growth.FIGURES,
     "Memory and traffic": (*memory.FIGURES, *traffic.FIGURES, *idle.FIGURES),
     "CPU": cpu.FIGURES,
-    "Without a server": embedded.FIGURES,
+    "Without a server": (*embedded.FIGURES, *web.EMBEDDED),
 }
 ALL: tuple[Figure, ...] = tuple(figure for figures in SECTIONS.values() for figure in figures)
+
+
+def order() -> dict[str, list[str]]:
+    """Return the keys of the rows of each section, in the order of the tables."""
+    return {
+        name: [row.key for figure in figures for row in figure.rows]
+        for name, figures in SECTIONS.items()
+    }
 
 
 def select(names: Sequence[str], core: bool = False) -> list[Figure]:

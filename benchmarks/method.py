@@ -36,6 +36,9 @@ METHOD = """\
 - Publish: a `Producer.publish` loop, bodies of 1 000 bytes unless said otherwise. A call returns
   when the message is stored, except with `confirm="none"` and on a classic queue without
   confirms, where it returns when it is written to the socket.
+- Publish as web applications do: `task.delay()` of a task without a result in one process, with
+  Celery's pool of ten connections for all threads, or with `broker_pool_limit=0`, where each task
+  opens a connection and closes it. The interpreter's lock is shared by all threads.
 - Consume and ack: a `Consumer` with a callback that acks, and a `drain_events` loop; queues are
   filled beforehand; the connection is closed inside the measured time, so that the last ack
   counts. Several consumers are processes that begin together: from the first message of any to

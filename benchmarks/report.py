@@ -27,6 +27,8 @@ def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
     missed = [*summary.shortfalls(run.outcomes, run.labels), *run.failures]
     parts.append("## What falls short\n\n" + _list(missed or ["Nothing."]))
     parts.append("## What was left out\n\n" + _list(run.left_out or ["Nothing."]))
+    if run.later:
+        parts.append("## What was measured later\n\n" + _list(run.later))
     for name, outcomes in run.sections.items():
         if not outcomes:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ class Run:
     left_out: Sequence[str]
     failures: Sequence[str]
     sections: Mapping[str, Sequence[Outcome]]
+    later: Sequence[str] = ()
+    """Which figures are of a later run, and how they were measured."""
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -43,6 +45,7 @@ def write(run: Run, path: Path) -> None:
         "surroundings": dict(run.surroundings),
         "left_out": list(run.left_out),
         "failures": list(run.failures),
+        "later": list(run.later),
         "sections": {
             name: [_as_json(outcome) for outcome in outcomes]
             for name, outcomes in run.sections.items()
@@ -50,6 +53,27 @@ def write(run: Run, path: Path) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]], when: str) -> Run:
+    """Return the earlier run with the rows of a new one, which take the place of its own.
+
+    *order* has the keys of every section's rows, *when* tells of the new run.
+    """
+    found = {outcome.row.key: outcome for outcome in (*earlier.outcomes, *new.outcomes)}
+    sections = {
+        name: [found[key] for key in keys if key in found]
+        for name, keys in order.items()
+        if any(key in found for key in keys)
+    }
+    rows = ", ".join(outcome.row.key for outcome in new.outcomes)
+    return replace(
+        earlier,
+        labels={**earlier.labels, **new.labels},
+        failures=[*earlier.failures, *new.failures],
+        sections=sections,
+        later=[*earlier.later, f"{rows}: {when}, by `{new.command}`"],
+    )
 
 
 def read(path: Path) -> Run:

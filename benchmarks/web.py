@@ -1,0 +1,104 @@
+"""Publishing as web applications do: `task.delay()` from many threads, or without a pool.
+
+With `broker_pool_limit = 0` (or None), as many are told to set it where connections are cut
+behind their backs, Celery opens a connection for each task and closes it again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from benchmarks import child
+from benchmarks.model import Figure, Row
+from benchmarks.peers import CLASSIC, KOMBU, RELIQ, SQLITE, connect, is_reliq, queue_of
+from benchmarks.publish import wait_until_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.peers import Broker
+    from benchmarks.setting import Setting
+
+QUEUE = "celery"
+SECONDS = 2.0
+MANY = 16
+
+
+def delay_loop(broker: Broker, seconds: float, threads: int, pooled: bool) -> tuple[int, float]:
+    """Call `delay()` for so many seconds in each thread, after a tenth of it as a warm-up.
+
+    Returns count and seconds. Raises unless all that was published is stored in the end.
+    """
+    if is_reliq(broker["url"]):
+        import reliq  # noqa: F401  # registers the schemes
+    app = Celery("web", broker=broker["url"], set_as_current=False)
+    app.conf.update(broker_transport_options=broker["options"], task_ignore_result=True)
+    if not pooled:
+        app.conf.broker_pool_limit = 0
+    task = app.task(name="web.nothing")(_nothing)
+    before, _ = _publish(task, seconds / 10, threads)
+    count, took = _publish(task, seconds, threads)
+    app.close()
+    with connect(broker) as connection:
+        wait_until_stored(queue_of(broker, QUEUE)(connection.default_channel), before + count)
+    return count, took
+
+
+def _publish(task: Any, seconds: float, threads: int) -> tuple[int, float]:
+    """Publish in each thread, once at least; return count and seconds."""
+    counts = [0] * threads
+    failed: list[BaseException] = []
+    start = time.perf_counter()
+
+    def publish(number: int) -> None:
+        try:
+            while not counts[number] or time.perf_counter() < start + seconds:
+                task.delay(number)
+                counts[number] += 1
+        except Exception as error:  # noqa: BLE001  # raised below: a thread cannot
+            failed.append(error)
+
+    crowd = [threading.Thread(target=publish, args=(number,)) for number in range(threads)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return sum(counts), time.perf_counter() - start
+
+
+def _nothing(number: int) -> None:
+    """Do nothing: it is never run."""
+
+
+def measure(setting: Setting, key: str, threads: int, pooled: bool = True) -> Mapping[str, float]:
+    """Return tasks a second that one process publishes with so many threads."""
+    seconds = setting.seconds(SECONDS)
+    arguments = {"seconds": seconds, "threads": threads, "pooled": pooled}
+    count, took = child.run(delay_loop, broker=setting.broker, **arguments)
+    return {key: count / took}
+
+
+def _figure(key: str, title: str, peers: tuple[str, ...], threads: int, **how: bool) -> Figure:
+    measured = partial(measure, key=key, threads=threads, **how)
+    return Figure(key, (Row(key, title, "tasks/s"),), measured, peers, warm_up=False)
+
+
+_PEERS = (RELIQ, KOMBU, CLASSIC)
+FIGURES = (
+    _figure("web-delay", "task.delay(), one thread", _PEERS, 1),
+    _figure("web-delay-threads", f"task.delay(), {MANY} threads", _PEERS, MANY),
+    _figure("web-delay-unpooled", "task.delay(), broker_pool_limit=0", _PEERS, 1, pooled=False),
+)
+EMBEDDED = (
+    _figure("embedded-delay", "task.delay() to a file, one thread", (SQLITE, KOMBU), 1),
+    _figure(
+        "embedded-delay-threads", f"task.delay() to a file, {MANY} threads", (SQLITE, KOMBU), MANY
+    ),
+)

@@ -1,0 +1,26 @@
+"""What nobody here wrote: each test below this folder is marked ``outside`` and ``slow``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests of this folder: they need the packages of the extra ``outside``."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.outside)
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def source_cache(tmp_path_factory, worker_id):
+    """Return the folder in which this run's test processes share what they fetch."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "sources"
+    folder.mkdir(exist_ok=True)
+    return folder

@@ -1,0 +1,95 @@
+"""The source distributions of what is installed, fetched from the package index once a run."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What of a source distribution is wanted: tests and examples, but not the package itself.
+PARTS = ("t", "examples")
+
+
+def fetch_source(package: str, cache: Path) -> Path:
+    """Return a folder with the tests and examples of a package, at the version installed here.
+
+    The package itself is left out, so that the folder can stand on PYTHONPATH beside what is
+    installed. Several test processes may ask at once: one fetches, the others wait for it.
+    """
+    version = importlib.metadata.version(package)
+    unpacked = cache / f"{package}-{version}"
+    with (cache / f"{package}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not unpacked.exists():
+            archive = _download(package, version, cache)
+            _unpack(archive, unpacked)
+    return unpacked
+
+
+def install_beside(requirements: Sequence[str], cache: Path) -> Path:
+    """Return a folder with packages and all they need, for a program with older needs than ours.
+
+    It stands before what is installed when it is on PYTHONPATH.
+    """
+    name = "-".join("".join(filter(str.isalnum, text)) for text in requirements)
+    installed = cache / name
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.exists():
+            making = installed.with_suffix(".making")
+            _pip("install", "--target", str(making), *requirements)
+            making.rename(installed)
+    return installed
+
+
+def _download(package: str, version: str, cache: Path) -> Path:
+    folder = cache / f"{package}-archive"
+    _pip(
+        "download",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--dest",
+        str(folder),
+        f"{package}=={version}",
+    )
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+def _pip(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"},
+    )
+    assert done.returncode == 0, f"pip {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Unpack the wanted parts, and show the folder only when it is complete."""
+    making = target.with_suffix(".making")
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            _, _, path = member.name.partition("/")
+            if path.split("/")[0] in PARTS:
+                member.name = path
+                if hasattr(tarfile, "data_filter"):
+                    tar.extract(member, making, filter="data")
+                else:  # the last patch releases of Python 3.10 have the filter as well.
+                    tar.extract(member, making)
+    making.rename(target)

@@ -1,0 +1,1 @@
+"""What tests/outside runs as processes of their own: applications, and suites' adapters."""

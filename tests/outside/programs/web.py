@@ -1,0 +1,16 @@
+"""A web application as FastAPI's users write it: the endpoint publishes, in a pool of threads."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from tests.integration.apps.tasks import app as celery
+
+api = FastAPI()
+
+
+@api.post("/tasks/{number}")
+def publish(number: int) -> dict[str, str]:
+    """Publish a task; a plain `def`, so the server runs it in one of its threads."""
+    result = celery.send_task("record", shadow=f"request {number}")
+    return {"id": result.id}

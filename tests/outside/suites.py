@@ -1,0 +1,103 @@
+"""Somebody else's pytest suite, run as a process of its own and held to a list of outcomes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.processes import Process
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What may be said of a test of theirs.
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+class Suite:
+    """Runs test files of a source tree, with an empty configuration and our recorder.
+
+    With several `environments` as many processes share the tests.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        directory: Path,
+        env: Mapping[str, str],
+        environments: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        self.source = source
+        self.directory = directory
+        self.environments = environments
+        self.env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CELERY", "PYTEST", "COV", "PYTHONWARNINGS", "TEST_"))
+        } | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", **env}
+        # Some start `celery` by its name: the one of this environment.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.env["PATH"] = path
+
+    def run(
+        self, arguments: Sequence[str | Path], *, timeout_s: float
+    ) -> dict[str, tuple[str, str]]:
+        """Return, for each test by its id, its outcome and what it said."""
+        report = self.directory / "outcomes.json"
+        settings = self.directory / "pytest.ini"
+        settings.write_text("[pytest]\npython_classes = test_* Test*\nxfail_strict = true\n")
+        command = [sys.executable, "-m", "pytest", "-q", "-c", settings, "--rootdir", self.source]
+        command += ["-p", "no:cacheprovider", "-p", "tests.outside.recorder"]
+        if self.environments:
+            command += ["-n", str(len(self.environments)), "--dist", "worksteal"]
+        process = Process(
+            [*command, *arguments],
+            log_path=self.directory / "suite.log",
+            env={
+                **self.env,
+                "RELIQ_TEST_OUTCOMES": str(report),
+                "RELIQ_TEST_ENVIRONMENTS": json.dumps(list(self.environments)),
+            },
+            cwd=self.source,
+        )
+        try:
+            wait_until(
+                lambda: not process.running,
+                timeout_s=timeout_s,
+                interval_s=0.2,
+                what=lambda: f"the end of the suite:\n{process.tail()}",
+            )
+        finally:
+            process.kill_group()
+        assert report.exists(), process.tail()
+        return {name: tuple(found) for name, found in json.loads(report.read_text()).items()}
+
+
+def assert_as_expected(
+    found: Mapping[str, tuple[str, str]],
+    *,
+    failing: Mapping[str, str],
+    skipped: Mapping[str, str],
+    at_least: int,
+) -> None:
+    """Fail unless exactly the listed tests failed and were skipped, and enough of them ran.
+
+    Whoever lists a test gives the reason and says whose it is; a listed test that passes
+    has to be taken off the list.
+    """
+    wrong = []
+    for name, (outcome, text) in sorted(found.items()):
+        expected = FAILED if name in failing else SKIPPED if name in skipped else PASSED
+        if outcome != expected:
+            wrong.append(f"{name}: {outcome}, expected {expected}\n{text}")
+    wrong += [f"{name}: listed, but not run" for name in {*failing, *skipped} - {*found}]
+    counts = Counter(outcome for outcome, _ in found.values())
+    assert not wrong, f"{dict(counts)}\n" + "\n\n".join(wrong)
+    assert counts[PASSED] >= at_least, dict(counts)

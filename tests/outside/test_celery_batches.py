@@ -1,0 +1,46 @@
+"""celery-batches, with the Celery that it asks for beside the one that is installed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from tests.outside import fetching
+from tests.support.files import FileBroker
+from tests.support.waiting import wait_until
+
+APP = "tests.outside.programs.batches"
+
+
+@pytest.fixture(scope="session")
+def batches(source_cache):
+    """Return a folder with celery-batches and what it needs, for PYTHONPATH."""
+    return fetching.install_beside(["celery-batches>=0.10"], source_cache)
+
+
+@pytest.mark.parametrize("engine", ["redis", "sqlite"])
+def test_batches_are_whole_and_survive_a_worker(
+    engine, batches, site_factory, redis_server, redis_url, tmp_path
+):
+    """Tasks come ten at a time, each once; what a killed worker had gathered comes again."""
+    del redis_url  # emptied
+    server = redis_server if engine == "redis" else FileBroker(tmp_path)
+    # It takes a batch ahead and acks it as a whole when it was given to the task.
+    config = {"worker_prefetch_multiplier": 0, "task_ignore_result": True, "result_backend": None}
+    site = site_factory(server, **config)
+    env = {"PYTHONPATH": os.pathsep.join([str(batches), str(fetching.ROOT)])}
+    first = site.worker(app=APP, env=env)
+    ids = [site.send("gather").id for _ in range(25)]
+    wait_until(lambda: len(site.journal.finished()) == 20, what=first.tail)
+    assert ["10", "10"] == [entry.key for entry in site.journal.entries("started")]
+    site.wait_counts(unacked=5, ready=0)
+
+    first.kill_group()
+    site.worker(app=APP, env=env)
+    ids += [site.send("gather").id for _ in range(5)]
+    wait_until(lambda: len(site.journal.finished()) == 30, timeout_s=60, what=time.ctime)
+    site.settled()
+    assert Counter(ids) == site.journal.finished()

@@ -1,0 +1,114 @@
+"""Flower, the real one, by its API."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.outside.web import WebServer
+from tests.support.files import FileBroker
+from tests.support.waiting import wait_until
+from tests.support.workers import TASKS_APP, app_environment
+
+TASKS = 20
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def watched(request, site_factory, redis_server, redis_url, tmp_path):
+    """Give a Celery application over a broker of each engine, with results in Redis."""
+    if request.param == "redis":
+        return site_factory(redis_server)
+    return site_factory(FileBroker(tmp_path), result_backend=redis_server.url("redis", db=1))
+
+
+@pytest.fixture
+def flower(watched, tmp_path):
+    """Give Flower beside a worker that sends events."""
+    watched.worker(arguments=["--events"], concurrency=2)
+    command = [sys.executable, "-m", "celery", "-A", TASKS_APP, "flower"]
+    command += ["--address=127.0.0.1", "--port={port}", "--inspect_timeout=5000"]
+    environment = app_environment(
+        watched.broker,
+        watched.journal,
+        watched.config,
+        {"FLOWER_UNAUTHENTICATED_API": "true"},
+    )
+    server = WebServer(command, env=environment, directory=tmp_path, ready="/healthcheck")
+    yield server.client
+    server.close()
+
+
+def test_flower_shows_workers_and_tasks_and_controls_them(watched, flower):
+    """Workers, their queues, what ran, failed and was revoked: all of it as over redis://."""
+    name = "worker1@test"
+
+    def known():
+        return flower.get("/api/workers", params={"refresh": 1}).json().get(name)
+
+    worker = wait_until(known, what="the worker in Flower's list")
+    assert ["celery"] == [queue["name"] for queue in worker["active_queues"]]
+    assert 2 == worker["stats"]["pool"]["max-concurrency"]
+    assert {name: True} == flower.get("/api/workers", params={"status": 1}).json()
+    # The others are the programs' own, by events: what it did not hear it does not show.
+    wait_until(lambda: hears_events(flower), what="Flower's first task event")
+
+    sent = [post(flower, "async-apply/add", args=[number, 1]) for number in range(TASKS)]
+    failed = post(flower, "async-apply/explode")
+    later = post(flower, "async-apply/record", countdown=3600)
+    flower.post(f"/api/task/revoke/{later}", params={"terminate": "false"}).raise_for_status()
+
+    for number, task in enumerate(sent):
+        assert number + 1 == watched.app.AsyncResult(task).get(timeout=30)
+    wait_until(
+        lambda: {"SUCCESS": {*sent}, "FAILURE": {failed}} == states(flower, {*sent, failed}),
+        what=lambda: f"every task in Flower; have {states(flower, {*sent, failed})}",
+    )
+    info = flower.get(f"/api/task/info/{sent[7]}").json()
+    assert ("add", "[7, 1]", "8", name) == tuple(
+        info[key] for key in ("name", "args", "result", "worker")
+    )
+    assert "flower_events_total" in flower.get("/metrics").text
+
+    # What waits in the broker is among what its page of the worker calls scheduled.
+    # It asks for the lists of tasks only where one worker is named.
+    wait_until(
+        lambda: [later] == scheduled_of(flower, name),
+        what="the delayed task on Flower's page of the worker",
+    )
+
+    # Revoked, it is dropped as soon as it is due; so long it waits in the broker.
+    assert later in watched.app.control.inspect().revoked()[name]
+    watched.settled(delayed=1)
+
+    flower.post(f"/api/worker/shutdown/{name}").raise_for_status()
+    wait_until(lambda: not flower.get("/api/workers", params={"status": 1}).json().get(name))
+
+
+def scheduled_of(flower, name):
+    """Return the ids of what Flower shows as scheduled of a worker, asked for anew."""
+    asked = {"refresh": 1, "workername": name}
+    known = flower.get("/api/workers", params=asked).json()[name]
+    return [item["request"]["id"] for item in known.get("scheduled", ())]
+
+
+def hears_events(flower):
+    """Whether Flower has been told of a task, after sending one."""
+    task = post(flower, "async-apply/add", args=[0, 0])
+    return bool(states(flower, {task}))
+
+
+def post(flower, what, **body):
+    """Have Flower publish a task; return its id."""
+    answer = flower.post(f"/api/task/{what}", json=body)
+    answer.raise_for_status()
+    return answer.json()["task-id"]
+
+
+def states(flower, wanted):
+    """Return the ids that Flower knows of these tasks, by state, those that ended."""
+    found = {}
+    for task, seen in flower.get("/api/tasks").json().items():
+        if task in wanted and seen["state"] in {"SUCCESS", "FAILURE"}:
+            found.setdefault(seen["state"], set()).add(task)
+    return found

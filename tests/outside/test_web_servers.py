@@ -1,0 +1,131 @@
+"""Web servers that load the application and then fork: what was answered for is stored."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from reliq.admin import Inspector
+from tests.support.audits import assert_balanced
+from tests.support.files import FileBroker
+from tests.support.processes import Process
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT
+
+BIN = Path(sys.executable).parent
+UWSGI = [
+    BIN / "uwsgi",
+    "--master",
+    "--processes=4",
+    "--http-socket={socket}",
+    "--module=tests.outside.wsgi",
+    "--need-app",
+    "--die-on-term",
+    "--chmod-socket",
+]
+SERVERS = {
+    "uwsgi": UWSGI,
+    "uwsgi-hooks": [*UWSGI, "--py-call-osafterfork"],
+    "uwsgi-fork-hooks": [*UWSGI, "--py-call-uwsgi-fork-hooks"],
+    "uwsgi-lazy": [*UWSGI, "--lazy-apps"],
+    "gunicorn": [
+        BIN / "gunicorn",
+        "--preload",
+        "--workers=4",
+        "--bind=unix:{socket}",
+        "tests.outside.wsgi",
+    ],
+}
+REQUESTS = 200
+
+
+class UnixConnection(HTTPConnection):
+    """HTTP over a socket that is a file: no port can be taken by somebody else."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=20)
+        self.path = path
+
+    def connect(self):
+        """Connect to the file."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+@pytest.fixture(params=["redis", "file"])
+def url(request, tmp_path):
+    """Return the URL of a broker of each engine; it balances at the end."""
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+        yield url
+        assert_balanced(url)
+        return
+    broker = FileBroker(tmp_path)
+    yield broker.url()
+    broker.assert_sound()
+
+
+@pytest.fixture
+def serve(url, tmp_path):
+    """Return a function that starts a server; it is gone after the test."""
+    started = []
+
+    def start(name, at_start):
+        path = tmp_path / "web"
+        process = Process(
+            [str(part).format(socket=path) for part in SERVERS[name]],
+            log_path=tmp_path / "log",
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "RELIQ_TEST_BROKER": url,
+                "RELIQ_TEST_AT_START": at_start,
+            },
+        )
+        started.append(process)
+        wait_until(lambda: path.exists() and get(path, "/first"), what=process.tail)
+        return process, path
+
+    yield start
+    for process in started:
+        process.kill_group()
+
+
+def get(path, name):
+    """Return the pid that has answered; None where nobody listens yet."""
+    with closing(UnixConnection(path)) as connection:
+        try:
+            connection.request("GET", name)
+        except ConnectionRefusedError:
+            return None
+        response = connection.getresponse()
+        body = response.read()
+    assert (200, b"") == (response.status, body.strip(b"0123456789"))
+    return int(body)
+
+
+@pytest.mark.parametrize("at_start", ["ping", "publish"])
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_answered_request_has_stored_its_task(serve, url, name, at_start):
+    """What the master did before the fork, children do not take for theirs; none hangs."""
+    process, path = serve(name, at_start)
+    with ThreadPoolExecutor(8) as pool:
+        pids = set(pool.map(lambda n: get(path, f"/{n}"), range(REQUESTS)))
+    assert len(pids) > 1
+    in_the_master = {"ping": 0, "publish": 4 if name == "uwsgi-lazy" else 1}[at_start]
+    with Inspector(url) as inspector:
+        status = inspector.status("celery")
+        tags = [message.tag for message in inspector.peek("celery", limit=1000)]
+    expected = REQUESTS + 1 + in_the_master
+    assert [expected] * 3 == [status.ledger["published"], status.ready, len(set(tags))]
+    process.signal(15)
+    process.wait()

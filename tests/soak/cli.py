@@ -1,0 +1,80 @@
+"""The command: how long, how fast, where the picture goes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from tests.chaos.cli import surroundings
+from tests.chaos.run import new_directory
+from tests.soak import report, verdict
+from tests.soak.run import carry_out
+from tests.soak.settings import Settings
+
+SAMPLES = 720
+"""At most about so many looks: a picture has no more points, and a look costs a little."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--hours", default=2.0, show_default=True, help="How long; 0.05 is three minutes.")
+@click.option("--rate", default=60.0, show_default=True, help="Tasks a second, steadily.")
+@click.option(
+    "--reconnect-every", default=60.0, show_default=True, help="Seconds until all are cut off."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write soak.json, soak.svg, ledger and logs here.",
+)
+def main(hours: float, rate: float, reconnect_every: float, out: Path | None) -> None:
+    """Run steadily for hours, and see that nothing drifts, grows for ever or becomes slower.
+
+    Starts a redis-server, a producer, a prefork and a threads worker and a visitor of its
+    own, on loopback. Exits with 1 when a worker's prefetch is not its limit, memory or keys
+    do not level off, the last tenth is slower than the first, or a task was lost or ran twice.
+    """
+    with ExitStack() as stack:
+        if out is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reliq-soak-")))
+        else:
+            directory = new_directory(out.resolve())  # workers run elsewhere
+        settings = Settings(
+            directory=directory,
+            duration_s=3600 * hours,
+            rate=rate,
+            reconnect_every_s=reconnect_every,
+            sample_every_s=max(1.0, 3600 * hours / SAMPLES),
+        )
+        seen = carry_out(settings)
+        found = verdict.findings(seen, settings.bounds)
+        command = shlex.join(["python", "-m", "tests.soak", *sys.argv[1:]])
+        card = report.summary(seen, settings, found, command, surroundings())
+        _print(card)
+        if out is not None:
+            report.write_json(card, out / "soak.json")
+            if find_spec("matplotlib"):
+                from tests.soak.picture import draw
+
+                draw(seen, out / "soak.svg")
+            else:
+                click.echo("no picture: pip install -e '.[chaos]' brings matplotlib", err=True)
+    if found:
+        sys.exit(1)
+
+
+def _print(card: dict[str, object]) -> None:
+    click.echo(f"{'passed' if card['passed'] else 'FAILED'}: {card['tasks']} tasks")
+    figures = card["figures"]
+    assert isinstance(figures, dict)
+    for name, (before, after) in figures.items():
+        click.echo(f"{name}: {before:,} to {after:,}")
+    findings = card["findings"]
+    assert isinstance(findings, list)
+    for finding in findings:
+        click.echo(f"- {finding}")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from .engines.redis.connect import Address, database, split_url
 from .engines.redis.sentinel import SCHEME as SENTINEL
 from .engines.redis.sentinel import sentinel_address
 from .engines.redis.store import RedisStore
-from .engines.redis.tls import tls_options
+from .engines.redis.urls import address_of, read
 from .engines.sqlite.location import SCHEME as SQLITE
 from .engines.sqlite.location import location
 from .engines.sqlite.store import SqliteStore
-from .errors import ConfigurationError
 from .options import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .engines.redis.connect import Broker
+    from .engines.redis.connect import Address, Broker
     from .store import Store
 
 _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, SQLITE)
@@ -27,32 +27,9 @@ _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, SQLITE)
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
     """Return the address in *url*; raises ConfigurationError, without showing a password."""
-    parts = split_url(url)
-    if parts.scheme not in _SCHEMES:
-        raise ConfigurationError(
-            f"expected a URL of {', '.join(f'{name}://' for name in _SCHEMES)}, "
-            f"got: {parts.scheme or 'no scheme'}"
-        )
-    username = unquote(parts.username or "") or username
-    password = unquote(parts.password or "") or password
-    if parts.scheme == "reliq-unix":
-        return Address(path=unquote(parts.path), username=username, password=password)
-    db = database(parts.path.strip("/") or "0")
-    tls = tls_options(dict(parse_qsl(parts.query))) if parts.scheme == "reliqs" else None
-    try:
-        port = parts.port or 6379
-    except ValueError as exc:
-        raise ConfigurationError(
-            "expected one host and a numeric port in the URL; several brokers are separated by ';'"
-        ) from exc
-    return Address(
-        host=unquote(parts.hostname or "localhost"),
-        port=port,
-        db=db,
-        username=username,
-        password=password,
-        tls=tls,
-    )
+    said = read(url, _SCHEMES)
+    said = replace(said, username=said.username or username, password=said.password or password)
+    return address_of(said, show="@" not in url)
 
 
 def connect(
@@ -75,7 +52,8 @@ def store_of(
     """
     options = parse(transport_options)
     if url.startswith(f"{SQLITE}:"):
-        return SqliteStore(location(unquote(split_url(url).path[1:])), options, name, create)
+        path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
+        return SqliteStore(location(unquote(path)), options, name, create)
     login = (options.username, options.password)
     broker: Broker
     if url.startswith(f"{SENTINEL}://"):

@@ -17,8 +17,9 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from .brokers import connect
-from .contrib.celery import current_connection
+from .contrib.celery import current_connection, open_store, store_factory
 from .errors import BrokerUnavailable, ConfigurationError, ReliqError
+from .forks import here
 from .store import CLAIMED, FINISHED
 
 if TYPE_CHECKING:
@@ -106,18 +107,8 @@ def _opener(
         raise ConfigurationError("expected a url beside transport_options, got none")
     transport = getattr(getattr(what, "channel", None), "transport", None)
     if transport is not None:
-        return lambda: _connected(_factory(transport)(name))
+        return lambda: _connected(store_factory(transport)(name))
     return lambda: _of_celery(name)
-
-
-def _factory(transport: Any) -> Callable[[str], Store]:
-    """Return what opens a store as *transport* does; raises ConfigurationError."""
-    if not hasattr(transport, "store_factory"):
-        raise ConfigurationError(
-            f"expected a reliq broker, got one of {type(transport).__module__}: give its url"
-        )
-    factory: Callable[[str], Store] = transport.store_factory()
-    return factory
 
 
 def _connected(store: Store) -> Store:
@@ -130,17 +121,7 @@ def _of_celery(name: str) -> Store:
     connection = current_connection()
     if connection is None:
         raise ConfigurationError("expected a url, because Celery is not in use here, got none")
-    for last in [False] * (len(connection.alt) - 1) + [True]:
-        transport = connection.transport
-        factory = _factory(transport)
-        transport.close_connection(None)
-        try:
-            return _connected(factory(name))
-        except BrokerUnavailable:
-            if last:
-                raise
-            connection.maybe_switch_next()
-    raise AssertionError
+    return open_store(connection, name)
 
 
 class _Once(AbstractContextManager[bool]):
@@ -154,6 +135,7 @@ class _Once(AbstractContextManager[bool]):
 
     def __enter__(self) -> bool:
         """Claim; True if the block may do it. Raises BrokerUnavailable."""
+        self._process = here()
         self._token = os.urandom(12).hex()
         self._lost = False
         self._stop: threading.Event | None = None
@@ -179,8 +161,11 @@ class _Once(AbstractContextManager[bool]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Keep the claim as finished, or give it up if the block has raised."""
-        if self._stop is None:
+        """Keep the claim as finished, or give it up if the block has raised.
+
+        In a child that was forked inside the block the claim is its parent's.
+        """
+        if self._stop is None or self._process != here():
             return
         self._stop.set()
         self._thread.join()

@@ -76,7 +76,7 @@ def _take_eta(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], in
     # x-delay meant nothing to Kombu: the message does not wait now for having moved.
     ours = {name: value for name, value in headers.items() if name != DELAY}
     stored, delay_ms = take_delay(ours, native)
-    return {**headers, **stored}, delay_ms
+    return ({DELAY: headers[DELAY]} if DELAY in headers else {}) | stored, delay_ms
 
 
 def _with_eta(envelope: Envelope, delay_ms: int) -> tuple[Envelope, bool]:

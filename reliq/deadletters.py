@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .store import DeadLetter, Store
 
-REASONS = ("rejected", "undecodable", "delivery_limit", "expired", "maxlen")
+REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
 
 
 class Filters(TypedDict, total=False):

@@ -8,9 +8,13 @@ that py-amqp gives them, so that ``except connection.channel_errors`` works.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from amqp.exceptions import ChannelError
+
+from .printable import plain
+
+_NOT_FOUND = "NOT_FOUND - "
 
 
 class Flushable(Protocol):
@@ -21,7 +25,30 @@ class Flushable(Protocol):
 
 
 class ReliqError(Exception):
-    """The root: catches everything that reliq raises on its own account."""
+    """The root: catches everything that reliq raises on its own account.
+
+    Its text is one line that may be shown on any terminal, whatever names are in it.
+    """
+
+    def __str__(self) -> str:
+        """Return what happened, where, and what to do."""
+        return plain(super().__str__())
+
+
+E = TypeVar("E", bound=ReliqError)
+
+
+def again(error: E) -> E:
+    """Return a new error that says what *error* says, and knows nothing of where that was met.
+
+    For one that is kept, or raised from where it was kept. An error that was raised leads to
+    its traceback, that to the frames it went through, and they to the locals of everyone who
+    had called: all of that stays alive with it, and where one of those locals leads to the
+    error itself, until the garbage collector runs.
+    """
+    new = type(error).__new__(type(error), *error.args)
+    new.__dict__.update(error.__dict__)
+    return new
 
 
 class ConfigurationError(ReliqError, ValueError):
@@ -84,9 +111,17 @@ class BatchUncertain(ReliqError):
 
 
 class NotFound(ReliqError, ChannelError):
-    """A passive declaration named a queue or exchange that does not exist (AMQP 404)."""
+    """A queue, an exchange or a dead letter does not exist (AMQP 404).
+
+    Its text begins with AMQP's word for that, by which programs know it.
+    """
 
     code = 404
+
+    def __init__(self, reply_text: str, *details: Any) -> None:
+        if not reply_text.startswith(_NOT_FOUND):
+            reply_text = f"{_NOT_FOUND}{reply_text}"
+        super().__init__(reply_text, *details)
 
 
 class PreconditionFailed(ReliqError, ChannelError):

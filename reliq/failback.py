@@ -4,13 +4,12 @@ One thread per process, only while it is needed: it asks the first broker while 
 transport is on another one, and carries over what waits on the others while consumers
 are at home. A spool, a broker in a file of this machine, is emptied by whoever finds it,
 publishers too: nobody else may ever consume from it. The thread is stopped while the
-process forks.
+process forks, and goes on after it where it was.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from time import monotonic
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from .carrying import carry, is_lasting
 from .errors import BrokerUnavailable, ReliqError
 from .failover import BROKERS, without_password
+from .forks import OwnLock, Part, register, under_way
 from .pacing import JITTER
 from .store import ignore_result
 
@@ -63,6 +63,10 @@ class Traveller(Protocol):
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
 
+    @property
+    def turns(self) -> bool:
+        """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
+
     def visit(self, url: str) -> AbstractContextManager[Store]:
         """Open a store at *url* for a while; what this process owed there is sent."""
 
@@ -70,19 +74,24 @@ class Traveller(Protocol):
 class Failback:
     """The thread, and who waits for what."""
 
+    _lock = OwnLock()
+
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Look after nobody: in a child all of it is the parent's."""
         self._travellers: weakref.WeakSet[Traveller] = weakref.WeakSet()
-        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._stopped = False
+        # Of the round that is under way: who is still to be looked after.
+        self._rest: list[weakref.ref[Traveller]] = []
+        self._next_round = 0.0
         self._swept: dict[str, float] = {}
         # Where something was left when it was looked at last.
         self._filled: set[str] = set()
         self._next: dict[str, float] = {}
-        self._paused = False
-        os.register_at_fork(
-            before=self._pause, after_in_parent=self._resume, after_in_child=self._forget
-        )
 
     def watch(self, traveller: Traveller) -> None:
         """Look after *traveller* until :meth:`leave`, or until it is collected."""
@@ -98,67 +107,85 @@ class Failback:
     # -- the thread
 
     def _start(self) -> None:
-        if self._paused:
-            return  # the process forks: see go_on
-        if self._thread is None or not self._thread.is_alive():
-            self._stop = threading.Event()
-            self._thread = threading.Thread(
-                target=self._run, args=(self._stop,), name="reliq-failback", daemon=True
-            )
-            self._thread.start()
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if under_way():
+            self._stopped = True  # the process forks: see go_on
+            return
+        if not self._stopped:
+            self._next_round = monotonic() + self._pause_s()
+        self._stopped = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._stop,), name="reliq-failback", daemon=True
+        )
+        self._thread.start()
 
-    def _pause(self) -> None:
-        # Joined before the lock is taken: what the thread does may need it.
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._paused = True
+    def stop(self) -> None:
+        """Have no thread while the process forks."""
+        with self._lock:
+            thread = self._thread
+            if thread is None or thread is threading.current_thread():
+                return
+            self._stopped = True
             self._stop.set()
-            thread.join()
-        self._lock.acquire()
-        self._thread = None
+        thread.join()  # without the lock: what it does may need it
 
-    def _resume(self) -> None:
-        # Not the thread: Python warns of a fork when there is one as soon as it is done.
-        self._lock.release()
+    def start(self) -> None:
+        """Start the thread again after a fork, where nobody else will do so soon.
+
+        Else :meth:`go_on` does: in a process with an event loop, which may be a worker
+        that forks, Python would warn of a thread that is there as soon as it has forked.
+        """
+        if self._stopped and not all(traveller.turns for traveller in self._all()):
+            self.go_on()
 
     def go_on(self) -> None:
         """Start the thread again after a fork; transports call it now and then."""
-        if self._paused:
+        if self._stopped:
             with self._lock:
-                self._paused = False
                 if self._travellers:
                     self._start()
 
-    def _forget(self) -> None:
-        BROKERS.renew_lock()
-        self._thread, self._paused = None, False
-        self._lock = threading.Lock()
-        self._travellers = weakref.WeakSet()
-        self._swept, self._next, self._filled = {}, {}, set()
-
     def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(self._pause_s()):
+        while self._is_round_due(stop):
+            if not self._rest:
+                with self._lock:
+                    if not self._travellers:
+                        self._thread = None
+                        return
+                    self._rest = [weakref.ref(traveller) for traveller in self._travellers]
+            while self._rest:
+                traveller = self._rest.pop()()
+                if traveller is not None:
+                    self._try_to_look_after(traveller)
+                    del traveller
+                    # One at least: forks may follow each other sooner than rounds.
+                    if stop.is_set():
+                        return
             with self._lock:
-                if not self._travellers:
-                    self._thread = None
-                    return
-            for traveller in self._all():
-                if stop.is_set():
-                    return
-                try:
-                    self._look_after(traveller)
-                except ReliqError as exc:
-                    logger.info("fail-back: %s", exc)
-                except Exception:
-                    # Whatever it was: without this thread nobody would ever go home.
-                    logger.exception("fail-back: a duty failed; it goes on")
+                self._next_round = monotonic() + self._pause_s()
+
+    def _is_round_due(self, stop: threading.Event) -> bool:
+        """Wait for the next round; False when the process forks before it is due."""
+        left = self._next_round - monotonic()
+        return bool(self._rest) or left <= 0 or not stop.wait(left)
+
+    def _try_to_look_after(self, traveller: Traveller) -> None:
+        try:
+            self._look_after(traveller)
+        except ReliqError as exc:
+            logger.info("fail-back: %s", exc)
+        except Exception:
+            # Whatever it was: without this thread nobody would ever go home.
+            logger.exception("fail-back: a duty failed; it goes on")
 
     def _all(self) -> list[Traveller]:
         with self._lock:
             return list(self._travellers)
 
     def _pause_s(self) -> float:
-        intervals = [traveller.probe_interval for traveller in self._all()]
+        intervals = [traveller.probe_interval for traveller in self._travellers]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
     def _look_after(self, traveller: Traveller) -> None:
@@ -232,6 +259,8 @@ class Failback:
                             raise
                         except ReliqError as exc:  # of this queue: the others go on
                             logger.warning("fail-back: %s", exc)
+                    if self._stop.is_set():
+                        break
         if not found:
             self._filled.discard(url)
 
@@ -239,7 +268,7 @@ class Failback:
         count = 0
         for step in carry(there, home, queue):
             count += step
-            if self._stop.is_set():  # the process forks; the next sweep goes on
+            if self._stop.is_set():  # the process forks; the next round goes on
                 self.came_home(url)
                 break
         if not count:
@@ -253,3 +282,4 @@ class Failback:
 
 
 FAILBACK = Failback()
+register(Part("fail-back", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))

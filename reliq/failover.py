@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .errors import BrokerUnavailable, ReliqError
+from .forks import OwnLock
 from .pacing import JITTER
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ _LONGEST_PAUSE_S = 30.0
 
 def without_password(url: str) -> str:
     """Return *url*, or several with semicolons, as it may be shown: scheme, host and path."""
-    return ";".join(map(_without_password, url.split(";")))
+    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+    return ";".join(map(_without_password, re.split(r";(?=reliq[a-z-]*://)", url)))
 
 
 def _without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    shown = re.split(r"[?#]", rest, maxsplit=1)[0]
+    shown, *tail = re.split(r"[?#]", rest, maxsplit=1)
     if not shown.startswith("/"):
-        # Up to the last @: a password may have a slash that nobody has encoded.
-        shown = shown.rpartition("@")[2]
-        if "@" in rest[len(shown) :] and rest.startswith(shown):
-            shown = "..."  # or a question mark: this is the beginning of it
+        # Up to the last @: a password may have a slash that nobody has encoded, or a question
+        # mark; then what comes before that is a part of it.
+        shown = "..." if "@" in "".join(tail) else shown.rpartition("@")[2]
     return f"{scheme}://{shown}"
 
 
@@ -59,20 +59,17 @@ class _Record:
 class Brokers:
     """The brokers of this process, by URL. Thread-safe; a fork keeps what is known."""
 
+    _lock = OwnLock()
+
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._names: dict[str, str] = {}
-        self._lock = threading.Lock()
         self._probe: Probe | None = None
         self._used: dict[tuple[str, ...], str] = {}
 
     def ask_with(self, probe: Probe) -> None:
         """Say how a broker is asked."""
         self._probe = probe
-
-    def renew_lock(self) -> None:
-        """Have a lock of its own in a forked child, where another thread may hold the old."""
-        self._lock = threading.Lock()
 
     def learn(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         """Note the transport options that *urls* are used with.

@@ -1,8 +1,8 @@
 """The keeper: a session's background duties, in one :meth:`Keeper.tick`.
 
 It renews leases, says that the consumer lives, returns messages whose lease has
-ended (``restore_visible``), ends the leases of consumers that died, deletes
-queues whose ``x-expires`` has passed. Two drivers: a timer of the event loop
+ended (``restore_visible``), ends the leases of consumers that died, removes expired
+messages and queues, in use or not. Two drivers: a timer of the event loop
 where the process forks children (it should have no threads), a daemon thread
 with its own connection everywhere else.
 """
@@ -22,20 +22,14 @@ from typing import TYPE_CHECKING, Any
 from . import reports
 from ._version import __version__
 from .contrib.celery import WATCH
-from .errors import BrokerRefused, BrokerUnavailable, ReliqError
+from .errors import BrokerRefused, ReliqError
+from .forks import OwnLock, under_way
 from .orphans import Orphans
 from .pacing import JITTER
+from .passes import Passes
 from .rerouting import Rerouter
-from .signals import (
-    emit,
-    emit_at_the_limit,
-    emit_restored,
-    identity,
-    lease_lost,
-    message_dead,
-    message_restored,
-)
-from .store import Duties, Lease, Lost, Restored, Store, ignore_result
+from .signals import emit, identity, lease_lost
+from .store import Duties, Lease, Lost, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _RENEWED_AT_ONCE = 200
+_AT_A_TIME_S = 0.05
 # Whoever returns, dead-letters or orders a message goes by its own: all should have the same.
 _SHARED_OPTIONS = (
     "visibility_timeout",
@@ -63,6 +58,8 @@ _SHARED_OPTIONS = (
 class Keeper:
     """The background duties of one session."""
 
+    _thread_lock = OwnLock()
+
     def __init__(self, session: Session) -> None:
         self.session = session
         options = session.options
@@ -73,10 +70,10 @@ class Keeper:
         self._longest_pause_s = max(
             self.period, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
         )
-        self._next_restore: dict[str, float] = {}
-        self._passing: set[str] = set()
-        self._tally: dict[str, dict[str, int]] = {}
         self._next_heartbeat = 0.0
+        self._next_look = 0.0
+        self._look_s = options.restore_interval
+        self._registered = False
         self._registered_as: tuple[str, int, dict[str, str]] | None = None
         self._pool = ""
         shared = {name: getattr(options, name) for name in _SHARED_OPTIONS}
@@ -84,39 +81,79 @@ class Keeper:
         self._later: deque[Callable[[Store], None]] = deque()
         self._orphans = Orphans(session)
         self._rerouter = Rerouter()
+        self._passes = Passes(session, self._orphans, self._later, self.route_soon)
         self._rerouted: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
         self._rest = _Rest()
-        self._thread_lock = threading.Lock()
+        self._paused: threading.Thread | None = None
+        # What a thread leaves to the one after a fork.
+        self._left_store: Store | None = None
+        self._next_tick = 0.0
+        self._failures = 0
 
     # -- drivers
 
     @property
     def threaded(self) -> bool:
-        """Whether the thread is the driver now."""
+        """Whether the thread is the driver now, or will be after the fork that is under way."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
+        """Start the thread unless it runs; where the process forks, after that."""
         with self._thread_lock:
             if self._thread is None:
+                self._next_tick = monotonic() + self.period
                 self._rest = _Rest()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._rest,), name="reliq-keeper", daemon=True
-                )
-                self._thread.start()
+                self._thread = self._new_thread()
+                if under_way():
+                    self._rest.pause()
+                    self._paused = self._thread
+                else:
+                    self._thread.start()
+
+    def _new_thread(self) -> threading.Thread:
+        given = (self._rest,)
+        return threading.Thread(target=self._run, args=given, name="reliq-keeper", daemon=True)
 
     def stop(self) -> None:
         """Stop the thread and wait until it is gone."""
         with self._thread_lock:
             thread, self._thread = self._thread, None
+            self._paused = None
             self._rest.end()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        _join(thread)
+        with self._thread_lock:
+            store, self._left_store = self._left_store, None
+        if store is not None:
+            store.close()
+
+    def pause(self) -> None:
+        """Have the thread end, for a fork; :meth:`resume` goes on where it was."""
+        with self._thread_lock:
+            if self._thread is not None:
+                self._rest.pause()
+                self._paused = self._thread
+
+    def wait_paused(self) -> None:
+        """Wait until no thread runs. A tick that is due is done first: forks may be frequent."""
+        _join(self._paused)
+
+    def resume(self) -> None:
+        """Start a thread again after a fork; a tick that is due by now it does at once."""
+        with self._thread_lock:
+            paused, self._paused = self._paused, None
+            if paused is None:
+                return
+            if paused is threading.current_thread():  # it forks itself, and runs on
+                self._rest.resume()
+                return
+            self._rest = _Rest()
+            self._thread = self._new_thread()
+            self._thread.start()
 
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
-        self._next_restore.setdefault(queue, 0.0)
+        self._passes.begin(queue)
         self._later.append(partial(self._orphans.first_look, queue))
         self._next_heartbeat = 0.0
 
@@ -127,34 +164,43 @@ class Keeper:
             self._rest.cut()
 
     def _run(self, rest: _Rest) -> None:
-        store = self.session.open_store()
-        down = 0
-        while rest.wait(self._pause(down)):
-            try:
-                self.session.read_replies()
-                if not store.alive:
-                    store.connect()
-                    store.require_writable()  # a replica takes the login too
-                if store.connected_at < self.session.replaced_at:
-                    store.close()  # perhaps to a server that was replaced
-                    store = self.session.open_store()
-                    continue
-                self.tick(store)
-                store.settle()
-                while self._later:
-                    self.do_later(store)
-                    store.settle()
-                down = 0
-            except ReliqError as exc:
-                if not down:
-                    logger.warning("keeper: %s; it goes on when the broker answers", exc)
-                down += 1
-            except Exception:
-                # Not around a message: a keeper that dies of a mistake would end
-                # the renewal of every lease of this process without a word.
-                logger.exception("keeper: a duty failed; it goes on")
+        with self._thread_lock:
+            left, self._left_store = self._left_store, None
+        store = left or self.session.open_store()
+        while rest.wait(self._next_tick - monotonic()):
+            store = self._turn(store)
+            self._next_tick = monotonic() + self._pause(self._failures)
             self.session.maybe_end()
-        store.close()
+        if rest.paused:
+            self._left_store = store
+        else:
+            store.close()
+
+    def _turn(self, store: Store) -> Store:
+        """Do what is due, and wait for it; return the connection for the next time."""
+        try:
+            self.session.read_replies()
+            if not store.alive:
+                store.connect()
+                store.require_writable()  # a replica takes the login too
+            if store.connected_at < self.session.replaced_at:
+                store.close()  # perhaps to a server that was replaced
+                return self.session.open_store()
+            self.tick(store)
+            store.settle()
+            while self._later:
+                self.do_later(store)
+                store.settle()
+            self._failures = 0
+        except ReliqError as exc:
+            if not self._failures:
+                logger.warning("keeper: %s; it goes on when the broker answers", exc)
+            self._failures += 1
+        except Exception:
+            # Not around a message: a keeper that dies of a mistake would end
+            # the renewal of every lease of this process without a word.
+            logger.exception("keeper: a duty failed; it goes on")
+        return store
 
     def _pause(self, failures: int) -> float:
         """Return how long to wait for the next tick: longer, and not as long as others, if down."""
@@ -164,8 +210,12 @@ class Keeper:
         return longest * JITTER.uniform(0.5, 1.0)
 
     def do_later(self, store: Store) -> None:
-        """Do what replies asked for; waits for the broker."""
-        while True:
+        """Do what replies asked for; waits for the broker.
+
+        Not all at once where it takes long, so that an event loop turns meanwhile.
+        """
+        enough = monotonic() + _AT_A_TIME_S
+        while monotonic() < enough:
             try:
                 duty = self._later.popleft()
             except IndexError:
@@ -207,17 +257,25 @@ class Keeper:
             or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
         ):
             self._heartbeat(store)
-        for queue, kinds in list(self.session.subscriptions.items()):
-            if all(kinds) or now < self._next_restore.get(queue, 0.0) or queue in self._passing:
-                continue
-            self._next_restore[queue] = now + self._jittered()
-            self._restore(store, queue)
-        for queue in self._rerouted.difference(self.session.subscriptions):
-            # Nobody may consume from it: what has expired there still dies, and is routed.
-            if now >= self._next_restore.get(queue, 0.0) and queue not in self._passing:
-                self._next_restore[queue] = now + self._jittered()
-                store.post_reserve(queue, 0, self.session.lease_ms, False, ignore_result)
-                self._restore(store, queue)
+        self.session.running.tell(store)
+        if now >= self._next_look:
+            # The others are asked for as often as they are heard of; who has the duty, more.
+            self._next_look = now + self._heartbeat_s
+            hold_ms = int(self._look_s * 2500)
+            store.post_look(self.session.id, hold_ms, self._look_after_all)
+        self._passes.tick(store, self._rerouted)
+
+    def poll(self, store: Store, queue: str) -> None:
+        """Look after *queue* for a process that only polls it; waits, once an interval.
+
+        There may be nobody else to return what a consumer held that was killed.
+        """
+        self._orphans.tick(self._later)
+        if self._passes.poll(store, queue):
+            store.settle()
+        while self._later:
+            self.do_later(store)
+            store.settle()
 
     def look_after(self, queue: str) -> None:
         """Look after the dead letters of a queue from now on, before the register names it."""
@@ -227,8 +285,9 @@ class Keeper:
         """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
         self._later.append(partial(self._rerouter.route, queue))
 
-    def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
-        return self.session.options.restore_interval * JITTER.uniform(low, high)
+    def hurry(self, queue: str, store: Store) -> None:
+        """Begin a pass over *queue* now: leases were ended."""
+        self._passes.restore(store, queue, hurry=True)
 
     # -- leases
 
@@ -330,68 +389,44 @@ class Keeper:
             **known[2],
             "pool": self._pool,
             "options": self._shared_options,
-            "queues": "\n".join(self.session.subscriptions),
+            "queues": "\n".join(self.session.queues),
             "held": str(len(self.session.held)),
+            "processes": str(WATCH.processes),
         }
         ttl_ms = int(self._heartbeat_s * 3000) + 1000
-        store.post_heartbeat(self.session.id, ttl_ms, record, self._heard)
+        again_ms = int(self._heartbeat_s * 1000)
+        on_result = partial(self._heard, store)
+        store.post_heartbeat(self.session.id, ttl_ms, again_ms, record, on_result)
+        self.session.running.tell(store, again=True)
 
-    def _heard(self, result: Duties | ReliqError) -> None:
+    def _heard(self, store: Store, result: Duties | ReliqError) -> None:
         if not isinstance(result, ReliqError):
-            for queue in result.expiring:
-                if queue in self.session.subscriptions:
-                    continue  # in use, by us
-                self._later.append(partial(self._orphans.expire_queue, queue))
             self._rerouted = frozenset(result.rerouted)
+            if result.more:
+                self._next_heartbeat = 0.0
+            strange = [queue for queue in result.due if queue not in self.session.subscriptions]
+            if strange:
+                self._passes.look_at(store, strange)
+            if result.new and self._registered:
+                self._later.append(self.session.come_back)
+            self._registered = True
 
-    # -- restore_visible
+    def unregister(self, store: Store) -> None:
+        """Take this consumer, which has no subscription any more, out of the register."""
+        self._registered, self._registered_as = False, None
+        store.forget_consumer(self.session.id)
 
-    def _restore(self, store: Store, queue: str, hurry: bool = False) -> None:
-        self._passing.add(queue)
-        on_result = partial(self._restored, store, queue)
-        try:
-            store.post_restore(queue, self.session.lease_ms, on_result, hurry, _returns_are_told())
-        except BrokerUnavailable:
-            self._passing.discard(queue)
-            raise
-
-    def _restored(self, store: Store, queue: str, result: Restored | ReliqError) -> None:
-        self._passing.discard(queue)
+    def _look_after_all(self, result: list[str] | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
-                logger.error("restore_visible on %r failed: %s", queue, result)
-            return
-        tally = self._tally.setdefault(queue, {})
-        for consumer, number in result.by_consumer.items():
-            tally[consumer] = tally.get(consumer, 0) + number
-        reports.at_the_limit(queue, result.dead)
-        if (result.restored or result.dead) and _returns_are_told():
-            self._later.append(partial(_tell_returns, queue, result))
-        if result.more:
-            self._go_on(store, queue)
-            return
-        if result.to_route:
-            self.route_soon(queue)
-        for consumer, number in self._tally.pop(queue, {}).items():
-            reports.restored(queue, consumer, number)
-        if not result.granted:
-            soon = result.retry_ms / 1000 + self._jittered(0.0, 0.1)
-            self._next_restore[queue] = monotonic() + soon
-        else:
-            own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
-            if result.unacked > own:
-                self._orphans.suspect(queue, result.consumers, self._later)
+                logger.error("consumers that died cannot be looked for: %s", result)
+        elif result:
+            self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
+            self._later.append(partial(self._orphans.look_after, result))
 
-    def _go_on(self, store: Store, queue: str) -> None:
-        """Post the next batch at once, from the reply of the one before."""
-        try:
-            self._restore(store, queue, hurry=True)
-        except BrokerUnavailable:
-            self._next_restore[queue] = 0.0  # the next tick goes on, or says why not
-
-    def hurry(self, queue: str, store: Store) -> None:
-        """Begin a pass over *queue* now: leases were ended."""
-        self._restore(store, queue, hurry=True)
+    def clear(self, queue: str, store: Store) -> None:
+        """Take dead consumers off a queue that is about to be used; waits. See Orphans."""
+        self._orphans.clear(queue, store)
 
 
 class _Rest:
@@ -400,12 +435,19 @@ class _Rest:
     def __init__(self) -> None:
         self._event = threading.Event()
         self._over = False
+        self.paused = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; False when the thread is to end."""
+        """Wait so long at most; False when the thread is to end.
+
+        Where the next tick is due, *seconds* are 0 or less: it is done before the process
+        forks. Else forks that follow each other sooner than ticks would end them all.
+        """
+        if seconds <= 0:
+            return not self._over
         self._event.wait(seconds)
         self._event.clear()
-        return not self._over
+        return not (self._over or self.paused)
 
     def cut(self) -> None:
         """End this pause: the next ones are shorter."""
@@ -414,17 +456,25 @@ class _Rest:
     def end(self) -> None:
         """End this pause, and the thread."""
         self._over = True
+        self.paused = False
         self._event.set()
+
+    def pause(self) -> None:
+        """End the thread for a fork: another one goes on."""
+        self.paused = True
+        self._event.set()
+
+    def resume(self) -> None:
+        """Go on in the same thread."""
+        self.paused = False
+
+
+def _join(thread: threading.Thread | None) -> None:
+    # One that was wanted while the process forks was never started.
+    if thread is None or thread.ident is None or thread is threading.current_thread():
+        return
+    thread.join()
 
 
 def _tell(signal: NamedSignal, arguments: dict[str, Any], store: Store) -> None:
     emit(signal, store.broker, **arguments)
-
-
-def _returns_are_told() -> bool:
-    return bool(message_restored.receivers or message_dead.receivers)
-
-
-def _tell_returns(queue: str, result: Restored, store: Store) -> None:
-    emit_restored(store.broker, queue, result.restored)
-    emit_at_the_limit(store.broker, queue, result.dead, "lease ended")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
 
-from .brokers import address
-from .engines.redis.connect import Address, split_url
 from .engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
 from .engines.redis.sentinel import SCHEME as SENTINEL
 from .engines.redis.sentinel import sentinel_address
+from .engines.redis.urls import address_of, database, read, scheme_of
 from .errors import ConfigurationError
 from .options import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .engines.redis.connect import Broker
+    from .engines.redis.connect import Address, Broker
 
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
@@ -67,7 +66,7 @@ _HIGHEST = 9
 
 def is_kombu(url: str) -> bool:
     """Whether *url* is one of Kombu's Redis transport."""
-    return split_url(url.split(";", maxsplit=1)[0]).scheme in _SCHEMES
+    return scheme_of(url.split(";", maxsplit=1)[0]) in _SCHEMES
 
 
 def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> KombuRedis:
@@ -87,7 +86,7 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
     layout = _layout({key: given[key] for key in _PLACES & given.keys()})
     ours = parse({key: given[key] for key in _OURS & given.keys()})
     broker: Broker
-    if split_url(url).scheme == "sentinel":
+    if scheme_of(url) == "sentinel":
         urls = [part.replace("sentinel://", f"{SENTINEL}://", 1) for part in url.split(";")]
         broker = sentinel_address(urls, ours)
     else:
@@ -98,24 +97,12 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
 
 
 def _address(url: str) -> Address:
-    parts = split_url(url)
-    scheme = _SCHEMES.get(parts.scheme)
-    if scheme is None:
-        raise ConfigurationError(
-            f"expected a URL of {', '.join(f'{known}://' for known in _SCHEMES)}, "
-            f"got: {parts.scheme or 'no scheme'}"
-        )
+    said = read(url, _SCHEMES)
+    scheme = _SCHEMES[said.scheme]
     if scheme != "reliq-unix":
-        return address(f"{scheme}{url[len(parts.scheme) :]}")
-    database = dict(parse_qsl(parts.query)).get("virtual_host", "0").strip("/") or "0"
-    if not database.isdigit():
-        raise ConfigurationError(f"expected virtual_host to be a number, got: {database!r}")
-    return Address(
-        path=unquote(parts.path),
-        db=int(database),
-        username=unquote(parts.username or "") or None,
-        password=unquote(parts.password or "") or None,
-    )
+        return address_of(replace(said, scheme=scheme), show="@" not in url)
+    number = database(said.query.get("virtual_host"), show="@" not in url)
+    return replace(address_of(replace(said, scheme=scheme, query={})), db=number)
 
 
 def _layout(given: dict[str, Any]) -> KombuLayout:

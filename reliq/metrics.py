@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,16 @@ from ._version import __version__
 from .brokers import store_of
 from .carrying import is_lasting
 from .deadletters import REASONS
-from .errors import ConfigurationError, ReliqError
+from .errors import BrokerRefused, ConfigurationError, ReliqError
+from .forks import OwnLock
 from .options import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from .store import Measure
+    from .store import Consumer, Measure
 
 logger = logging.getLogger("reliq")
 
@@ -71,6 +72,10 @@ _GAUGES = {
     "unacked": ("reliq_messages_unacked", "Messages held by consumers."),
     "dead": ("reliq_dead_letters", "Messages given up on, and kept."),
     "consumers": ("reliq_queue_consumers", "Consumers of the queue."),
+    "running": (
+        "reliq_acked_tasks_running",
+        "Celery tasks that run and were acknowledged as they began: no longer in the queue.",
+    ),
     "paused": ("reliq_queue_paused", "1 while the queue gives nothing out."),
     "oldest": (
         "reliq_oldest_ready_age_seconds",
@@ -82,6 +87,17 @@ _GAUGES = {
     ),
 }
 
+# The names, labels and descriptions of celery-exporter, for dashboards that were made for it.
+_CELERY = {
+    "length": ("celery_queue_length", "The number of message in broker queue."),
+    "consumers": (
+        "celery_active_consumer_count",
+        "The number of active consumer in broker queue.",
+    ),
+    "workers": ("celery_active_worker_count", "The number of workers in broker queue."),
+    "processes": ("celery_active_process_count", "The number of processes in broker queue."),
+}
+
 
 class Collector(PrometheusCollector):
     """Collects the metrics of one or several brokers; register it where metrics are served.
@@ -90,6 +106,7 @@ class Collector(PrometheusCollector):
     transport_options: those of the application.
     all_queues: also the queues that go by themselves (auto_delete, x-expires): there may
         be one for each process that ever waited for a reply.
+    celery_names: also what celery-exporter says of queues, under its names.
 
     Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and
     nothing else. Thread-safe, and connects when it is first scraped. Raises
@@ -101,10 +118,12 @@ class Collector(PrometheusCollector):
         *urls: str,
         transport_options: Mapping[str, Any] | None = None,
         all_queues: bool = False,
+        celery_names: bool = False,
     ) -> None:
         if not urls:
             raise ConfigurationError("expected the URL of at least one broker, got none")
         options = {**_PATIENCE, **(transport_options or {})}
+        self._celery_names = celery_names
         self._brokers = [_Broker(url, options, all_queues) for url in urls]
 
     def describe(self) -> Iterable[Metric]:
@@ -113,7 +132,7 @@ class Collector(PrometheusCollector):
 
     def collect(self) -> Iterable[Metric]:
         """Ask every broker now, and return what there is."""
-        families = _Families()
+        families = _Families(self._celery_names)
         for broker in self._brokers:
             broker.collect(families)
         return families.all()
@@ -124,10 +143,49 @@ class Collector(PrometheusCollector):
             broker.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a scrape saw of one queue."""
+
+    measure: Measure
+    ready: Mapping[int, int]
+    """By priority."""
+    consumers: Sequence[Consumer] | None
+    """Of all queues; None where they cannot be told."""
+
+    @property
+    def running(self) -> int | None:
+        """Tasks of it that run and are acknowledged.
+
+        Also those of a worker whose connection is gone: it may be about to have a new one.
+        """
+        if self.consumers is None:
+            return None
+        return sum(item.running.get(self.measure.status.name, 0) for item in self.consumers)
+
+    @property
+    def celery(self) -> dict[str, int]:
+        """What celery-exporter says of a queue; of workers only where they can be told."""
+        status = self.measure.status
+        found = {
+            "length": status.ready + self.measure.due,
+            "consumers": status.consumers,
+        }
+        if self.consumers is not None:
+            workers = [
+                item
+                for item in self.consumers
+                if item.connected and item.pool and status.name in item.queues
+            ]
+            found["workers"] = len(workers)
+            found["processes"] = sum(item.processes for item in workers)
+        return found
+
+
 class _Families:
     """The metrics of one scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, celery_names: bool) -> None:
         self.build = GaugeMetricFamily(
             "reliq_build_info", "The version of reliq that collects.", labels=["version"]
         )
@@ -156,16 +214,30 @@ class _Families:
             key: GaugeMetricFamily(name, text, labels=_QUEUE)
             for key, (name, text) in _GAUGES.items()
         }
+        self.celery = {
+            key: GaugeMetricFamily(name, text, labels=["queue_name"])
+            for key, (name, text) in _CELERY.items()
+            if celery_names
+        }
+        # One series for each name, whichever brokers have a queue of that name.
+        self._sums: dict[str, dict[str, int]] = {key: {} for key in self.celery}
 
     def all(self) -> list[Metric]:
         """Return them, for Prometheus."""
+        for key, values in self._sums.items():
+            for queue, value in values.items():
+                self.celery[key].add_metric([queue], value)
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
-        return [*first, *self.counters.values(), *self.gauges.values()]
+        rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
+        return [*first, *rest]
 
-    def add(self, broker: str, measure: Measure, ready: Mapping[int, int]) -> None:
-        """Add one queue; *ready* is by priority."""
+    def add(self, broker: str, seen: _Seen) -> None:
+        """Add one queue."""
+        measure, ready = seen.measure, seen.ready
         status = measure.status
-        labels = [broker, status.name]
+        # A name that is no UTF-8 would make the whole page unreadable.
+        name = status.name.encode("utf-8", "backslashreplace").decode()
+        labels = [broker, name]
         ledger = status.ledger
         for priority, count in sorted(ready.items()):
             self.ready.add_metric([*labels, str(priority)], count)
@@ -189,16 +261,24 @@ class _Families:
             "unacked": status.unacked,
             "dead": status.dead,
             "consumers": status.consumers,
+            "running": seen.running,
             "paused": int(status.paused),
             "oldest": _age_s(measure),
             "difference": missing or here - status.stored,
         }
         for key, gauge in self.gauges.items():
-            gauge.add_metric(labels, values[key])
+            value = values[key]
+            if value is not None:
+                gauge.add_metric(labels, value)
+        theirs = seen.celery if self._sums else {}
+        for key, found in theirs.items():
+            self._sums[key][name] = self._sums[key].get(name, 0) + found
 
 
 class _Broker:
     """One broker, connected when it is first asked, and again after it was lost."""
+
+    _lock = OwnLock()
 
     def __init__(self, url: str, options: Mapping[str, Any], all_queues: bool) -> None:
         name = f"metrics:{socket.gethostname()}:{os.getpid()}"
@@ -206,7 +286,7 @@ class _Broker:
         self._ascending = parse(options).priority_order == "ascending"
         self._all_queues = all_queues
         self._well = True
-        self._lock = threading.Lock()
+        self._told_blind = False
         # A series that ends while its queue lives looks like one that was never there.
         self._seen: dict[str, set[int]] = {}
 
@@ -217,6 +297,8 @@ class _Broker:
         with self._lock:
             try:
                 measures = self._store.measure(self._store.queues())
+                # After that: what was acknowledged meanwhile is told before its ack.
+                consumers = self._consumers()
             except ReliqError as exc:
                 if self._well:
                     logger.warning("metrics: %s; said once, until it answers again", exc)
@@ -228,9 +310,23 @@ class _Broker:
             ready = {m.status.name: self._by_priority(m) for m in kept}
             self._seen = {queue: set(found) for queue, found in ready.items()}
         for measure in kept:
-            families.add(name, measure, ready[measure.status.name])
+            families.add(name, _Seen(measure, ready[measure.status.name], consumers))
         families.up.add_metric([name], 1)
         families.seconds.add_metric([name], perf_counter() - began)
+
+    def _consumers(self) -> list[Consumer] | None:
+        """Return who consumes; None where this user may not ask."""
+        try:
+            return self._store.consumers()
+        except BrokerRefused as exc:
+            if not self._told_blind:
+                logger.warning(
+                    "metrics: %s; there is no reliq_acked_tasks_running, nor what else is known "
+                    "of workers: give this user the rule of `reliq acl exporter`; said once",
+                    exc,
+                )
+            self._told_blind = True
+            return None
 
     def _by_priority(self, measure: Measure) -> dict[int, int]:
         found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)

@@ -273,7 +273,7 @@ class Migration:
             if item.queue == queue and item.exchange and _is_lasting(item):
                 binding = pack([item.routing_key, queue])
                 if binding not in self._store.exchange_table(item.exchange).bindings:
-                    self._store.bind(item.exchange, True, [binding])
+                    self._store.bind(item.exchange, True, [binding], queue)
 
     # -- to Kombu
 

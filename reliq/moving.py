@@ -15,7 +15,7 @@ from .store import DUPLICATE, FULL, Publication
 from .tags import new_tag, rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from .store import DeadLetter, Move, Store
 
@@ -23,17 +23,31 @@ AT_ONCE = 100
 """So many letters are moved in one go."""
 
 
-def pages(store: Store, queue: str, envelopes: bool = False) -> Iterator[list[DeadLetter]]:
+def pages(
+    store: Store,
+    queue: str,
+    envelopes: bool = False,
+    from_ms: int = 0,
+    known: Collection[str] = (),
+) -> Iterator[list[DeadLetter]]:
     """Yield the dead letters of *queue*, oldest first, some at a time, each once.
 
-    Those of a page may be moved or removed before the next one is asked for.
+    Those of a page may be moved or removed before the next one is asked for. With
+    *from_ms* only those that died then or later, but for those *known*, which died just
+    then; where there are no others, no envelope is read.
     """
-    from_ms, seen = 0, set[str]()
+    seen = set(known)
     while True:
-        found = store.dead_letters(queue, AT_ONCE + len(seen), from_ms, envelopes)
+        most = AT_ONCE + len(seen)
+        found = store.dead_letters(queue, most, from_ms, envelopes and not seen)
         page = [letter for letter in found if letter.tag not in seen]
         if not page:
             return
+        if envelopes and seen:
+            found = store.dead_letters(queue, most, from_ms, envelopes)
+            page = [letter for letter in found if letter.tag not in seen]
+            if not page:
+                return
         last_ms = page[-1].died_ms
         if last_ms > from_ms:
             from_ms, seen = last_ms, set()

@@ -39,7 +39,8 @@ class Options:
         waits after its first failed delivery, doubled with each further one, at most max.
     dead_letter_max, dead_letter_ttl: how many dead letters a queue keeps, and
         for how many seconds. Default to 10 000 and 180 days.
-    max_message_bytes: largest envelope that is stored. Defaults to 128 MiB.
+    max_message_bytes: largest envelope that is stored; a compressed message counts as it
+        is compressed. Defaults to 128 MiB.
     queue_order_strategy: ``round_robin``, ``sorted`` or ``priority``: the order
         in which a consumer's queues are asked. Defaults to ``round_robin``.
     priority_order: ``ascending`` (0 is served first, as Kombu's Redis transport

@@ -39,8 +39,12 @@ class Pace:
         """Note that a connection was made."""
         self._troubles = 0
 
-    def wait(self) -> None:
-        """Wait a random part of :attr:`longest_s`; not at all when all is well."""
+    def wait(self, *, once: bool = False) -> None:
+        """Wait a random part of :attr:`longest_s`; not at all when all is well.
+
+        *once*: only before the first try after it was well. So does a publisher with a retry
+        policy, whose callers come at times of their own, and whose policy has the pauses.
+        """
         longest_s = self.longest_s
-        if longest_s:
+        if longest_s and not (once and self._troubles > 1):
             time.sleep(JITTER.uniform(0.0, longest_s))

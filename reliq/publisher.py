@@ -9,15 +9,20 @@ its tag was dropped, so nothing depends on a window of time or of ids.
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from itertools import count
 from random import getrandbits
+from time import monotonic
 from typing import NamedTuple
 
+from .forks import OwnLock, Part, here, register
 from .tags import new_tag
 
 _FORGET_BITS = 4
+# Names of this process that it uses no more: what is still known of older ones lapses.
+_MOST_FINISHED = 4096
+# A name that brokers may not forget leaves a record for a day; losses may come each minute.
+_LEFT_EVERY_S = 3600.0
 
 
 def _name() -> str:
@@ -63,19 +68,31 @@ class PublishTag(str):  # noqa: SLOT000 - it carries the numbers of its message
 class Publisher:
     """The numbers of this process. Thread-safe."""
 
+    _lock = OwnLock()
+
     def __init__(self) -> None:
         # Goes on in a forked child: there too a tag of the parent's may be dropped.
         self._numbers = count(1)
-        self._reset()
-        os.register_at_fork(after_in_child=self._reset)
+        self.forget()
 
-    def _reset(self) -> None:
-        self.id = _name()
-        self._lock = threading.Lock()
+    def forget(self) -> None:
+        """Begin as another publisher, which has nothing under way."""
+        self._id = _name()
         # By queue. A dict for its order: numbers only grow, so the first is the lowest.
         self._open: dict[str, dict[int, None]] = {}
         # Filled by __del__, which may run anywhere, even while the lock is held.
         self._dropped: deque[tuple[str, int]] = deque()
+        # Whether each request under the name of now has been answered, as far as is known.
+        self._answered = True
+        self._used = False
+        self._finished: dict[str, None] = {}
+        self._leave_at = 0.0
+
+    @property
+    def id(self) -> str:
+        """Its name at the broker."""
+        here()
+        return self._id
 
     def tag(self, rank: int) -> PublishTag:
         """Return a tag for a message that is published for the first time."""
@@ -94,19 +111,21 @@ class Publisher:
         """
         known = tag.numbers.get(queue)
         if known is not None:
-            if known.broker == broker:
-                return known
             with self._lock:
-                if known.publisher == self.id:
-                    self.id = _name()
+                self._answered = False  # the try before may still be on its way
+                if known.broker == broker:
+                    return known
+                if known.publisher == self._id:
+                    self._rename()
             return known._replace(doubt=True)
         with self._lock:
             self._settle_dropped()
+            self._used = True
             number = next(self._numbers)
             unsettled = self._open.setdefault(queue, {})
             unsettled[number] = None
             low = next(iter(unsettled))
-            publisher = self.id
+            publisher = self._id
         if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
             low = 0
         own = str(tag) if not tag.numbers else new_tag(rank)
@@ -125,8 +144,37 @@ class Publisher:
         """Note that *numbers* will not be retried; safe in a destructor."""
         self._dropped.extend((queue, known.number) for queue, known in numbers.items())
 
+    def retire(self) -> None:
+        """Go on under another name where no publish under this one is unsettled.
+
+        Brokers may forget what they know of it then (:meth:`finished`): nothing is tried
+        again, and nothing is on its way, since every request was answered. Where one was
+        not, a name is left behind at most once an hour: until then it goes on.
+        """
+        with self._lock:
+            self._settle_dropped()
+            if self._open or not self._used:
+                return
+            if self._answered:
+                if len(self._finished) >= _MOST_FINISHED:
+                    del self._finished[next(iter(self._finished))]
+                self._finished[self._id] = None
+            elif monotonic() < self._leave_at:
+                return
+            else:
+                self._leave_at = monotonic() + _LEFT_EVERY_S
+            self._rename()
+
+    def _rename(self) -> None:
+        self._id, self._answered, self._used = _name(), True, False
+
+    def finished(self, name: str) -> bool:
+        """Whether nothing is published under *name* any more, and nothing is on its way."""
+        return name in self._finished
+
     def _settle_dropped(self) -> None:
         while self._dropped:
+            self._answered = False  # given up: it may still arrive
             self._discard(*self._dropped.popleft())
 
     def _discard(self, queue: str, number: int) -> None:
@@ -138,3 +186,4 @@ class Publisher:
 
 
 PUBLISHER = Publisher()
+register(Part("publisher", forget=PUBLISHER.forget))

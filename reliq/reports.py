@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from .printable import word
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,15 +61,16 @@ def lease_lost(queue: str, tag: str, visibility_timeout_s: float) -> None:
 
 def set_aside(queue: str, tag: str, reason: str, error: str) -> None:
     """Tell of a message that this process has dead-lettered."""
-    if reason == "undecodable":
+    if reason in {"undecodable", "malformed"}:
         logger.error(
-            "message %s of %r is undecodable and was dead-lettered: %s; look at it with "
+            "message %s of %r is %s and was dead-lettered: %s; look at it with "
             "reliq dead show %s %s",
             tag,
             queue,
+            reason,
             error,
-            queue,
-            tag,
+            word(queue),
+            word(tag),
         )
     else:  # the application has said so: it knows
         logger.info(
@@ -76,9 +79,20 @@ def set_aside(queue: str, tag: str, reason: str, error: str) -> None:
             tag,
             queue,
             reason,
-            queue,
-            tag,
+            word(queue),
+            word(tag),
         )
+
+
+def raised(queue: str, tag: str, error: str, no_ack: bool) -> None:
+    """Tell of a message that made the worker's code raise when nothing was left to do for it."""
+    logger.error(
+        "message %s of %r made the code that received it raise %s; it is no dead letter, as %s",
+        tag,
+        queue,
+        error,
+        "its consumer needs no ack" if no_ack else "it had been acknowledged or rejected before",
+    )
 
 
 def at_the_limit(queue: str, died: Sequence[Returned]) -> None:
@@ -92,6 +106,6 @@ def at_the_limit(queue: str, died: Sequence[Returned]) -> None:
             queue,
             item.failed,
             item.consumer,
-            queue,
-            item.tag,
+            word(queue),
+            word(item.tag),
         )

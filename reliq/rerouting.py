@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timezone
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .envelope import encode
 from .moving import move_all, pages, publication
@@ -26,52 +26,79 @@ logger = logging.getLogger("reliq")
 
 _TRIES = 5
 _STUCK_S = 60.0
-_MOST_REMEMBERED = 10_000
+_LONGEST_S = 960.0
+
+
+class _Stuck(NamedTuple):
+    """Dead letters of one queue that could not be routed when they were looked at last."""
+
+    until: float
+    """When they are tried again, all of them (this process's monotonic clock)."""
+    pause_s: float
+    version: bytes | None
+    """Of the exchange's bindings then: others may have a queue for them."""
+    newest_ms: int
+    """When the latest of them died."""
+    newest: frozenset[str]
+    """The tags of those that died then."""
 
 
 class Rerouter:
     """Routes dead letters on, for one session."""
 
     def __init__(self) -> None:
-        self._stuck: dict[str, float] = {}
+        self._stuck: dict[str, _Stuck] = {}
 
     def route(self, queue: str, store: Store) -> None:
         """Route the dead letters of *queue* on, oldest first; waits for the broker.
 
         Each is stored once in every queue it is routed to, whoever is killed meanwhile.
+        Those that could not be routed are left alone for a while, and not read again before.
         """
         status = store.status(queue)
         arguments = status.declared if status is not None else {}
         exchange = arguments.get("x-dead-letter-exchange")
+        before = self._stuck.pop(queue, None)
         if exchange is None:
             return
         routing_key = arguments.get("x-dead-letter-routing-key")
-        now = monotonic()
+        version = store.bindings_version(exchange) if exchange else None
+        known = before
+        if before is not None and (monotonic() >= before.until or before.version != version):
+            known = None
+        newest_ms, newest = (known.newest_ms, set(known.newest)) if known else (0, set[str]())
         routes = Routes(store)
-        stuck: list[str] = []
-        for letters in pages(store, queue, envelopes=True):
-            due = [letter for letter in letters if self._stuck.get(letter.tag, 0.0) <= now]
-            if due:
-                step = _Step(store, routes, queue, exchange, routing_key, due)
-                step.take()
-                stuck += step.stuck
-        self._remember(queue, exchange, stuck)
-
-    def _remember(self, queue: str, exchange: str, stuck: Sequence[str]) -> None:
-        """Leave what could not be routed alone for a while, and say so."""
-        if not stuck:
+        stuck = 0
+        for letters in pages(store, queue, True, newest_ms, newest):
+            step = _Step(store, routes, queue, exchange, routing_key, letters)
+            step.take()
+            stuck += len(step.stuck)
+            left = [letter for letter in letters if letter.tag in step.stuck]
+            if left and left[-1].died_ms > newest_ms:
+                newest_ms, newest = left[-1].died_ms, set()
+            newest.update(letter.tag for letter in left if letter.died_ms == newest_ms)
+        if known is None and not stuck:
             return
-        if len(self._stuck) > _MOST_REMEMBERED:
-            self._stuck.clear()
-        self._stuck.update(dict.fromkeys(stuck, monotonic() + _STUCK_S))
-        logger.warning(
-            "%d dead letters of %r stay there: exchange %r has no queue for them, they came "
-            "round in a circle, or they cannot be read; tried again in %g s",
-            len(stuck),
-            queue,
-            exchange,
-            _STUCK_S,
-        )
+        pause_s = _pause_s(before, version) if known is None else known.pause_s
+        until = monotonic() + pause_s if known is None else known.until
+        self._stuck[queue] = _Stuck(until, pause_s, version, newest_ms, frozenset(newest))
+        if stuck:
+            logger.warning(
+                "%d dead letters of %r stay there: exchange %r has no queue for them, they came "
+                "round in a circle, or they cannot be read; tried again in %.3g s, or when "
+                "something is bound",
+                stuck,
+                queue,
+                exchange,
+                max(until - monotonic(), 0.0),
+            )
+
+
+def _pause_s(before: _Stuck | None, version: bytes | None) -> float:
+    """Return for how long to leave them alone: longer each time that nothing has changed."""
+    if before is None or before.version != version:
+        return _STUCK_S
+    return min(2 * before.pause_s, _LONGEST_S)
 
 
 class _Step:

@@ -7,7 +7,6 @@ found out and the message is routed again. Knows no engine but the contract.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from .envelope import pack, unpack
 from .errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from .store import ExchangeTable, Store
 
@@ -24,17 +23,45 @@ _PREDECLARED = {f"amq.{name}": name for name in TYPES}
 
 
 @lru_cache(maxsize=4096)
-def topic_pattern(binding_key: str) -> re.Pattern[str]:
-    """Return what a topic binding matches: ``*`` is one word, ``#`` any number of words."""
-    pattern = ""
-    for word in binding_key.split("."):
-        if word == "#":
-            pattern += r"(?:\.[^.]*)*"
-        elif word == "*":
-            pattern += r"\.[^.]*"
+def words_of(key: str) -> tuple[str, ...]:
+    """Return the words between the dots of a key, as RabbitMQ has it: none in an empty one."""
+    return tuple(key.split(".")) if key else ()
+
+
+def topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether a topic binding matches: ``*`` is one word, ``#`` any number of words.
+
+    Word by word; where it goes wrong only the last ``#`` takes one word more: what those
+    before it took can stay. So the time is bounded by pattern times words, whatever they are.
+    """
+    at = word = 0
+    hash_at, taken = -1, 0
+    while word < len(words):
+        if at < len(pattern) and pattern[at] == "#":
+            hash_at, taken = at, word
+            at += 1
+        elif at < len(pattern) and pattern[at] in {"*", words[word]}:
+            at += 1
+            word += 1
+        elif hash_at >= 0:
+            taken += 1
+            at, word = hash_at + 1, taken
         else:
-            pattern += r"\." + re.escape(word)
-    return re.compile(pattern + r"\Z")
+            return False
+    return all(rest == "#" for rest in pattern[at:])
+
+
+def _is_auto_delete(declaration: bytes) -> bool:
+    """Whether an exchange was declared to go with its last binding."""
+    return bool(unpack(declaration).get("auto_delete"))
+
+
+def _by_queue(bindings: Iterable[bytes]) -> Iterable[tuple[str, list[bytes]]]:
+    """Part the bindings of one exchange by whose they are."""
+    found: dict[str, list[bytes]] = {}
+    for binding in sorted(bindings):
+        found.setdefault(unpack(binding)[1], []).append(binding)
+    return found.items()
 
 
 class Route:
@@ -59,11 +86,12 @@ class Route:
         return found
 
     def _match(self, routing_key: str) -> Iterable[str]:
+        words = words_of(routing_key)
         for key, queue in self._bindings:
             if (
                 self.type == "fanout"
                 or (self.type == "direct" and key == routing_key)
-                or (self.type == "topic" and topic_pattern(key).match("." + routing_key))
+                or (self.type == "topic" and topic_matches(words_of(key), words))
             ):
                 yield queue
 
@@ -117,37 +145,69 @@ class Routes:
         """Delete *exchange* and its bindings; the queues stay."""
         for known in (self.declared, self.inherited, self.bound, self._cache):
             known.pop(exchange, None)
+        for queue, bindings in _by_queue(self._store.exchange_table(exchange).bindings):
+            self._store.bind(exchange, bound=False, bindings=bindings, queue=queue)
         self._store.delete_exchange(exchange)
 
     # -- bindings
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind *queue*; raises NotFound for an exchange that was never declared."""
-        if exchange in self.inherited:
-            self._store.declare_exchange(exchange, self.inherited[exchange])
-        elif exchange not in self.declared:
-            self.require(exchange)
+        known = self.inherited.get(exchange)
+        if known is not None:
+            self._store.declare_exchange(exchange, known)
+        else:
+            known = self.declared.get(exchange)
+            if known is None:
+                self.require(exchange)
         binding = pack([routing_key, queue])
-        self._store.bind(exchange, bound=True, bindings=[binding])
+        self._store.bind(exchange, bound=True, bindings=[binding], queue=queue)
+        if known is not None and _is_auto_delete(known):
+            # It may have gone with its last binding, since we declared it or just now.
+            self._store.declare_exchange(exchange, known)
         self.bound.setdefault(exchange, set()).add(binding)
         self._cache.pop(exchange, None)
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Remove one binding."""
+        """Remove one binding; an auto_delete exchange goes with the last."""
         binding = pack([routing_key, queue])
         self.bound.get(exchange, set()).discard(binding)
         self._cache.pop(exchange, None)
-        self._store.bind(exchange, bound=False, bindings=[binding])
+        if not self._store.bind(exchange, bound=False, bindings=[binding], queue=queue):
+            declared = self.declared.get(exchange)
+            if declared is None:
+                declared = self._store.exchange_table(exchange).declaration
+            self._left_unbound(exchange, declared)
 
     def forget_queue(self, queue: str) -> None:
         """Remove every binding of a queue that is gone, whoever made it."""
-        for exchange in {*self._store.exchanges(), *self.bound}:
-            table = self._store.exchange_table(exchange)
-            gone = [binding for binding in table.bindings if unpack(binding)[1] == queue]
-            if gone:
-                self.bound.get(exchange, set()).difference_update(gone)
-                self._cache.pop(exchange, None)
-                self._store.bind(exchange, bound=False, bindings=gone)
+        for bindings in self.bound.values():
+            bindings -= {binding for binding in bindings if unpack(binding)[1] == queue}
+        for exchange, declaration in self._store.unbind_queue(queue).items():
+            self._cache.pop(exchange, None)
+            self._left_unbound(exchange, declaration)
+
+    def bindings_of(self, queue: str) -> dict[str, tuple[bytes | None, set[bytes]]]:
+        """Return what this connection bound *queue* to: exchange -> its declaration, bindings."""
+        found: dict[str, tuple[bytes | None, set[bytes]]] = {}
+        for exchange, bindings in list(self.bound.items()):
+            own = {binding for binding in list(bindings) if unpack(binding)[1] == queue}
+            if own:
+                known = self.declared.get(exchange) or self.inherited.get(exchange)
+                found[exchange] = known, own
+        return found
+
+    def bind_again(self, queue: str, store: Store) -> None:
+        """Bind *queue* over *store* as this connection had bound it: it was made anew."""
+        for exchange, (declaration, bindings) in self.bindings_of(queue).items():
+            if declaration is not None:
+                store.declare_exchange(exchange, declaration)
+            store.bind(exchange, bound=True, bindings=sorted(bindings), queue=queue)
+            self._cache.pop(exchange, None)
+
+    def _left_unbound(self, exchange: str, declaration: bytes | None) -> None:
+        if declaration is not None and _is_auto_delete(declaration):
+            self._store.delete_exchange(exchange, if_unbound=True)
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         """Yield (queue, exchange, routing key) of every binding there is."""
@@ -171,7 +231,8 @@ class Routes:
             declaration = self.declared.get(exchange) or self.inherited.get(exchange)
             if declaration is not None:
                 self._store.declare_exchange(exchange, declaration)
-            self._store.bind(exchange, bound=True, bindings=sorted(self.bound[exchange]))
+            for queue, bindings in _by_queue(self.bound[exchange]):
+                self._store.bind(exchange, bound=True, bindings=bindings, queue=queue)
             table = self._store.exchange_table(exchange)
         route = self._cache[exchange] = Route(table, exchange)
         return route

@@ -12,7 +12,6 @@ import atexit
 import logging
 import os
 import socket
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -23,9 +22,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from . import reports
+from .contrib.celery import WATCH
 from .errors import BrokerUnavailable, ReliqError
+from .forks import OwnLock, Part, here, register
 from .keeper import Keeper
 from .pacing import Pace
+from .routing import Routes
+from .running import Running
 from .signals import emit_at_the_limit
 from .store import Delivery, How, Lease, Released, Store
 from .topology import Topology
@@ -54,6 +57,13 @@ class Held:
     """How long that is: the queue may have a lease of its own."""
     message: weakref.ref[object] | None = None
     """Set once it was delivered: it is kept while this lives."""
+    failed: bool = False
+    """Whether the application raised as it was delivered: if it goes back, it is counted."""
+
+    @property
+    def how(self) -> How:
+        """How it goes back where nobody has said so."""
+        return "requeued" if self.failed else "returned"
 
 
 class Carrier(Protocol):
@@ -65,12 +75,24 @@ class Carrier(Protocol):
     def read_replies(self) -> None:
         """Read what has come while the application was busy."""
 
+    def end_publishing(self) -> None:
+        """Let the broker forget the numbers of what was published, where that is safe."""
+
+    def declare_again(self, queue: str, store: Store) -> bool:
+        """Declare and bind over *store* a queue that it has declared; False: not its own."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether a consumer's reserve is under way that may bring leases."""
+
     def reserving(self, consumer: str) -> bool:
         """Whether a reserve is under way as this consumer: what it took is not known yet."""
 
 
 class Session:
     """The leases and acks of this process at one broker. Thread-safe."""
+
+    lock = OwnLock(reentrant=True)
 
     def __init__(self, key: Hashable, options: Options, factory: StoreFactory) -> None:
         self.key = key
@@ -83,16 +105,19 @@ class Session:
     def _begin(self) -> None:
         host = socket.gethostname().split(".")[0]
         self.id = f"{host}:{os.getpid()}:{os.urandom(4).hex()}"
-        self.lock = threading.RLock()
         self.held: dict[str, Held] = {}
         self.subscriptions: dict[str, list[bool]] = {}
         self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
+        # Taken with no_ack, never handed out.
+        self._unhanded: deque[Delivery] = deque()
         self._abandoned: deque[str] = deque()
         self._dropped: deque[tuple[str, bool, deque[Delivery]]] = deque()
         self._lost_reserves: set[tuple[str, str]] = set()
         self._detached: set[str] = set()
+        # Queues of lost connections that may be consumed again soon, and until when.
+        self._lingering: dict[str, float] = {}
         self._numbers = count(1)
         self._expected_until = 0.0
         self._lost = False
@@ -100,12 +125,15 @@ class Session:
         self.replaced_at = 0.0
         self._began = monotonic()
         self.pace = Pace()
+        self.consumed = False
+        """Whether it ever was a consumer: otherwise it only publishes."""
         self.topology = Topology()
         self._spare: Store | None = None
+        self.running = Running(self)
         self.keeper = Keeper(self)
 
     def forget_parent(self) -> None:
-        """Start anew in a forked child: it holds nothing and owes nothing."""
+        """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
         self._begin()
         for carrier in list(self._carriers):
             carrier.forget_parent()
@@ -149,12 +177,26 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether nothing is held and nothing is owed."""
-        return not (self.held or self._unconfirmed or self._returns or self._lost_reserves)
+        return not (
+            self.held or self._unconfirmed or self._returns or self._unhanded or self._lost_reserves
+        )
+
+    @property
+    def has_something(self) -> bool:
+        """Whether it holds messages, or may: some may be on their way to it, or back."""
+        return bool(self.held or self._returns or self._abandoned or self._lost_reserves) or any(
+            carrier.asking for carrier in list(self._carriers)
+        )
 
     @property
     def expected_back(self) -> bool:
         """Whether a connection was lost so lately that another one is likely to follow."""
         return monotonic() < self._expected_until
+
+    @staticmethod
+    def is_of_this_process(consumer: str) -> bool:
+        """Whether a consumer in the register is a session of this process that goes on."""
+        return any(session.id == consumer for session in list(_registry.sessions.values()))
 
     @property
     def age_s(self) -> float:
@@ -181,6 +223,8 @@ class Session:
         """
         if self._lost:
             self._lost, self.replaced_at = False, store.connected_at
+        until = monotonic() + self.options.orphan_grace
+        self._lingering = dict.fromkeys(self._lingering, until)
         self.send_owed(store)
         self.keeper.renew(store, all_of_them=True)
         store.settle()
@@ -199,12 +243,42 @@ class Session:
         self._clear_dropped()
         self._release_abandoned()
         self._return_owed(store)
-        for queue in list(self._detached):
-            store.attach(queue, self.id, len(self.subscriptions.get(queue, ())))
-            self._detached.discard(queue)
+        self.hand_back(store)
+        self._leave_queues(store)
         for lost in list(self._lost_reserves):
             if self._reclaim(store, *lost):
                 self._lost_reserves.discard(lost)
+
+    def _leave_queues(self, store: Store) -> None:
+        for queue in list(self._detached):
+            self._detach(store, queue)
+            self._detached.discard(queue)
+        now = monotonic()
+        for queue, until in list(self._lingering.items()):
+            if now >= until:
+                if queue not in self.subscriptions:
+                    self._detach(store, queue)
+                self._lingering.pop(queue, None)
+
+    def _detach(self, store: Store, queue: str) -> None:
+        if not store.attach(queue, self.id, len(self.subscriptions.get(queue, ()))):
+            self.topology.forget_queue(queue)
+            Routes(store).forget_queue(queue)
+
+    def come_back(self, store: Store) -> None:
+        """Note anew what this process consumes from: it was taken for dead, and lives.
+
+        It stood still for long, or the broker has lost the register. A queue that went with
+        its last consumer, as we seemed to be, is declared and bound again.
+        """
+        for queue, kinds in list(self.subscriptions.items()):
+            if store.attach(queue, self.id, len(kinds)):
+                continue
+            if any(carrier.declare_again(queue, store) for carrier in list(self._carriers)):
+                logger.warning(
+                    "queue %r was gone when its consumer came back, and is declared again", queue
+                )
+                store.attach(queue, self.id, len(kinds))
 
     def _return_owed(self, store: Store) -> None:
         with self.lock:
@@ -317,6 +391,7 @@ class Session:
         # connection: what it confirms is sent again.
         trusted = store.connected_at >= self.replaced_at
         try:
+            self.running.before_ack(store, queue)
             store.post_ack(queue, tags, partial(self._acked, tags, trusted))
         except BrokerUnavailable as exc:
             self._unsent.update(tags)
@@ -382,6 +457,17 @@ class Session:
         if held is not None and held.token == token:
             held.message = weakref.ref(message, partial(self._collected, tag, token))
 
+    def delivery_failed(self, tag: str, token: str) -> None:
+        """Note that the application raised when it was given a message."""
+        held = self.held.get(tag)
+        if held is not None and held.token == token:
+            held.failed = True
+
+    def failed(self, tag: str) -> bool:
+        """Whether the application raised when it was given the message that it holds."""
+        held = self.held.get(tag)
+        return held is not None and held.failed
+
     def subscription_dropped(self, queue: str, no_ack: bool, buffer: deque[Delivery]) -> None:
         """Note a subscription that was collected and never cancelled.
 
@@ -394,8 +480,7 @@ class Session:
             queue, no_ack, buffer = self._dropped.popleft()
             self.unsubscribe(queue, no_ack)
             self.detach_later(queue)
-            if not no_ack:
-                self.return_later(buffer)
+            self.return_later(buffer, no_ack=no_ack)
 
     def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
         # May run at any point of any thread: only the deque is touched.
@@ -409,15 +494,40 @@ class Session:
                 if held is None or held.token != token:
                     continue
                 del self.held[tag]
-            self._returns.append((held.queue, "returned", Lease(tag, token)))
+            self._returns.append((held.queue, held.how, Lease(tag, token)))
 
-    def return_later(self, deliveries: Iterable[Delivery]) -> None:
+    def return_later(self, deliveries: Iterable[Delivery], *, no_ack: bool = False) -> None:
         """Give back messages that were reserved but never handed out, when it is possible."""
+        if no_ack:
+            self._unhanded.extend(deliveries)
+            return
         with self.lock:
             for delivery in deliveries:
                 lease = Lease(delivery.tag, delivery.token)
                 self._let_go(lease)
                 self._returns.append((delivery.queue, "buffered", lease))
+
+    def hand_back(self, store: Store) -> None:
+        """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
+
+        Raises ReliqError; what it could not tell the broker of then may be lost.
+        """
+        with self.lock:
+            unhanded, self._unhanded = self._unhanded, deque()
+        grouped: dict[str, list[Delivery]] = {}
+        for delivery in unhanded:
+            grouped.setdefault(delivery.queue, []).append(delivery)
+        for queue, deliveries in grouped.items():
+            try:
+                store.hand_back(queue, deliveries)
+            except ReliqError:  # noqa: PERF203 - one of few queues
+                logger.error(  # noqa: TRY400 - the error itself is raised
+                    "%d messages of %r may be lost: their consumer needs no ack, had not handed "
+                    "them out, and could not give them back",
+                    len(deliveries),
+                    queue,
+                )
+                raise
 
     @property
     def owes(self) -> bool:
@@ -425,21 +535,47 @@ class Session:
         return bool(
             self._unsent
             or self._returns
+            or self._unhanded
             or self._abandoned
             or self._lost_reserves
             or self._detached
             or self._dropped
+            or any(monotonic() >= until for until in list(self._lingering.values()))
         )
 
     def detach_later(self, queue: str) -> None:
         """Tell the broker over the next connection how many subscriptions *queue* has left."""
         self._detached.add(queue)
 
+    def linger(self, queue: str) -> None:
+        """Remain a consumer of *queue* for ``orphan_grace``, or as long after a reconnection.
+
+        The connection was lost, and who comes back consumes from it again: what is sent to
+        it meanwhile is not lost, though it may go with its last consumer.
+        """
+        self._lingering[queue] = monotonic() + self.options.orphan_grace
+
+    def lingers(self, queue: str) -> bool:
+        """Whether this process counts as a consumer of *queue* only until it comes back."""
+        return queue in self._lingering and queue not in self.subscriptions
+
+    def end_lingering(self, queue: str, store: Store) -> None:
+        """Be no consumer of *queue* any more, unless it has come back to it."""
+        if self.lingers(queue):
+            self._detach(store, queue)
+            self._lingering.pop(queue, None)
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of which this process is noted as a consumer."""
+        return sorted({*self.subscriptions, *self._detached, *self._lingering})
+
     # -- subscriptions
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""
         with self.lock:
+            self.consumed = True
             kinds = self.subscriptions.setdefault(queue, [])
             kinds.append(no_ack)
         self.keeper.subscribed(queue)
@@ -455,19 +591,28 @@ class Session:
                 self.subscriptions.pop(queue, None)
             return len(kinds)
 
+    def end_publishing(self) -> None:
+        """Have the broker forget the numbers of what this process has published."""
+        for carrier in list(self._carriers):
+            carrier.end_publishing()
+
     def finish(self) -> None:
         """Return, at exit, what this process still holds; waits, but not for long."""
+        self.end_publishing()
         self.keeper.stop()
         with self.lock:
             left = list(self.held.items())
             self.held.clear()
         for tag, held in left:
-            self._returns.append((held.queue, "returned", Lease(tag, held.token)))
+            self._returns.append((held.queue, held.how, Lease(tag, held.token)))
         if not (self.owes or self._unconfirmed):
             return
         store = self.open_store()
         try:
             self._unsent.update(self._unconfirmed)
+            self._detached.update(self.queues)
+            self.subscriptions.clear()
+            self._lingering.clear()
             self.send_owed(store)
             store.settle()
             store.forget_consumer(self.id)
@@ -480,40 +625,56 @@ class Session:
 class _Registry:
     """The sessions of this process."""
 
+    lock = OwnLock(reentrant=True)
+
     def __init__(self) -> None:
         self.sessions: dict[Hashable, Session] = {}
-        self.lock = threading.RLock()
-        self._paused: list[Session] = []
-        os.register_at_fork(
-            before=self._pause,
-            after_in_parent=self._resume,
-            after_in_child=self._forget_parents,
-        )
         atexit.register(self._finish_all)
+        WATCH.at_child_end = self._end_publishing
 
-    def _pause(self) -> None:
+    def stop_keepers(self) -> None:
         """Have no thread while the process forks: the child could inherit a held lock."""
-        self._paused = [s for s in list(self.sessions.values()) if s.keeper.threaded]
-        for session in self._paused:
-            session.keeper.stop()
+        keepers = [session.keeper for session in list(self.sessions.values())]
+        for keeper in keepers:
+            keeper.pause()
+        for keeper in keepers:
+            keeper.wait_paused()
 
-    def _resume(self) -> None:
-        paused, self._paused = self._paused, []
-        for session in paused:
-            session.keeper.start()
+    def start_keepers(self) -> None:
+        """Start again those that ran, or that somebody has wanted to start meanwhile."""
+        for session in list(self.sessions.values()):
+            session.keeper.resume()
 
-    def _forget_parents(self) -> None:
-        self._paused = []
-        self.lock = threading.RLock()  # another thread may have held it at the fork
+    def forget_parents(self) -> None:
+        """Have no session hold anything."""
         for session in list(self.sessions.values()):
             session.forget_parent()
 
+    def _end_publishing(self) -> None:
+        here()
+        for session in list(self.sessions.values()):
+            session.end_publishing()
+
     def _finish_all(self) -> None:
+        here()
         for session in list(self.sessions.values()):
             session.finish()
 
 
 _registry = _Registry()
+register(
+    Part(
+        "sessions",
+        stop=_registry.stop_keepers,
+        start=_registry.start_keepers,
+        forget=_registry.forget_parents,
+    )
+)
+
+
+def nothing_in_hand() -> bool:
+    """Whether this process holds no message, of any broker, and no reserve is under way."""
+    return not any(session.has_something for session in list(_registry.sessions.values()))
 
 
 def session_for(

@@ -96,9 +96,9 @@ message_dead = NamedSignal(
     "message_dead",
     """A message was given up on: it is among the dead letters, or on its way on from there.
 
-    Sent when it reached its delivery limit, was rejected without requeue, or could
-    not be decoded. Not sent for messages that expired or were dropped by a length
-    limit: scripts do that wholesale.
+    Sent when it reached its delivery limit, was rejected without requeue, could not be
+    decoded, or made Celery's own code raise an exception. Not sent for messages that
+    expired or were dropped by a length limit: scripts do that wholesale.
 
     By: at the delivery limit, as ``message_restored``, or the thread that requeued it;
     otherwise the process and thread that rejected it.
@@ -106,7 +106,7 @@ message_dead = NamedSignal(
     queue, tag, task_id, headers, consumer: as for ``message_restored``; headers as they
     were received, where this process had received the message.
     count: int, failed deliveries.
-    reason: str, ``"delivery_limit"``, ``"rejected"`` or ``"undecodable"``.
+    reason: str, ``"delivery_limit"``, ``"rejected"``, ``"undecodable"`` or ``"malformed"``.
     error: str, in words; may be empty.
     """,
 )

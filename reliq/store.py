@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from .envelope import Envelope, EnvelopeError, decode, unpack
 from .errors import ReliqError
+from .salvage import left_out
 from .tags import published_ms
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class Delivery(NamedTuple):
     failed: int
     """Failed deliveries; -1 when it was never delivered before."""
     envelope: bytes | None
+    place: str = ""
+    """Of one taken with no_ack: where it stood, in the engine's words; for :meth:`hand_back`."""
+    expires_ms: int = -1
+    """Of one taken with no_ack: when it expires, by the broker's clock; -1: never."""
 
 
 class Reservation(NamedTuple):
@@ -58,7 +63,21 @@ class Reservation(NamedTuple):
     left: bool
     """Whether messages were left ready that this consumer may take."""
     held_back: bool = False
-    """Whether the rest is kept from this consumer until it is done with its suspect."""
+    """Whether the rest is kept from this consumer until it is done with its poison candidate."""
+    claimed: bool = False
+    """Whether a message waits to be delivered to this consumer alone: it gets nothing else."""
+    isolated: bool = False
+    """Whether what was taken is an isolated delivery: nothing else is given until it is done."""
+
+
+# What a consumer holds when it reserves: an isolated delivery is made to one that is alone. Who
+# is BUSY has waited for long to be alone, in vain, and goes on.
+BUSY, HOLDING, IDLE, ALONE = -1, 0, 1, 2
+
+
+# What one reserve brings at most, in bytes of envelopes: but one message whatever its size.
+# So a reply is short, and a consumer without a prefetch limit holds little beforehand.
+RESERVED_BYTES = 4 << 20
 
 
 class Publication(NamedTuple):
@@ -85,6 +104,8 @@ class Publication(NamedTuple):
     doubt: bool = False
     """Whether it was tried at another broker before, which may have it. An engine that is
     a spool gives it to no consumer: a move takes it there, under the same number."""
+    create: bool = True
+    """Whether the anonymous exchange creates a queue for it that is not there."""
 
 
 # What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
@@ -151,10 +172,27 @@ class Restored(NamedTuple):
 class Duties(NamedTuple):
     """Queues that somebody has to look after, whether or not anybody consumes from them."""
 
-    expiring: list[str]
-    """Their ``x-expires`` may have passed."""
+    due: list[str]
+    """Nobody has looked at them for a while: messages in them, or they themselves, may expire."""
+    more: bool
+    """Whether there are more of these: to be asked for at once."""
     rerouted: list[str]
     """Their dead letters are routed on (``x-dead-letter-exchange``)."""
+    new: bool = False
+    """Whether the consumer was not in the register: if it was before, it was taken for dead,
+    or the broker has lost the register."""
+
+
+class Work(NamedTuple):
+    """What there is to do in one queue."""
+
+    pass_ms: int
+    """0: a step of restore_visible is needed; -1: none is; else the ms that the pass of
+    another consumer still counts."""
+    expired: bool
+    """Messages wait beyond their time to live."""
+    idle: bool
+    """Its ``x-expires`` may have passed; or it is gone, and may still be bound."""
 
 
 class QueueDeclared(NamedTuple):
@@ -204,8 +242,14 @@ class QueueStatus:
         if "" not in self.arguments:
             return dict(self.arguments)
         stored = self.arguments[""]
-        found: dict[str, Any] = unpack(stored) if isinstance(stored, bytes) and stored else {}
-        return found
+        try:
+            found = unpack(stored) if isinstance(stored, bytes) and stored else {}
+        except EnvelopeError:
+            found = None
+        if isinstance(found, dict):
+            return found
+        left_out("its broker", "arguments of queues", [self.name])
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +344,27 @@ class Liveness(NamedTuple):
     run_id: str
     queues: tuple[str, ...]
     connected: bool
+    """False: its connection is gone; True also where nobody can know."""
+    silent_ms: int = 0
+    """Since its last heartbeat."""
+    ttl_ms: int = 60_000
+    """After so long a silence it does not count as living: a few heartbeats."""
+    host: str = ""
+    pid: int = 0
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether its heartbeats have stopped."""
+        return self.silent_ms >= self.ttl_ms
+
+
+class Attached(NamedTuple):
+    """Who consumes from a queue, living or not."""
+
+    temporary: bool
+    """Whether the queue goes by itself (auto_delete, ``x-expires``)."""
+    marks: dict[str, str]
+    """Consumer -> a word that is another one each time that it begins to consume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +390,11 @@ class Consumer:
     """Of a Celery worker: prefork, thread, gevent, solo ...; "" for a consumer without Celery."""
     options: dict[str, Any] = field(default_factory=dict)
     """Those of its transport options that all consumers of a queue should share."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Of a Celery worker: queue -> tasks that run and are acknowledged, as they are by default
+    when they begin; it is told within a second."""
+    processes: int = 0
+    """Of a Celery worker: how many tasks it runs at a time."""
 
 
 Place: TypeAlias = Literal["ready", "delayed", "unacked"]
@@ -487,6 +557,12 @@ class Store(Protocol):
         the same route, are stored in one atomic step of up to some hundred.
         """
 
+    def forget_publishers(self, finished: Callable[[str], bool]) -> None:
+        """Forget the numbers of publishers that have *finished*, as far as stored by this.
+
+        Such a one will try nothing again, and nothing of it is under way. Not waited for.
+        """
+
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused where the broker can never give this confirmation.
 
@@ -526,16 +602,37 @@ class Store(Protocol):
 
     # -- taking
 
-    def reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> Reservation:
-        """Take up to *n* messages under a lease; with *no_ack* they are finished at once."""
+    def reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
+    ) -> Reservation:
+        """Take up to *n* messages under a lease; with *no_ack* they are finished at once.
+
+        No more than RESERVED_BYTES of them, but one whatever its size; the rest is *left*.
+        A message whose next failure is its last goes to who is ALONE: holds nothing, of any
+        queue, and asks for nothing else meanwhile. Who is HOLDING or IDLE claims it; who is
+        BUSY leaves it to others.
+        """
 
     def post_reserve(
-        self, queue: str, n: int, lease_ms: int, no_ack: bool, on_result: OnResult[Reservation]
+        self,
+        queue: str,
+        n: int,
+        lease_ms: int,
+        no_ack: bool,
+        on_result: OnResult[Reservation],
+        company: int = HOLDING,
     ) -> None:
         """Post what :meth:`reserve` sends."""
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease. Acking twice is harmless."""
+
+    def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
+        """Store again what was taken with *no_ack* and never handed out; return how many.
+
+        At its old place and not counted, as if it had not been taken. None where the queue
+        was deleted. Not to be tried again: whether it was done is not known then.
+        """
 
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back to their old place.
@@ -569,6 +666,21 @@ class Store(Protocol):
         dead; without, how many there were: a hundred thousand come back sooner.
         """
 
+    def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
+        """Ask what there is to do in *queues*; the result names those with something.
+
+        Changes nothing and is cheap, however many queues and messages: one command for some
+        hundred queues where they can be reached by one. Each queue is seen at one instant;
+        the result comes once for each command.
+        """
+
+    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
+        """Remove messages that wait beyond their time to live, some hundred a step.
+
+        Counted as expired, or kept as dead letters where the queue says so
+        (``x-dead-letter-expired``). The result is whether there may be more.
+        """
+
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
 
@@ -580,13 +692,50 @@ class Store(Protocol):
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
         """Note how many *subscriptions* a consumer has on *queue*; 0 when it left.
 
-        False when the last one left and the queue was deleted (auto_delete).
+        False when there is no such queue to consume from (nothing was noted), or when the
+        last one left and the queue was deleted (auto_delete). A queue that is deleted
+        under its consumers has them again when it is made anew.
+        """
+
+    def attached(self, queue: str) -> Attached:
+        """Return who consumes from *queue*, dead ones that nobody removed included."""
+
+    def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
+        """Take a dead consumer off *queue*, unless it has come back: its mark is another.
+
+        Its last use counts from when it was heard of. False when it was the last and the
+        queue was deleted (auto_delete).
+        """
+
+    def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
+        """Ask for the duty to look after all consumers, which one has for *hold_ms*.
+
+        The result is who is in the register, those first who have been silent longest, up
+        to some hundred; nobody where the duty is another's.
         """
 
     def post_heartbeat(
-        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[Duties]
+        self,
+        consumer: str,
+        ttl_ms: int,
+        again_ms: int,
+        record: dict[str, str],
+        on_result: OnResult[Duties],
     ) -> None:
-        """Say that *consumer* lives; the result is what queues need of whoever lives."""
+        """Say that *consumer* lives; the result is what queues need of whoever lives.
+
+        A queue that is named as due is so again, to whoever asks first, *again_ms* later;
+        later than that where there are very many queues.
+        """
+
+    def post_running(
+        self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
+    ) -> None:
+        """Say which tasks a worker runs that are acknowledged: queue -> how many.
+
+        What was said with a higher *number* stays. The result is False where the consumer is
+        not in the register: then nothing was said.
+        """
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*."""
@@ -598,7 +747,7 @@ class Store(Protocol):
         """Return every consumer whose heartbeats have not stopped long ago, by id."""
 
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
-        """Return what is known of *consumers*; None for one whose record has lapsed."""
+        """Return what is known of *consumers*; None for one that is not in the register."""
 
     # -- topology
 
@@ -627,14 +776,25 @@ class Store(Protocol):
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
 
-    def delete_exchange(self, exchange: str) -> None:
-        """Delete *exchange* and its bindings."""
+    def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
+        """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
 
     def exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
 
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None:
-        """Add (*bound*) or remove bindings, and change the version of the table."""
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str = "") -> int:
+        """Add (*bound*) or remove bindings, and change the version of the table.
+
+        Returns how many the exchange has now. They are those of *queue*, where it is
+        given: :meth:`unbind_queue` will find them.
+        """
+
+    def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
+        """Remove the bindings of a queue that is gone, however many exchanges there are.
+
+        Returns the exchanges that have none left, with their declarations. Not atomic with
+        the deletion of the queue: one that was made anew meanwhile keeps its bindings.
+        """
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from .._version import __version__
 from ..carrying import is_lasting
+from ..printable import word
 from ..store import Finding
 from .audit import audit
+from .reporting import statuses as queues_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,15 +21,14 @@ if TYPE_CHECKING:
 
 def examine(store: Store) -> list[Finding]:
     """Return what was looked at, each with its remedy where something is wrong."""
-    found = (store.status(name) for name in store.queues())
-    statuses = [status for status in found if status is not None]
+    found = queues_of(store)
     consumers = store.consumers()
     return [
-        *_stale(store, statuses, consumers),
+        *_stale(store, found, consumers),
         *_conflicts(consumers),
         *_versions(consumers),
-        *_queues(statuses),
-        *_ledgers(statuses),
+        *_queues(found),
+        *_ledgers(found),
     ]
 
 
@@ -123,7 +124,7 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 "queues",
                 "warning",
                 f"queue {status.name!r} is paused, with {waiting} messages waiting in it",
-                f"reliq queue resume {status.name}",
+                f"reliq queue resume {word(status.name)}",
             )
         elif waiting and not status.consumers and is_lasting(status):
             quiet = False
@@ -139,7 +140,7 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 "dead letters",
                 "info",
                 f"{status.dead} in {status.name!r}",
-                f"reliq dead list {status.name}; reliq dead replay {status.name}",
+                f"reliq dead list {word(status.name)}; reliq dead replay {word(status.name)}",
             )
     if quiet:
         yield Finding(

@@ -63,9 +63,11 @@ class Export:
 
 
 def begin(path: Path, queue: str, broker: str, now_ms: int) -> Export:
-    """Create the file; raises ConfigurationError where there is one."""
+    """Create the file, for this user alone; raises ConfigurationError where there is one."""
     try:
-        file = path.open("xb")
+        # Messages are in it. O_EXCL takes no link, not even one that leads nowhere.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = os.fdopen(os.open(path, flags, 0o600), "wb")
     except OSError as exc:
         hint = "; go on with it by resume, or choose another" if path.exists() else ""
         raise ConfigurationError(f"cannot write {str(path)!r}: {exc.strerror}{hint}") from exc
@@ -84,7 +86,10 @@ def resume(path: Path, queue: str) -> Export:
         raise ConfigurationError(
             f"{str(path)!r} holds dead letters of {header.get('queue')!r}, not of {queue!r}"
         )
-    file = path.open("r+b")
+    try:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b")
+    except OSError as exc:
+        raise ConfigurationError(f"cannot write {str(path)!r}: {exc.strerror}") from exc
     file.truncate(whole)
     file.seek(whole)
     last = max((record["number"] for record in records), default=0)

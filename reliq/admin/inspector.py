@@ -14,7 +14,7 @@ from ..routing import Routes
 from . import doctor
 from .audit import AuditResult, audit
 from .letters import DeadLetters
-from .reporting import Report, report
+from .reporting import Report, report, statuses
 from .settings import settings
 from .views import STATES, Message, of_letter, of_stored
 
@@ -88,8 +88,7 @@ class Inspector(DeadLetters):
 
     def lasting_queues(self) -> list[str]:
         """Return the names of the queues that do not go by themselves (auto_delete, x-expires)."""
-        found = ((queue, self._store.status(queue)) for queue in self.queues())
-        return [queue for queue, status in found if status is not None and is_lasting(status)]
+        return [status.name for status in statuses(self._store) if is_lasting(status)]
 
     def status(self, queue: str) -> QueueStatus:
         """Return counts and ledger of *queue* at one instant; raises NotFound."""
@@ -144,8 +143,7 @@ class Inspector(DeadLetters):
 
     def audit(self) -> list[AuditResult]:
         """Check the ledger of every queue. Each queue is read at one instant."""
-        found = (self._store.status(queue) for queue in self.queues())
-        return [audit(status) for status in found if status is not None]
+        return [audit(status) for status in statuses(self._store)]
 
     def doctor(self) -> list[Finding]:
         """Look for what is wrong: the broker, this user's rights, consumers, queues, ledgers.

@@ -32,10 +32,11 @@ class DeadLetters:
     """Dead letters of one broker. The filters are the same everywhere.
 
     task: the name of a Celery task. reason: ``rejected``, ``undecodable``,
-    ``delivery_limit``, ``expired`` or ``maxlen``. older_than_s, newer_than_s: seconds
-    since it died. match: a regular expression found in its task, id, error or arguments.
-    limit: how many of those that fit, oldest first. Every method raises NotFound for a
-    queue that does not exist, ConfigurationError for a filter that makes no sense.
+    ``malformed``, ``delivery_limit``, ``expired`` or ``maxlen``.
+    older_than_s, newer_than_s: seconds since it died. match: a regular expression found
+    in its task, id, error or arguments. limit: how many of those that fit, oldest first.
+    Every method raises NotFound for a queue that does not exist, ConfigurationError for a
+    filter that makes no sense.
     """
 
     _store: Store

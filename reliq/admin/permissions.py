@@ -1,37 +1,18 @@
 """ACL rules: the least that a Redis user needs who publishes, works, or operates.
 
-Redis checks the commands inside a script as well as the script's own call, so they are
-named one by one. A test runs everything that a role does under exactly its rule, and
-finds each command of the rule used.
+The commands are those that the engine sends (``engines/redis/rights.py``). Tests run what
+each role does, real workers included, under exactly its rule.
 """
 
 from __future__ import annotations
 
+from ..engines.redis import rights
 from ..errors import ConfigurationError
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_CONNECT = _words("client|id client|setname eval evalsha ping select")
-_PRODUCER = _CONNECT | _words(
-    "del exists hdel hexists hget hgetall hincrby hkeys hlen hmget hset hsetnx hstrlen llen "
-    "pexpire rpush time unlink zadd zcard zrange zrangebyscore zrank zrem zremrangebyscore zscore"
-)
-_WORKER = _PRODUCER | _words(
-    "blpop client|list client|unblock get hscan info pttl set zmscore zpopmin"
-)
-_OPERATOR = _CONNECT | _words(
-    "acl|whoami client|list config|get exists get hdel hexists hget hgetall hincrby hkeys hlen "
-    "hmget hset hsetnx hstrlen info llen pexpire rpush scan script|exists set time unlink zadd "
-    "zcard zmscore zrange zrangebyscore zrem zremrangebyscore zscore"
-)
-_COMMANDS = {"producer": _PRODUCER, "worker": _WORKER, "operator": _OPERATOR}
-_CONFIRMS = {"replicated": "wait", "fsynced": "waitaof"}
-
-ROLES = tuple(_COMMANDS)
-"""producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does."""
+ROLES = tuple(rights.ROLES)
+"""producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
+but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. migration: also reads and
+writes what Kombu's Redis transport keeps. sentinel: asks Sentinels for their master."""
 
 
 def acl_rule(
@@ -40,22 +21,43 @@ def acl_rule(
     prefix: str = "",
     password: str = "<password>",  # noqa: S107 - a place for one
     confirm: str = "accepted",
+    *,
+    config: bool = False,
+    sentinels: bool = False,
 ) -> str:
     """Return the Redis command that makes *user* with the least that *role* needs.
 
     prefix: the ``global_keyprefix``. confirm: "replicated" and "fsynced" need a command
-    more. A user of that name is made anew, whatever it was before. Raises
-    ConfigurationError for a role there is not, and for a name with a space.
+    more, for who publishes. config: let an operator read the server's settings; all of
+    them, passwords included. sentinels: the server is reached through Sentinels. A user of
+    that name is made anew, whatever it was before. Raises ConfigurationError for a role
+    there is not, what the role does not take, and for a name with a space.
     """
-    if role not in _COMMANDS:
+    if role not in rights.ROLES:
         raise ConfigurationError(f"expected role to be one of {', '.join(ROLES)}, got: {role!r}")
+    if confirm not in rights.CONFIRMS:
+        known = ", ".join(rights.CONFIRMS)
+        raise ConfigurationError(f"expected confirm to be one of {known}, got: {confirm!r}")
     for name, text in (("user", user or ""), ("prefix", prefix), ("password", password)):
         if any(char.isspace() for char in text):
-            raise ConfigurationError(f"expected {name} to be free of spaces, got: {text!r}")
-    commands = set(_COMMANDS[role])
-    if role != "operator" and confirm in _CONFIRMS:
-        commands.add(_CONFIRMS[confirm])
+            got = "one with a space" if name == "password" else repr(text)
+            raise ConfigurationError(f"expected {name} to be free of spaces, got: {got}")
+    commands = set(rights.ROLES[role].commands)
+    if role in {"producer", "worker"}:
+        commands |= rights.CONFIRMS[confirm]
+    if config and role in {"operator", "migration"}:
+        commands |= rights.CONFIG
+    if sentinels and role != "sentinel":
+        commands |= rights.BEHIND_SENTINELS
     allowed = " ".join(f"+{command}" for command in sorted(commands))
+    keys = _keys(role, prefix)
+    return " ".join(filter(None, ("ACL SETUSER", user or f"reliq-{role}", "reset on",
+                                  f">{password}", keys, allowed)))  # fmt: skip
+
+
+def _keys(role: str, prefix: str) -> str:
     escaped = "".join(f"\\{char}" if char in "*?[]\\" else char for char in prefix)
-    who = user or f"reliq-{role}"
-    return f"ACL SETUSER {who} reset on >{password} ~{escaped}reliq:* {allowed}"
+    if role == "sentinel":
+        return ""
+    # A queue of Kombu's is a list of that very name.
+    return f"~{escaped}*" if role == "migration" else f"~{escaped}reliq:*"

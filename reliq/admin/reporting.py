@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..errors import BrokerRefused, again
+from ..salvage import left_out
+
 if TYPE_CHECKING:
     from ..store import BrokerInfo, QueueStatus, Store
 
@@ -42,17 +45,39 @@ class Report:
     """When it was made (this process's monotonic clock)."""
 
 
+def statuses(store: Store) -> list[QueueStatus]:
+    """Return the status of each queue, without those that cannot be read: these are said.
+
+    Raises BrokerRefused where none can: then it is not the queues, but what this user may do.
+    """
+    found, refused = [], {}
+    for name in store.queues():
+        try:
+            status = store.status(name)
+        except BrokerRefused as exc:
+            refused[name] = again(exc)
+            continue
+        if status is not None:  # else it was deleted meanwhile
+            found.append(status)
+    if refused and not found:
+        raise again(next(iter(refused.values())))
+    left_out(store.broker, "queues", list(refused))
+    return found
+
+
 def report(store: Store, since: Report | None = None) -> Report:
     """Look at the broker and at each of its queues; rates are those since *since*."""
     about, now_ms, at = store.about(), store.now_ms(), monotonic()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
     found = []
-    for name in store.queues():
-        status = store.status(name)
-        if status is None:
-            continue  # deleted meanwhile
-        oldest = store.oldest_ms(name)
+    for status in statuses(store):
+        name = status.name
+        try:
+            oldest = store.oldest_ms(name)
+        except BrokerRefused:
+            left_out(store.broker, "ready messages of queues", [name])
+            oldest = None
         age_s = None if oldest is None else max(now_ms - oldest, 0) / 1000
         found.append(_queue(status, age_s, before.get(name), passed_s))
     return Report(about, found, at)

@@ -82,7 +82,7 @@ def _read(queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int)
         "tag": tag,
         "rank": rank_of(tag),
         "published_ms": born,
-        "age_s": max(now_ms - born, 0) / 1000,
+        "age_s": max(now_ms - born, 0) / 1000 if born else 0.0,
         "size": len(envelope or b""),
         **dict.fromkeys(("task", "id", "args", "kwargs", "body", "content_type")),
     }

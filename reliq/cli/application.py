@@ -8,6 +8,8 @@ from urllib.parse import urlencode
 
 import click
 
+from reliq.errors import ReliqError
+
 Brokers = tuple[tuple[str, ...], dict[str, Any]]
 
 
@@ -25,10 +27,13 @@ class Application:
         connection = self._app.connection_for_write()
         urls = tuple(url for url in connection.alt or () if "://" in url)
         if len(urls) < 2:  # noqa: PLR2004 - one broker: what Kombu has made of all settings
-            urls = (connection.as_uri(include_password=True),)
+            try:
+                urls = (connection.as_uri(include_password=True),)
+            except ReliqError as error:  # it looks at the transport, which looks at its options
+                raise click.UsageError(str(error)) from None
         for url in urls:
-            scheme = url.partition(":")[0]
-            if not scheme.startswith("reliq"):
+            scheme, found, _ = url.partition("://")
+            if not found or not scheme.startswith("reliq"):
                 raise click.UsageError(f"a broker of this application is {scheme}://, not reliq://")
         if connection.ssl:
             urls = tuple(_with_tls(url, connection.ssl) for url in urls)
@@ -36,17 +41,22 @@ class Application:
 
 
 def _with_tls(url: str, given: Any) -> str:
-    """Return the URL that says what ``broker_use_ssl`` says."""
-    if not url.startswith("reliq://"):
+    """Return the URL that says what ``broker_use_ssl`` says, unless it says something itself."""
+    scheme, _, rest = url.partition("://")
+    base, _, own = rest.partition("?")
+    if scheme not in {"reliq", "reliqs", "reliq-sentinel"} or "ssl" in own:
         return url
     query = {}
     for name, value in given.items() if isinstance(given, dict) else ():
         full = name if name.startswith("ssl_") else f"ssl_{name}"
-        if isinstance(value, ssl.VerifyMode):
+        if isinstance(value, (ssl.VerifyMode, ssl.TLSVersion)):
             query[full] = value.name
         elif value is not None:
             query[full] = str(value)
         elif full == "ssl_cert_reqs":
             query[full] = "none"
-    base = url.replace("reliq://", "reliqs://", 1).rstrip("/")
-    return f"{base}?{urlencode(query)}" if query else base
+    if scheme == "reliq-sentinel":
+        query = query or {"ssl": "true"}
+    said = "&".join(filter(None, (own, urlencode(query))))
+    scheme = "reliqs" if scheme == "reliq" else scheme
+    return f"{scheme}://{base.rstrip('/')}" + (f"?{said}" if said else "")

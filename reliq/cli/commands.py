@@ -10,6 +10,7 @@ import click
 from reliq._version import __version__
 from reliq.admin import Inspector
 from reliq.errors import ReliqError
+from reliq.printable import plain
 
 from . import console as out
 from .bench import bench
@@ -118,7 +119,7 @@ def move(
         out.dump(moved)
         return
     for name, count in moved.items():
-        click.echo(f"{out.plain(name)}: {count} moved")
+        click.echo(f"{plain(name)}: {count} moved")
 
 
 def _move_one(source: Inspector, target: Inspector, queue: str) -> int:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reliq.errors import ReliqError
+from reliq.printable import plain
 
 from .endings import INTERRUPTED
 
@@ -21,20 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
+# Of what a message brings, so many levels are shown: no terminal and no parser takes more.
+_DEEPEST = 50
+
+
 class Refused(click.ClickException):
     """The command could not do its work; the text says why."""
 
     exit_code = 2  # 1 says that it did, and found a fault
 
-
-def plain(value: object) -> str:
-    """Return *value* as one line that cannot talk to the terminal: escapes what is no text."""
-    if value is None:
-        return ""
-    text = str(value)
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    def format_message(self) -> str:
+        """Return the text, in as many lines as it was made of."""
+        return "\n".join(map(plain, super().format_message().split("\n")))
 
 
 def cell(value: object, style: str = "") -> Text:
@@ -121,7 +120,18 @@ def show(*renderables: Any) -> None:
 
 def dump(value: Any) -> None:
     """Print JSON."""
-    click.echo(json.dumps(value, indent=2, default=str))
+    click.echo(json.dumps(value_of(value), indent=2, default=str))
+
+
+def value_of(value: Any, depth: int = 0) -> Any:
+    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, dict):
+        return {str(key): value_of(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [value_of(inner, depth + 1) for inner in value]
+    return value
 
 
 def of_broker(broker: str, item: Any) -> dict[str, Any]:

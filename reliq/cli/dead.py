@@ -9,6 +9,7 @@ import click
 from rich.pretty import Pretty
 
 from reliq.deadletters import REASONS, Filters
+from reliq.printable import plain
 
 from . import console as out
 from .messages import message_table
@@ -133,7 +134,9 @@ def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
         table = out.table("field", "value")
         for name, value in letter.items():
             nested = isinstance(value, dict)
-            table.add_row(out.cell(name), Pretty(value) if nested else out.cell(value))
+            table.add_row(
+                out.cell(name), Pretty(out.value_of(value)) if nested else out.cell(value)
+            )
         out.show(table)
     found.complain()
 
@@ -164,7 +167,7 @@ def _change(
     else:
         for row in rows:
             verb = f"would be {done}" if dry_run else done
-            click.echo(f"{out.plain(queue)} at {row['broker']}: {row['count']} {verb}")
+            click.echo(f"{plain(queue)} at {row['broker']}: {row['count']} {verb}")
     found.complain()
 
 
@@ -233,7 +236,7 @@ def purge(
     def total(inspector: Inspector) -> int:
         number = inspector.count_dead_letters(queue, chosen, limit=limit, **filters)
         if number and not dry_run:
-            where = f"{out.plain(queue)} at {inspector.broker}"
+            where = f"{plain(queue)} at {inspector.broker}"
             question = f"Remove {number} dead letters of {where} for good?"
             out.confirmed(question, inspector.broker, yes)
         asked[inspector.broker] = number

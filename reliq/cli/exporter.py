@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 )
 @click.option("--all-queues", is_flag=True, help="Also queues that go by themselves.")
 @click.option(
+    "--celery-names",
+    is_flag=True,
+    help="Also celery_queue_length and the others that celery-exporter has of queues.",
+)
+@click.option(
     "--priority-order",
     type=click.Choice(["ascending", "descending"]),
     help="The transport option of that name, if one is used.",
@@ -46,9 +51,10 @@ def exporter(
     host: str,
     port: int,
     all_queues: bool,
+    celery_names: bool,
     priority_order: str | None,
 ) -> None:
-    r"""Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.
+    """Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.
 
     Each scrape asks the brokers anew: one script for each queue. A broker that does
     not answer has reliq_up 0, and the exporter goes on.
@@ -59,6 +65,7 @@ def exporter(
     Examples:
       reliq exporter --url reliq://localhost:6379/0
       reliq exporter --url reliq://a:6379/0 --url reliq://b:6379/0 --port 9742
+      reliq exporter --url reliq://localhost:6379/0 --celery-names
     """
     if importlib.util.find_spec("prometheus_client") is None:
         raise Refused("the exporter needs prometheus-client: pip install 'reliq[metrics]'")
@@ -71,7 +78,12 @@ def exporter(
         options["priority_order"] = priority_order
     registry = CollectorRegistry()
     try:
-        collector = Collector(*target.urls, transport_options=options, all_queues=all_queues)
+        collector = Collector(
+            *target.urls,
+            transport_options=options,
+            all_queues=all_queues,
+            celery_names=celery_names,
+        )
     except ReliqError as error:
         raise Refused(str(error)) from error
     registry.register(collector)

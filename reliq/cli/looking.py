@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from reliq.admin.audit import HERE, LEFT
+from reliq.printable import plain
 
 from . import console as out
 from .target import json_option, on_brokers
@@ -103,7 +104,7 @@ def audit(target: Target, as_json: bool) -> None:
         table = out.listing(("queue", *numbers), numbers, cells)
         verdict = f"{len(rows)} queue(s), all balanced"
         if wrong:
-            verdict = f"NOT balanced: {', '.join(map(out.plain, wrong))}"
+            verdict = f"NOT balanced: {', '.join(map(plain, wrong))}"
         out.show(table, Text(verdict, "bold red" if wrong else "green"))
     found.complain()
     sys.exit(1 if wrong else 0)

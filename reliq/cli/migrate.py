@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from reliq.errors import ReliqError
 from reliq.migration import Migration, Plan, Step
+from reliq.printable import plain
 
 from . import console as out
 from .console import Refused
@@ -93,7 +94,7 @@ def migrate(
     as_json: bool,
     **layout: Any,
 ) -> None:
-    r"""Move messages from Kombu's Redis transport to reliq, or back, each once.
+    """Move messages from Kombu's Redis transport to reliq, or back, each once.
 
     FROM and TO are one URL of each kind; QUEUEs are named, or all that last are moved.
     Workers and publishers of both sides may go on meanwhile. However often the command
@@ -150,7 +151,7 @@ def _run(migration: Migration, queues: Sequence[str], moved: dict[str, Step]) ->
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for queue in queues or migration.queues():
-            task = progress.add_task(out.plain(queue).replace("[", r"\["), total=None)
+            task = progress.add_task(plain(queue).replace("[", r"\["), total=None)
             total = moved.setdefault(queue, Step(0))
             for step in migration.run(queue):
                 total = moved[queue] = _sum(total, step)
@@ -183,4 +184,4 @@ def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
         details += [f"{step.dead} unreadable, now dead letters"] if step.dead else []
         details += [f"{step.early} before their time: no Celery tasks"] if step.early else []
         more = f" ({', '.join(details)})" if details else ""
-        click.echo(f"{out.plain(queue)}: {step.moved} moved{more}")
+        click.echo(f"{plain(queue)}: {step.moved} moved{more}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reliq.printable import plain
+
 from . import console as out
 from .target import json_option, on_brokers, queue_argument
 
@@ -45,7 +47,7 @@ def _each(
         out.dump(rows)
     else:
         for row in rows:
-            click.echo(f"{out.plain(name)} at {row['broker']}: {said(row)}")
+            click.echo(f"{plain(name)} at {row['broker']}: {said(row)}")
     found.complain()
 
 
@@ -108,7 +110,7 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool, as_json: bool) -
         status = inspector.status(queue)
         number = status.ready + status.delayed
         if number and not dry_run:
-            where = f"{out.plain(queue)} at {inspector.broker}"
+            where = f"{plain(queue)} at {inspector.broker}"
             out.confirmed(
                 f"Remove {status.ready} ready and {status.delayed} delayed messages of {where} "
                 "for good?",
@@ -143,7 +145,7 @@ def delete(
     def work(inspector: Inspector) -> dict[str, Any]:
         status = inspector.status(queue)
         out.confirmed(
-            f"Delete {out.plain(queue)} at {inspector.broker} with {status.ready} ready, "
+            f"Delete {plain(queue)} at {inspector.broker} with {status.ready} ready, "
             f"{status.delayed} delayed, {status.unacked} unacked and {status.dead} dead "
             f"messages, and {status.consumers} consumers?",
             inspector.broker,
@@ -190,7 +192,7 @@ def set_(target: Target, queue: str, settings: tuple[str, ...], as_json: bool) -
         return {"settings": held}
 
     def said(row: dict[str, Any]) -> str:
-        held = (f"{name}={out.plain(value)}" for name, value in row["settings"].items())
+        held = (f"{name}={plain(value)}" for name, value in row["settings"].items())
         return " ".join(held) or "no settings"
 
     _each(target, queue, work, said, as_json)

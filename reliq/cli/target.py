@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from reliq.admin import Inspector
-from reliq.errors import NotFound, ReliqError
+from reliq.errors import NotFound, ReliqError, again
 from reliq.failover import without_password
 
 from .application import Application
@@ -46,7 +47,7 @@ class Target:
                 with self.inspect(url) as inspector:
                     found.append(look(inspector))
             except ReliqError as error:  # noqa: PERF203 - one of few brokers
-                failures.append((name_of(url), error))
+                failures.append((name_of(url), again(error)))
         if found:
             failures = [item for item in failures if not isinstance(item[1], NotFound)]
         return Gathered(found, failures)
@@ -74,7 +75,7 @@ class Gathered(Generic[T]):
 
 def name_of(url: str) -> str:
     """Return a URL, or the URLs of a group of Sentinels, as they may be shown."""
-    return ";".join(without_password(part) for part in url.split(";"))
+    return without_password(url)
 
 
 def split_urls(given: Iterable[str]) -> tuple[str, ...]:
@@ -83,7 +84,10 @@ def split_urls(given: Iterable[str]) -> tuple[str, ...]:
     The URLs of Sentinels that follow each other are one broker.
     """
     found: list[str] = []
-    for url in (part.strip() for text in given for part in text.split(";")):
+    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+    for url in (
+        part.strip() for text in given for part in re.split(r";(?=\s*reliq[a-z-]*:/|\s*$)", text)
+    ):
         sentinel = "reliq-sentinel://"
         if url.startswith(sentinel) and found and found[-1].startswith(sentinel):
             found[-1] += f";{url}"
@@ -147,8 +151,16 @@ def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Ta
     return Target(split_urls(urls), given)
 
 
+# A shell puts a completion into the line as it is, and Enter runs the line: a name that
+# a shell would read as anything but itself is not offered. Nor is one like an option.
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+,-]*")
+
+
 def _queue_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the queues that begin so, for a shell's completion; none where nobody answers."""
+    """Return the queues that begin so, for a shell's completion; none where nobody answers.
+
+    Only those whose names are safe in the line of a shell.
+    """
     try:
         with context:
             target = target_of(
@@ -159,7 +171,11 @@ def _queue_names(context: click.Context, _parameter: click.Parameter, incomplete
     except click.UsageError:
         return []
     found = target.gather(lambda inspector: inspector.queues()).found
-    return sorted({name for names in found for name in names if name.startswith(incomplete)})
+    return sorted({name for names in found for name in names if _offered(name, incomplete)})
+
+
+def _offered(name: str, incomplete: str) -> bool:
+    return name.startswith(incomplete) and _SAFE.fullmatch(name) is not None
 
 
 queue_argument = click.argument("queue", shell_complete=_queue_names)

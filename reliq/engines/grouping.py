@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def _kind(item: Publication) -> tuple[object, ...]:
-    return (item.queue, item.exchange, item.version, item.publisher, item.moved, item.number == 0)
+    route = item.queue, item.exchange, item.version, item.create
+    return (*route, item.publisher, item.moved, item.number == 0)
 
 
 def alike(

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 from array import array
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
 from .._version import __version__
 from ..contrib.celery import WATCH
+from ..contrib.flower import show_queues
 from ..contrib.gevent import let_others_run
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..options import Options, parse
+from ..publisher import PUBLISHER
 from ..routing import Routes
 from ..session import StoreFactory, session_for
+from ..topology import is_lasting
 from .channel import Channel
 from .eventloop import EventLoop
 from .homing import Homing
+from .passed import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -30,6 +33,28 @@ if TYPE_CHECKING:
     from .subscription import Subscription
 
 logger = logging.getLogger("reliq")
+
+
+class _Recoverable:
+    """The errors for which Kombu tries a publish again: an attribute of the class, and of each.
+
+    OperationalError is not one: Kombu makes it of the last try to connect that a policy
+    allows, and would begin with the whole policy again. But Kombu makes it also of the last
+    one within connect_timeout, whatever the policy allows. So that is to be no limit where
+    there is a policy. Kombu writes the policy into the transport options, and asks the
+    transport for this attribute, as a publish with retries begins.
+    """
+
+    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
+        self._errors = errors
+
+    def __get__(
+        self, transport: Transport | None, owner: type[Transport]
+    ) -> tuple[type[Exception], ...]:
+        client = None if transport is None else transport.client
+        if client is not None and "max_retries" in client.transport_options:
+            client.transport_options.setdefault("connect_retries_timeout", None)
+        return self._errors
 
 
 class Transport(Homing, EventLoop, virtual.Transport):
@@ -41,9 +66,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
 
     connection_errors = (*virtual.Transport.connection_errors, BrokerUnavailable)
     channel_errors = virtual.Transport.channel_errors
-    # The library's own too: what Kombu makes of a connection that could not be opened
-    # within connect_timeout. A publish that is to be retried goes on with that.
-    recoverable_connection_errors = (*connection_errors, OperationalError)
+    recoverable_connection_errors = _Recoverable(connection_errors)
     recoverable_channel_errors = ()
 
     implements = virtual.Transport.implements.extend(
@@ -58,6 +81,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         # Not the base's: no broker state in the process, no polling cycle.
         let_others_run()
         WATCH.connect()
+        show_queues()
         self.client = client
         self.options: Options = parse(client.transport_options)
         self.session = session_for(self.session_key(), self.options, self.store_factory(), self)
@@ -70,7 +94,6 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self.deferred: deque[Callable[[], None]] = deque()
         self._used_channel_ids = array("H")
         self._epoch = 0
-        self._closing = threading.Lock()
         EventLoop.__init__(self)
         Homing.__init__(self)
 
@@ -100,7 +123,11 @@ class Transport(Homing, EventLoop, virtual.Transport):
 
     def establish_connection(self) -> Transport:
         """Connect, and bring the session up to date; raises BrokerUnavailable."""
-        self.connect_in_turn()
+        try:
+            self.connect_in_turn()
+        except BrokerUnavailable:
+            self.deserted = bool(self.subscriptions)  # Kombu goes on to the next URL
+            raise
         self._catch_up()
         return self
 
@@ -116,8 +143,11 @@ class Transport(Homing, EventLoop, virtual.Transport):
         return self.store.alive
 
     def create_channel(self, connection: Any) -> Channel:
-        """Return a new channel."""
-        del connection
+        """Return a new channel of *connection*."""
+        other = serving(self, connection)
+        if other is not self:
+            passed: Channel = other.create_channel(connection)
+            return passed
         channel = Channel(self)
         self.channels.append(channel)
         return channel
@@ -144,10 +174,18 @@ class Transport(Homing, EventLoop, virtual.Transport):
             if self.store.alive:
                 self.store.settle()
                 self.do_deferred()  # what the last replies asked for, and what they tell
+                self.end_publishing()
                 self.store.settle()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        self._let_go(lost=False)
+        self._let_go(lost=self.loss_told)
+
+    def end_publishing(self) -> None:
+        """Let the broker forget the numbers of what was published: none will be tried again."""
+        PUBLISHER.retire()
+        if self.store.alive:
+            with suppress(ReliqError):  # they lapse
+                self.store.forget_publishers(PUBLISHER.finished)
 
     def _collect(self, connection: Any) -> None:
         """Drop a broken connection without waiting; nothing is requeued by it."""
@@ -159,12 +197,16 @@ class Transport(Homing, EventLoop, virtual.Transport):
 
     def _let_go(self, lost: bool) -> None:
         if lost:
-            self.session.topology.keep(self.routes, self.declared_queues)
+            consumed = {item.queue for item in self.subscriptions}
+            self.session.topology.keep(self.routes, self.declared_queues, consumed)
         for item in list(self.subscriptions):
             item.ended()
             self.session.unsubscribe(item.queue, item.no_ack)
-            self.session.detach_later(item.queue)
-            self.session.return_later(item.take_back() if not item.no_ack else ())
+            if lost and self._may_go_by_itself(item.queue):
+                self.session.linger(item.queue)
+            else:
+                self.session.detach_later(item.queue)
+            self.session.return_later(item.take_back(), no_ack=item.no_ack)
         self.subscriptions.clear()
         self._reset_order()
         self.leave_loop()
@@ -194,10 +236,26 @@ class Transport(Homing, EventLoop, virtual.Transport):
         Over *store*, where this connection may be gone.
         """
         declared = self.declared_queues.get(queue)
-        if declared is None or {"expires", "auto_delete"} & declared[1].keys():
+        if declared is None or not is_lasting(declared[1]):
             return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
         (store or self.store).declare_queue(queue, False, *declared)
+        return True
+
+    def _may_go_by_itself(self, queue: str) -> bool:
+        declared = self.declared_queues.get(queue)
+        return declared is None or not is_lasting(declared[1])
+
+    def declare_again(self, queue: str, store: Store) -> bool:
+        """Declare and bind over *store* a queue that this connection has declared; False: not.
+
+        Of whatever kind: who consumes from it comes back.
+        """
+        declared = self.declared_queues.get(queue)
+        if declared is None:
+            return False
+        store.declare_queue(queue, False, *declared)
+        self.routes.bind_again(queue, store)
         return True
 
     def forget_declared(self, queue: str) -> None:
@@ -213,20 +271,42 @@ class Transport(Homing, EventLoop, virtual.Transport):
     # -- subscriptions
 
     def add_subscription(self, subscription: Subscription) -> None:
-        """Begin to consume; where the broker cannot be told, nothing has begun."""
-        count = self.session.subscribe(subscription.queue, subscription.no_ack)
+        """Begin to consume; raises NotFound for a queue that is not there.
+
+        Where the broker cannot be told, nothing has begun.
+        """
+        queue = subscription.queue
+        self.session.keeper.clear(queue, self.store)
+        count = self.session.subscribe(queue, subscription.no_ack)
         try:
             self.session.keeper.register(self.store)
-            self.store.attach(subscription.queue, self.session.id, count)
-        except ReliqError:
-            self.session.unsubscribe(subscription.queue, subscription.no_ack)
-            self.session.detach_later(subscription.queue)  # it may have noted it all the same
+            if not self._attach(queue, count):
+                raise NotFound(f"no queue {queue!r} to consume from; declare it first")
+        except ReliqError as exc:
+            subscription.ended()
+            self.session.unsubscribe(queue, subscription.no_ack)
+            if not isinstance(exc, NotFound):
+                self.session.detach_later(queue)  # it may have noted it all the same
             raise
+        self.begin_to_consume()
         self.subscriptions.append(subscription)
         self._reset_order()
         self.store.end_wait()
         self.keep_leases()
         self.watch_home()
+
+    def _attach(self, queue: str, count: int) -> bool:
+        """Note a consumer of *queue*; False where it is not there.
+
+        One that went while we were away, with us as its last consumer, is declared again.
+        """
+        if self.store.attach(queue, self.session.id, count):
+            return True
+        declared = self.session.topology.revive(queue, self.routes, self.store)
+        if declared is None:
+            return False
+        self.declared_queues[queue] = declared
+        return self.store.attach(queue, self.session.id, count)
 
     def remove_subscription(self, subscription: Subscription) -> None:
         """Stop consuming; what was reserved and not delivered goes back at once."""
@@ -234,10 +314,16 @@ class Transport(Homing, EventLoop, virtual.Transport):
         subscription.ended()
         self._reset_order()
         count = self.session.unsubscribe(subscription.queue, subscription.no_ack)
+        if self.loss_told and self._may_go_by_itself(subscription.queue):
+            # Cancelled because its connection is lost, as Celery does with rpc:// before it
+            # consumes again: a queue that goes with its last consumer waits for that.
+            self.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+            self.session.linger(subscription.queue)
+            return
         try:
             self._end_subscription(subscription, count)
         except BrokerUnavailable:
-            self.session.return_later(subscription.take_back() if not subscription.no_ack else ())
+            self.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
             self.session.detach_later(subscription.queue)
             raise
 
@@ -246,13 +332,16 @@ class Transport(Homing, EventLoop, virtual.Transport):
         if subscription.in_flight:
             self.store.settle()
         self.flush_acks()
-        if not subscription.no_ack:
+        if subscription.no_ack:
+            self.session.return_later(subscription.take_back(), no_ack=True)
+            self.session.hand_back(self.store)
+        else:
             self.return_buffered(subscription.take_back())
         if not self.store.attach(subscription.queue, self.session.id, count):
             self.forget_declared(subscription.queue)
             self.routes.forget_queue(subscription.queue)
         if not self.session.subscriptions:
-            self.store.forget_consumer(self.session.id)
+            self.session.keeper.unregister(self.store)
         if all(item.no_ack for item in self.subscriptions):
             self._stop_taking(subscription.channel)
 
@@ -296,6 +385,12 @@ class Transport(Homing, EventLoop, virtual.Transport):
             self.ask_again(queue)
         if self._starved:
             self.credit_regained()
+
+    def gave_up(self, queue: str) -> None:
+        """Note that a message of *queue* became a dead letter: there is room for the next."""
+        self.ask_again(queue)
+        self.note_given_up()
+        self.credit_regained()
 
 
 # Set here, because inside the class the name would hide the type.

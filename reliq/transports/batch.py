@@ -8,8 +8,6 @@ messages with their numbers: flushing again stores each once.
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kombu import exceptions
@@ -22,7 +20,9 @@ from ..errors import (
     QueueFull,
     ReliqError,
     Unroutable,
+    again,
 )
+from ..forks import OwnLock, here
 from ..publisher import PUBLISHER
 from ..signals import emit_published, message_published
 from ..store import DUPLICATE, FULL, STALE
@@ -100,7 +100,7 @@ class _Sending:
         outcomes: list[int] = []
         for result in self._results:
             if isinstance(result, ReliqError):
-                raise result
+                raise again(result)
             outcomes += result
         return outcomes + last
 
@@ -112,6 +112,8 @@ class PublishBatch:
     buffered the parent sends.
     """
 
+    _lock = OwnLock(reentrant=True)
+
     def __init__(self, channel: Publishing, max_size: int) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
             raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
@@ -121,8 +123,7 @@ class PublishBatch:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._process = here()
         self._new: list[_Entry] = []
         self._uncertain: list[_Entry] = []
         self._blind = False
@@ -198,7 +199,7 @@ class PublishBatch:
     # -- inside, under the lock
 
     def _leave_parent(self) -> None:
-        if self._pid != os.getpid():
+        if self._process != here():
             self._reset()
 
     def _copies_of(self, item: Outgoing) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -14,18 +16,23 @@ from kombu.transport import virtual
 
 from .. import reports
 from ..arguments import queue_arguments
+from ..contrib.celery import WATCH
 from ..envelope import EnvelopeError
-from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
+from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, ReliqError
+from ..forks import here
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store import Delivery, How, Lease, Store
+from ..topology import is_lasting
+from .client import Client
 from .confirming import by_default
-from .message import Message, raw_message
+from .delay import ETA, NATIVE_ETA
+from .message import Message, in_words, raw_message
 from .publishing import Publishing
 from .qos import QoS
 from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from .base import Transport
 
@@ -59,6 +66,21 @@ class Channel(Publishing, virtual.Channel):
     def qos(self) -> QoS:
         """The credit of this channel."""
         return self.qos_
+
+    # -- what probes for Kombu's Redis transport ask
+
+    @property
+    def client(self) -> Client:
+        """What answers ``ping()`` and ``llen(queue)``, and names who answers the rest.
+
+        Not kept: Celery looks for a socket in a channel's own ``client``.
+        """
+        return Client(self.store)
+
+    @contextmanager
+    def conn_or_acquire(self, client: Client | None = None) -> Iterator[Client]:
+        """Give *client*, or :attr:`client`, to a block."""
+        yield client or self.client
 
     # -- exchanges and queues
 
@@ -120,6 +142,8 @@ class Channel(Publishing, virtual.Channel):
         del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
         encoded, meta = queue_arguments(name, auto_delete, arguments)
+        if not (passive or is_lasting(meta)):
+            self.session.keeper.clear(name, self.store)
         if ("expires" in meta or passive) and (
             self.store.delete_queue(name, if_idle=True).outcome == "deleted"
         ):
@@ -137,7 +161,8 @@ class Channel(Publishing, virtual.Channel):
             self.transport.declared_queues[name] = (encoded, meta)
             if "dead_letter_exchange" in meta:
                 self.session.keeper.look_after(name)
-        return queue_declare_ok_t(name, declared.messages, declared.consumers)
+        consumers = declared.consumers - self.session.lingers(name)  # we come back just now
+        return queue_declare_ok_t(name, declared.messages, max(consumers, 0))
 
     def queue_bind(
         self,
@@ -173,6 +198,7 @@ class Channel(Publishing, virtual.Channel):
 
         Raises PreconditionFailed when a condition does not hold.
         """
+        self.session.end_lingering(queue, self.store)
         deleted = self.store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
         if deleted.outcome == "not_empty":
             raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
@@ -218,7 +244,7 @@ class Channel(Publishing, virtual.Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
     ) -> str:
-        """Begin to deliver messages of *queue* to *callback*."""
+        """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
         subscription = Subscription(self, queue, consumer_tag, bool(no_ack), callback)
         self.transport.add_subscription(subscription)
         self.subscriptions[consumer_tag] = subscription
@@ -228,6 +254,7 @@ class Channel(Publishing, virtual.Channel):
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
         """Stop a consumer; what was reserved for it and not delivered goes back at once."""
+        here()  # a child has none of its parent's consumers, nor of its messages
         subscription = self.subscriptions.pop(consumer_tag, None)
         self.no_ack_consumers.discard(consumer_tag)
         if subscription is not None and not self.closed:
@@ -253,10 +280,46 @@ class Channel(Publishing, virtual.Channel):
             self._set_aside(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
+        eta = message.headers.pop(NATIVE_ETA, None)
+        if eta is not None:
+            if WATCH.takes_from(self.transport):
+                message.eta = eta  # among the headers it would be held for that again
+            else:
+                message.headers[ETA] = eta
         if not no_ack:
             self.qos_.append(message, delivery.tag)
             self.session.keep_while_alive(delivery.tag, delivery.token, message)
         return message
+
+    def callback_raised(self, message: Message, error: Exception, no_ack: bool) -> bool:
+        """Note a failed delivery; False where the application is to have the exception.
+
+        In a Celery worker the message becomes a dead letter. Elsewhere the delivery
+        counts as failed, unless the message is acknowledged in spite of it. A lost
+        connection is nobody's fault.
+        """
+        if isinstance(error, (*self.transport.connection_errors, ReliqError)):
+            return False
+        if not WATCH.takes_from(self.transport):
+            if not no_ack:
+                self.session.delivery_failed(message.delivery_tag, message.token)
+            return False
+        settled = WATCH.given_up(message, error)
+        if settled is None:
+            return False
+        self.set_aside(message, error, settled or no_ack, no_ack)
+        return True
+
+    def set_aside(
+        self, message: Message, error: Exception, settled: bool, no_ack: bool = False
+    ) -> None:
+        """Dead-letter a message that made a Celery worker's code raise, unless it is *settled*."""
+        message.malformed, message.error = True, in_words(error)
+        if settled or self._take(message.delivery_tag) is None:
+            _, text = message.verdict
+            reports.raised(message.queue, message.delivery_tag, text, no_ack)
+            return
+        self._dead_letter([message])
 
     def _set_aside(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         if no_ack:
@@ -273,6 +336,7 @@ class Channel(Publishing, virtual.Channel):
                 reports.set_aside(delivery.queue, delivery.tag, reason, text)
                 count = max(delivery.failed, 0)
                 self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
+            self.transport.gave_up(delivery.queue)
 
     # -- finishing
 
@@ -286,6 +350,7 @@ class Channel(Publishing, virtual.Channel):
 
         Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
         """
+        here()
         if not multiple:  # the hot path: one message that could be read
             message = self._take(delivery_tag)
             if message is None:
@@ -310,8 +375,12 @@ class Channel(Publishing, virtual.Channel):
 
         Refused, and logged, when the lease was lost meanwhile.
         """
+        here()
         message = self._take(delivery_tag)
         messages = [] if message is None else [message]
+        error = sys.exc_info()[1]
+        if message is not None and error is not None and WATCH.takes_from(self.transport):
+            message.error = in_words(error)  # Celery rejects what it cannot understand
         if requeue:
             self._release("requeued", messages)
         else:
@@ -326,8 +395,13 @@ class Channel(Publishing, virtual.Channel):
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of this channel back."""
+        here()
         messages = list(self.qos_.delivered.values())
         self.qos_.delivered.clear()
+        failed = [message for message in messages if self.session.failed(message.delivery_tag)]
+        if how == "returned" and failed:
+            messages = [message for message in messages if message not in failed]
+            self._release("requeued", failed)
         self._release(how, messages)
         self.transport.credit_regained()
 
@@ -336,15 +410,14 @@ class Channel(Publishing, virtual.Channel):
         return self.session.spare_store() if self.closed else self.store
 
     def _release(self, how: How, messages: list[Message]) -> None:
-        lost: BrokerUnavailable | None = None
-        for queue, leases in _leases(messages):
-            if lost is not None:
-                self.session.release_later(queue, how, leases)
-                continue
+        groups = iter(_leases(messages))
+        for queue, leases in groups:
             try:
                 released = self.session.release(self._open_store(), queue, how, leases)
-            except BrokerUnavailable as exc:
-                lost = exc
+            except BrokerUnavailable:  # noqa: PERF203 - it ends the loop
+                for other, rest in groups:
+                    self.session.release_later(other, how, rest)
+                raise
             else:
                 self.transport.ask_again(queue)
                 _report(released.refused, queue, how)
@@ -354,14 +427,10 @@ class Channel(Publishing, virtual.Channel):
                     broker = self.store.broker
                     emit_at_the_limit(broker, queue, released.dead, "requeued", known)
                     self._route_soon(queue)
-        if lost is not None:
-            raise lost
 
     def _dead_letter(self, messages: list[Message]) -> None:
         for message in messages:
-            error = message.decode_error
-            reason = "rejected" if error is None else "undecodable"
-            text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
+            reason, text = message.verdict
             lease = Lease(message.delivery_tag, message.token)
             try:
                 store = self._open_store()
@@ -380,6 +449,7 @@ class Channel(Publishing, virtual.Channel):
                     message.queue, message.delivery_tag, message.headers, count, reason, text
                 )
             self._route_soon(message.queue)
+            self.transport.gave_up(message.queue)
 
     def _tell_dead(
         self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
@@ -425,6 +495,7 @@ class Channel(Publishing, virtual.Channel):
         """
         if self.closed:
             return
+        here()
         transport = self.transport
         try:
             for tag in list(self.subscriptions):

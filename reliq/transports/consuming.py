@@ -12,7 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable
+from ..forks import here
 from ..store import Delivery, Lease, ignore_result
+from .passed import serving
 from .reserving import Credit, Reserving
 from .subscription import UNLIMITED
 
@@ -34,6 +36,12 @@ class Consuming(Reserving):
     def __init__(self) -> None:
         Reserving.__init__(self)
         self._starved = False
+        self.deserted = False
+        """Whether it had consumers as its broker could not be reached again."""
+        self._consuming_over = 0
+        """The epoch of the store in which its consumers began."""
+        self.loss_told = False
+        """Whether the application was told that the consumers' connection is lost."""
 
     # -- delivering
 
@@ -76,9 +84,22 @@ class Consuming(Reserving):
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; raises ``socket.timeout`` when none came within *timeout* s.
 
-        None waits for ever. Raises BrokerUnavailable when the connection is lost.
+        None waits for ever. Raises BrokerUnavailable when the connection is lost, also where
+        another thread, an ack or a publish saw that first and has connected again.
         """
-        del connection
+        here()  # a child delivers nothing that its parent has reserved
+        other = serving(self, connection)
+        if other is not self:
+            self._require_no_deserter()
+            other.drain_events(connection, timeout=timeout)
+            return
+        try:
+            self._drain(timeout)
+        except BrokerUnavailable:
+            self.loss_told = True
+            raise
+
+    def _drain(self, timeout: float | None) -> None:
         if self._deliver_what_is_here():
             return
         deadline = None if timeout is None else monotonic() + timeout
@@ -87,6 +108,7 @@ class Consuming(Reserving):
                 self.store.settle()
             self.raise_failure()
             self.store.check()
+            self._require_no_gap()
             if self.store.doorbell.listening:
                 self.heed_bell()
             self.request()
@@ -102,6 +124,35 @@ class Consuming(Reserving):
                     self.wait_for_bell()  # the next call learns what came between
                     raise TimeoutError("no message within the timeout")
             self._wait(left)
+
+    def _require_no_deserter(self) -> None:
+        """Raise BrokerUnavailable where Kombu has left our consumers for another broker.
+
+        There nobody consumes, so waiting there would be in vain.
+        """
+        if self.deserted:
+            raise BrokerUnavailable(
+                f"{self.store.broker} was lost, and the consumers there with it: another broker "
+                "answers; consume again"
+            )
+
+    def begin_to_consume(self) -> None:
+        """Note over which connection the consumers begin."""
+        if not self.subscriptions:
+            self._consuming_over = self.store.epoch
+            self.loss_told = False
+
+    def _require_no_gap(self) -> None:
+        """Raise BrokerUnavailable, once, where the consumers' connection is another by now.
+
+        The broker may have lost what the application declared, and only it declares again.
+        """
+        if self.subscriptions and self.store.epoch != self._consuming_over:
+            self._consuming_over = self.store.epoch
+            raise BrokerUnavailable(
+                f"the connection to {self.store.broker} was lost and made again: connect and "
+                "consume again, in case the broker has lost what was declared"
+            )
 
     def _wait(self, timeout_s: float) -> None:
         """Wait for the bell, for credit, for the next delayed message, or *timeout_s*."""

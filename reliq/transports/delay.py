@@ -35,13 +35,15 @@ def take_delay(headers: dict[str, Any], native: bool) -> Delayed:
     that is retried, with the headers it came with is not delayed again. With *native*
     the ``eta`` of a Celery task becomes a delay too and is stored as ``x-eta``, so that
     the worker runs the task when it arrives; ``x-delay`` wins over it. An eta that
-    cannot be read is left for Celery to complain about. Raises MessageRefused.
+    cannot be read is left for Celery to complain about. An ``x-eta`` among *headers* is
+    that of an earlier message, and is not stored. Raises MessageRefused.
     """
     asked, eta = headers.get(DELAY), headers.get(ETA)
-    if asked is None and not eta:
+    if asked is None and not eta and NATIVE_ETA not in headers:
         return Delayed(headers, 0)
     delay_ms = None if asked is None else _ms(DELAY, asked)
     stored = dict(headers)
+    stored.pop(NATIVE_ETA, None)
     if delay_ms is not None:
         stored[DELAYED] = stored.pop(DELAY)
     if native and eta and "task" in headers:

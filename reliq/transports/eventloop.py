@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..contrib.celery import WATCH
 from ..errors import BrokerUnavailable
 from .consuming import Consuming
+from .passed import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,12 +40,16 @@ class EventLoop(Consuming):
         self._alarm_at = 0.0
         self._fds: list[int] = []
         self._acks: dict[str, list[str]] = {}
+        self._given_up = 0
 
     # -- registration
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Let *loop* drive this transport; called again by Celery for each new connection."""
-        del connection
+        other = serving(self, connection)
+        if other is not self:
+            other.register_with_event_loop(connection, loop)
+            return
         self.leave_loop()
         self._loop = loop
         for fd, callback in (
@@ -70,7 +75,10 @@ class EventLoop(Consuming):
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Leave *loop*."""
-        del connection, loop
+        other = serving(self, connection)
+        if other is not self:
+            other.unregister_from_event_loop(connection, loop)
+            return
         self.leave_loop()
 
     def leave_loop(self) -> None:
@@ -136,9 +144,13 @@ class EventLoop(Consuming):
         # turn after each one, and a worker that is to end begins no other.
         if WATCH.inline and WATCH.stopping:
             return
-        for _ in range(1 if WATCH.inline else _DELIVERED_A_TICK):
+        for _ in range(_DELIVERED_A_TICK):
+            given_up = self._given_up
             if not self.deliver_one():
                 return
+            # What was set aside has run nothing, and its end does not make the loop turn.
+            if WATCH.inline and given_up == self._given_up:
+                break
         if not any(item.can_deliver() for item in self.subscriptions):
             return
         loop = self._loop
@@ -174,6 +186,12 @@ class EventLoop(Consuming):
     def wake_loop(self) -> None:
         """Make the loop turn if another thread has read what was meant for it."""
         if self._loop is not None and self._loop_thread != threading.get_ident():
+            self._loop.call_soon(_come_back)
+
+    def note_given_up(self) -> None:
+        """Note that a message became a dead letter: there is credit for the next."""
+        self._given_up += 1
+        if self._loop is not None:
             self._loop.call_soon(_come_back)
 
     # -- acks

@@ -47,7 +47,7 @@ _PARTS = {
 _EMBEDDED = "reliq-sqlite:"
 _SENTINEL = "reliq-sentinel:"
 # What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
-_STICKY = {"port": None, "virtual_host": "/"}
+_STICKY = {"port": None, "virtual_host": "/", "ssl": False}
 
 
 def probe(url: str, arguments: Mapping[str, Any]) -> float:
@@ -104,7 +104,7 @@ def unstick(client: Any) -> None:
     own, others = parse_url(url), [parse_url(other) for other in urls if other != url]
     for name, empty in _STICKY.items():
         value = _plain(getattr(client, name))
-        if _plain(own[name]) is None and value in {_plain(other[name]) for other in others}:
+        if _plain(own.get(name)) is None and value in [_plain(item.get(name)) for item in others]:
             setattr(client, name, empty)
 
 
@@ -135,7 +135,7 @@ def _is_spool(url: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return None if value in {"", "/"} else value
+    return None if not value or value == "/" else value
 
 
 class Homing:
@@ -148,6 +148,7 @@ class Homing:
     routes: Routes
     channels: list[Channel]
     subscriptions: list[Subscription]
+    _loop: Any
 
     def __init__(self) -> None:
         self.urls, self.url = self.brokers_of(self.client)
@@ -159,8 +160,10 @@ class Homing:
     def _arguments(self) -> dict[str, Any]:
         """What a Connection to another broker of the list is made with."""
         arguments = {"transport_options": self.client.transport_options}
-        if self.client.ssl:
-            arguments["ssl"] = self.client.ssl
+        given = self.client.ssl
+        # What a URL of the list says of TLS is for that one; it says so by itself.
+        if given and given not in [parse_url(url).get("ssl") for url in self.client.alt or ()]:
+            arguments["ssl"] = given
         return arguments
 
     @staticmethod
@@ -172,6 +175,11 @@ class Homing:
     def probe_interval(self) -> float:
         """Seconds between two questions to the first broker."""
         return self.options.probe_interval
+
+    @property
+    def turns(self) -> bool:
+        """Whether an event loop drives it."""
+        return self._loop is not None
 
     @property
     def lease_ms(self) -> int:
@@ -220,7 +228,9 @@ class Homing:
         once and over the same one. So a replica must fail here, not later.
         """
         pace = self.session.pace
-        pace.wait()
+        # A publish with a retry policy has pauses of its own, and comes when its caller does.
+        publishes = "max_retries" in (self.client.transport_options or ())
+        pace.wait(once=publishes and not self.session.consumed)
         try:
             self.store.connect()
             self.store.require_writable()

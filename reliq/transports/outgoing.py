@@ -28,6 +28,8 @@ class Outgoing(NamedTuple):
     ttl_ms: int
     confirm: Wanted
     headers: dict[str, Any]
+    create: bool = True
+    """Whether it makes the queue that it names, where there is none."""
 
 
 def publications(
@@ -41,7 +43,7 @@ def publications(
 
     By *tag* they are the same on every try; None: there will be no other.
     """
-    exchange, _, envelope, rank, delay_ms, ttl_ms, _, _ = item
+    exchange, _, envelope, rank, delay_ms, ttl_ms, _, _, create = item
     made = []
     for queue in queues:
         if tag is None:
@@ -63,6 +65,7 @@ def publications(
                 version,
                 False,
                 doubt,
+                create,
             )
         )
     return made

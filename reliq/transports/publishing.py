@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from ..contrib.celery import WATCH
-from ..envelope import Envelope, encode, unpack
+from ..envelope import Envelope, encode, is_reply, unpack
 from ..errors import MessageRefused, ReliqError, Unroutable
 from ..publisher import PUBLISHER, PublishTag
 from ..signals import emit_published, message_published
 from ..store import FULL, NO_QUEUE, STALE, Publication, Store
+from ..topology import is_lasting
 from .batch import PublishBatch
 from .confirming import Wanted, wanted
 from .delay import take_delay, ttl_ms
@@ -95,8 +96,10 @@ class Publishing:
                 outcomes = self.store.publish(items)
                 list_created(self.store, items, outcomes)
                 refuse_full(items, outcomes)
-                confirm.wait(self.store, items)
-                stored = items
+                stored = stored_of(items, outcomes)
+                if not stored:
+                    self.report_unroutable("", item.routing_key)
+                confirm.wait(self.store, stored)
         elif self._is_posted(item.exchange, properties, confirm):
             self._post(item)
         else:
@@ -124,9 +127,24 @@ class Publishing:
         headers, delay_ms = take_delay(message.get("headers") or {}, self.options.native_delay)
         envelope = self._envelope(message, headers, exchange, routing_key)
         expires_ms = ttl_ms(properties)
+        create = bool(exchange) or self._creates(routing_key, properties, headers)
         return Outgoing(
-            exchange, routing_key, envelope, rank, delay_ms, expires_ms, confirm, headers
+            exchange, routing_key, envelope, rank, delay_ms, expires_ms, confirm, headers, create
         )
+
+    def _creates(self, queue: str, properties: dict[str, Any], headers: dict[str, Any]) -> bool:
+        """Whether a message for *queue*, by its name, makes it where it is not there.
+
+        A message may come before its consumer. But a reply comes after who waited for it,
+        and so does what goes to a queue that was to go by itself: made anew, it would stay.
+        Away from home all is stored: home decides.
+        """
+        if self.transport.urls and self.transport.url != self.transport.urls[0]:
+            return True
+        declared = self.transport.declared_queues.get(queue)
+        if declared is not None and not is_lasting(declared[1]):
+            return False
+        return not (queue.startswith("amq.") or is_reply(properties, headers))
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
@@ -165,22 +183,22 @@ class Publishing:
 
     def report_unroutable(self, exchange: str, routing_key: str) -> None:
         """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
+        if exchange:
+            what = f"no queue is bound to exchange {exchange!r} for routing key {routing_key!r}"
+        else:
+            what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
         if self.options.unroutable == "error":
-            raise Unroutable(
-                f"no queue is bound to exchange {exchange!r} for routing key "
-                f"{routing_key!r}; the message was not stored"
-            )
-        if self.routes.cached(exchange).type == "fanout":
+            raise Unroutable(f"{what}; the message was not stored")
+        if exchange and self.routes.cached(exchange).type == "fanout":
             return  # a broadcast that nobody listens to is nothing unusual
         if (exchange, routing_key) not in self.transport.unroutable:
             if len(self.transport.unroutable) > _MOST_REMEMBERED:
                 self.transport.unroutable.clear()
             self.transport.unroutable.add((exchange, routing_key))
             logger.warning(
-                "no queue is bound to exchange %r for routing key %r: such messages are "
+                "%s: such messages are "
                 'dropped, as AMQP does (said once; unroutable="error" raises)',
-                exchange,
-                routing_key,
+                what,
             )
 
     # -- posted: what must not make a worker's event loop wait
@@ -246,6 +264,8 @@ class Publishing:
         full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
         if full:
             logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+        if not item.exchange and NO_QUEUE in outcomes:
+            self.transport.deferred.append(partial(self.report_unroutable, "", item.routing_key))
         if message_published.receivers:
             stored = stored_of(items, outcomes)
             # Not here: while a reply is read the connection is locked.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..engines.redis.connect import Address
 from ..engines.redis.store import RedisStore
-from ..engines.redis.tls import tls_options
-from ..errors import ConfigurationError
+from ..engines.redis.urls import Said, address_of
 from .base import Transport as BaseTransport
 from .homing import unstick
 
@@ -23,8 +21,7 @@ class Transport(BaseTransport):
     """Redis over TCP."""
 
     default_port = 6379
-    tls = False
-    unix = False
+    scheme = "reliq"
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         unstick(client)
@@ -38,17 +35,17 @@ class Transport(BaseTransport):
 
     def _address(self, client: Any) -> Broker:
         username, password = login(client)
-        if self.unix:
-            path = "/" + str(client.virtual_host or "").lstrip("/")
-            return Address(path=path, username=username, password=password)
-        return Address(
-            host=client.hostname or "localhost",
-            port=int(client.port or self.default_port),
-            db=_database(client.virtual_host),
-            username=username,
-            password=password,
-            tls=tls_options(client.ssl) if self.tls or client.ssl else None,
+        path = "/" + str(client.virtual_host or "").lstrip("/")
+        said = Said(
+            self.scheme,
+            client.hostname,
+            int(client.port or 0),
+            path,
+            username,
+            password,
+            client.ssl,
         )
+        return address_of(said, default_port=self.default_port)
 
     def session_key(self) -> Hashable:
         """Return what makes two connections the same consumer of the same broker."""
@@ -62,13 +59,13 @@ class Transport(BaseTransport):
 class TLSTransport(Transport):
     """Redis over TLS."""
 
-    tls = True
+    scheme = "reliqs"
 
 
 class UnixTransport(Transport):
     """Redis over a Unix socket."""
 
-    unix = True
+    scheme = "reliq-unix"
 
 
 def login(client: Any) -> tuple[str | None, str | None]:
@@ -78,10 +75,3 @@ def login(client: Any) -> tuple[str | None, str | None]:
     if callable(password):
         password = password()
     return client.userid or given.get("username"), password
-
-
-def _database(virtual_host: Any) -> int:
-    text = str(virtual_host or "0").strip("/") or "0"
-    if not text.isdigit():
-        raise ConfigurationError(f"expected the database in the URL to be a number, got: {text!r}")
-    return int(text)

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
-from ..errors import ReliqError
+from ..contrib.celery import WATCH
+from ..errors import ReliqError, again
+from ..isolation import ISOLATION
+from ..session import nothing_in_hand
+from ..store import ALONE, BUSY, HOLDING, IDLE, Reservation
+from .subscription import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..options import Options
     from ..session import Session
-    from ..store import Reservation, Store
+    from ..store import Store
     from .channel import Channel
     from .subscription import Subscription
 
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 _UNHEARD_S = 1.0
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7
+# A claim of a message that is to be delivered alone is extended so often.
+_CLAIM_EVERY_S = 1.0
 
 
 class Reserving:
@@ -42,6 +49,7 @@ class Reserving:
         self._asked_at = 0.0
         self._heard_at = 0.0
         self._getting = False
+        self.began_at = monotonic()
         # Queues that keep the rest from us until we are done with a suspect.
         self.held_back: set[str] = set()
         self._reset_order()
@@ -118,6 +126,12 @@ class Reserving:
 
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""
+        self._request()
+        if ISOLATION.active and self.ask_alone():
+            self.store.settle()
+            self.raise_failure()
+
+    def _request(self) -> None:
         wanting = self._wanting()
         if len(wanting) == 1 and (n := wanting[0].credit()) > 0:
             self._reserve(wanting[0], n)
@@ -133,8 +147,12 @@ class Reserving:
     def _reserve(self, item: Subscription, n: int) -> None:
         self._asked_at = monotonic()
         item.asked(n)
+        if self._too_late(item):
+            return
         try:
-            reservation = self.store.reserve(item.queue, n, self.session.lease_ms, item.no_ack)
+            reservation = self.store.reserve(
+                item.queue, n, self.session.lease_ms, item.no_ack, self._company
+            )
         except BaseException:  # also a signal's, or a timeout of gevent's
             self._not_reserved(item)
             raise
@@ -142,18 +160,27 @@ class Reserving:
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
+        self.session.keeper.poll(self.store, queue)
+        company = self._company
+        if not no_ack and ISOLATION.active:
+            if not self._may_get(queue):
+                return Reservation([], -1, self.session.lease_ms, left=True)
+            company = self._alone
         self._getting = True
         asked_at = monotonic()
         try:
-            reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack)
+            reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack, company)
             if not no_ack:
                 self.session.take(reservation.deliveries, asked_at, reservation.lease_ms)
+                self._note_isolation(queue, reservation, asked_at, self.began_at)
         except BaseException:
             if not no_ack:
                 self.session.reserve_lost(queue, self.store.consumer)
             raise
         finally:
             self._getting = False
+        if reservation.claimed and company != ALONE and self._alone == ALONE:
+            return self.get_one(queue, no_ack)
         return reservation
 
     def reserving(self, consumer: str) -> bool:
@@ -164,6 +191,8 @@ class Reserving:
 
     def post_requests(self) -> None:
         """Begin to reserve for every subscription that wants and has credit."""
+        if ISOLATION.active:
+            self.ask_alone()
         self._post_requests(self._wanting())
 
     def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
@@ -201,15 +230,21 @@ class Reserving:
     def post_request(self, item: Subscription, n: int) -> None:
         """Begin to reserve up to *n* messages for *item*."""
         if n > 0:
-            self._asked_at = monotonic()
             item.asked(n)
-            answer = partial(self._reserved, item)
-            try:
-                self.store.post_reserve(item.queue, n, self.session.lease_ms, item.no_ack, answer)
-            except ReliqError:
-                if item.in_flight:  # it could not be written, so nobody else will be told
-                    self._not_reserved(item)
-                raise
+            if not self._too_late(item):
+                self._post(item, n, self._company)
+
+    def _post(self, item: Subscription, n: int, company: int) -> None:
+        self._asked_at = monotonic()
+        answer = partial(self._reserved, item)
+        try:
+            self.store.post_reserve(
+                item.queue, n, self.session.lease_ms, item.no_ack, answer, company
+            )
+        except ReliqError:
+            if item.in_flight:  # it could not be written, so nobody else will be told
+                self._not_reserved(item)
+            raise
 
     def _not_reserved(self, item: Subscription) -> None:
         """Ask again, and look for what a reserve without an answer may have leased."""
@@ -230,6 +265,10 @@ class Reserving:
                 self.session.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
             self.session.take(result.deliveries, item.asked_at, result.lease_ms)
+        if not item.no_ack:
+            self._note_isolation(item.queue, result, item.asked_at, item.began_at)
+        if result.claimed or result.isolated:
+            item.want()  # as soon as it may take something
         if result.held_back:
             self.held_back.add(item.queue)
         if item in self.subscriptions:
@@ -237,8 +276,7 @@ class Reserving:
             self.wake_loop()
         else:  # cancelled while the reserve was under way
             item.answered()
-            if not item.no_ack:
-                self.session.return_later(result.deliveries)
+            self.session.return_later(result.deliveries, no_ack=item.no_ack)
 
     def ask_again(self, queue: str) -> None:
         """Note that a message of *queue*, perhaps the suspect, is finished or given back."""
@@ -249,6 +287,84 @@ class Reserving:
             if item.queue == queue:
                 item.want()
 
+    # -- isolated deliveries
+
+    @property
+    def asking(self) -> bool:
+        """Whether a consumer's reserve is under way that may bring leases."""
+        return any(item.in_flight and not item.no_ack for item in list(self.subscriptions))
+
+    @property
+    def _company(self) -> int:
+        """What an ordinary reserve says of what this process holds."""
+        if ISOLATION.rests and self._alone != ALONE:
+            return BUSY
+        return HOLDING if self.session.held else IDLE
+
+    @property
+    def _alone(self) -> int:
+        """What a reserve says while no other is made: whether the process holds nothing."""
+        return ALONE if nothing_in_hand() and not WATCH.busy else HOLDING
+
+    def _note_isolation(
+        self, queue: str, result: Reservation, asked_at: float, began_at: float
+    ) -> None:
+        if result.isolated and result.deliveries:
+            ISOLATION.given(self.session, result.deliveries[0])
+        elif result.claimed:
+            ISOLATION.wait_for(self.session, queue, asked_at, began_at)
+        else:
+            ISOLATION.over(self.session, queue)
+
+    def shut_out(self, item: Subscription) -> bool:
+        """Whether *item* is to take nothing while a message is held alone, or waits to be.
+
+        While one waits the tasks of a worker go on, and so does what they consume; what
+        began after an isolated delivery is its own doing.
+        """
+        if not ISOLATION.holds and WATCH.worker and not WATCH.takes_from(self):
+            return False
+        return item.began_at <= ISOLATION.since
+
+    def _too_late(self, item: Subscription) -> bool:
+        """Take back a request where another thread is to have a message alone since a moment."""
+        if item.no_ack or not ISOLATION.active or not self.shut_out(item):
+            return False
+        item.answered()
+        item.want()
+        return True
+
+    def _may_get(self, queue: str) -> bool:
+        """Whether ``basic_get`` may take a message while one is held alone, or waits to be."""
+        if ISOLATION.holds:
+            return self.began_at > ISOLATION.since
+        if WATCH.worker and not WATCH.takes_from(self):
+            return True
+        return ISOLATION.session is self.session and queue == ISOLATION.queue
+
+    def ask_alone(self) -> bool:
+        """Ask for the message that waits for this process to be alone; False where it is not.
+
+        Until it is, the claim is extended every second.
+        """
+        if ISOLATION.holds or ISOLATION.session is not self.session:
+            return False
+        queue = ISOLATION.queue
+        waiting = (item for item in self.subscriptions if item.queue == queue and not item.no_ack)
+        item = next(waiting, None)
+        if item is None or item.in_flight or item.buffer:
+            return False
+        company = self._alone
+        n = item.channel.qos_.credit(UNLIMITED)
+        if company == ALONE and n > 0:
+            item.asked(n)
+        elif monotonic() - item.asked_at >= _CLAIM_EVERY_S:
+            item.asked(1)
+        else:
+            return False
+        self._post(item, item.asked_for, company)
+        return True
+
     failure: ReliqError | None = None
     """What a posted reserve ended with: raised where the application can see it."""
 
@@ -256,7 +372,7 @@ class Reserving:
         """Raise what went wrong where nobody could be told."""
         failure, self.failure = self.failure, None
         if failure is not None:
-            raise failure
+            raise again(failure)
 
     def wake_loop(self) -> None:
         """Act on a reserve that was answered; called by whichever thread reads it."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..contrib.eventlet import has_patched
 from ..engines.sqlite.location import location
 from ..engines.sqlite.store import SqliteStore
+from ..errors import ConfigurationError
 from .base import Transport as BaseTransport
 from .homing import unstick
 
@@ -24,6 +26,12 @@ class Transport(BaseTransport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         unstick(client)
         self.location = location(client.virtual_host)
+        if has_patched():
+            raise ConfigurationError(
+                f"{self.location} cannot be used with eventlet, whose green threads "
+                "would all stand still while one waits for the file; use the pool prefork, "
+                "threads, solo or gevent, or a Redis (reliq://)"
+            )
         super().__init__(client, **kwargs)
 
     @property

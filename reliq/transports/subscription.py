@@ -7,6 +7,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ..isolation import ISOLATION
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 # What one reserve brings at most where the prefetch is unlimited.
 UNLIMITED = 100
+# What a consumer that acks nothing has here at most: a kill loses it.
+NO_ACK_AHEAD = 10
 # A reply that is read later than this is known to be old when it is read.
 _PROMPT_S = 0.05
 # One that cannot take what is due promotes it for others no more often than this.
@@ -38,6 +42,7 @@ class Subscription:
             self, session.subscription_dropped, queue, no_ack, self.buffer
         )
         self._dropped.atexit = False
+        self.began_at = monotonic()
         self.asked_at = 0.0
         self.due_at: float | None = None
         self.asked_for = 0
@@ -66,7 +71,11 @@ class Subscription:
 
     def credit(self) -> int:
         """Return how many messages may be reserved for it now."""
-        return UNLIMITED if self.no_ack else self.channel.qos_.credit(UNLIMITED)
+        if self.no_ack:
+            return NO_ACK_AHEAD - len(self.buffer)
+        if ISOLATION.active and self.channel.transport.shut_out(self):
+            return 0
+        return self.channel.qos_.credit(UNLIMITED)
 
     def can_deliver(self) -> bool:
         """Whether a buffered message may be delivered now."""
@@ -108,11 +117,19 @@ class Subscription:
         self.due_at = when + reservation.next_due_ms / 1000 if known else None
 
     def deliver(self) -> None:
-        """Hand one buffered message to the application; what it raises is the caller's."""
+        """Hand one buffered message to the application; what it raises is the caller's.
+
+        Unless a Celery worker's own code raises for what is in the message: then that is
+        set aside, and the worker goes on.
+        """
         delivery = self.buffer.popleft()
         message = self.channel.open_delivery(delivery, self.no_ack)
         if message is not None:
-            self.callback(message)
+            try:
+                self.callback(message)
+            except Exception as exc:
+                if not self.channel.callback_raised(message, exc, self.no_ack):
+                    raise
 
     def ended(self) -> None:
         """Note that it was cancelled in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections import deque
@@ -85,13 +86,14 @@ class Crew:
         self.producers: list[Process] = []
         self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
         options = {**settings.options, **more}
-        self._config: dict[str, object] = {"broker_transport_options": options}
+        self._config = {**settings.config, "broker_transport_options": options}
         if settings.brokers == "two":
             self._config["broker_failover_strategy"] = "primary"
 
     # -- starting
 
-    def _environment(self, ledger: str) -> dict[str, str]:
+    def environment(self, ledger: str) -> dict[str, str]:
+        """Return what a process of the run needs that writes the ledger of this name."""
         journal = Journal(self.settings.directory / f"{ledger}.ledger")
         extra = {"MALLOC_ARENA_MAX": "2", **self.settings.environment}
         return app_environment(self.url, journal, self._config, extra)
@@ -127,7 +129,7 @@ class Crew:
                 "gate": str(settings.directory / "gate"),
                 "seed": f"{settings.seed}-{number}",
             }
-            environment = self._environment(f"published-{number}")
+            environment = self.environment(f"published-{number}")
             environment["RELIQ_CHAOS_PRODUCER"] = json.dumps(told)
             self.producers.append(
                 Process(
@@ -165,7 +167,8 @@ class Crew:
             self.deaths[slot.name] = code
         elif slot.asked is not None and not slot.killed:
             self.exits.append(Exit(slot.name, slot.asked, time.monotonic()))
-            if code != 0:
+            # One that had said nothing yet had no handler for the signal either.
+            if code != 0 and (code != -signal.SIGTERM or worker.tail(1)):
                 self.findings.append(f"{slot.name}: exit code {code} after SIGTERM")
         elif not slot.killed:
             self.findings.append(

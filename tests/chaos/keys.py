@@ -25,6 +25,7 @@ GLOBAL = {
     "consumers": "zset",
     "rerouted": "zset",
     "broker_id": "string",
+    "looking": "string",
 }
 _OF_A_QUEUE = re.compile(r"^reliq:\{(?P<queue>[^{}]*)\}:(?P<part>.+)$")
 
@@ -105,10 +106,22 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
     return wrong
 
 
+def haunted(client: redis.Redis, living: Collection[int]) -> str:
+    """Return a consumer that is listed and is of no *living* process; nothing where there is none.
+
+    The living must notice those that died.
+    """
+    for raw in client.scan_iter("reliq:{*}:consumers"):
+        for name in client.hkeys(raw):
+            if int(name.split(b":")[1]) not in living:
+                return f"{name.decode()} in {raw.decode()}"
+    return ""
+
+
 def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]:
     if part.startswith("publisher:") or part == "unacked_mutex":
         return [f"{key}: never expires"] if client.ttl(raw) == -1 else []
-    if part not in QueueKeys._fields:
+    if part not in {*QueueKeys._fields, "bound"}:
         return [f"{key}: no such part in the catalogue"]
     if part == "bell" and (rings := client.llen(raw)) > 1:
         return [f"{key}: {rings} tokens, not at most one"]

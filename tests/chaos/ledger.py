@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.support import lines
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 INTENT, CONFIRMED, FAILED = "P", "C", "E"
 STARTED, RETRIED, HANDED_ON, FINISHED = "S", "R", "T", "F"
 OF_A_RUN = frozenset({STARTED, RETRIED, HANDED_ON, FINISHED})
+
+_LINES_AT_ONCE = 3_000_000
+"""More are judged in parts, so that memory does not grow with a run."""
+_BYTES_OF_A_LINE = 60
 
 IMMEDIATE, DELAYED, RETRYING, URGENT, LONG, POISON = "i", "d", "r", "u", "l", "x"
 KINDS = {
@@ -111,6 +116,18 @@ def read(directory: Path) -> Iterator[Line]:
             for text in file:  # one after the other: a long run's do not fit into memory
                 for line in lines.whole(text):
                     yield parse(line)
+
+
+def in_parts(directory: Path) -> Iterator[list[Line]]:
+    """Yield the events of the ledger, all of a task together, in parts that fit into memory."""
+    size = sum(path.stat().st_size for path in files(directory))
+    parts = 1 + size // (_LINES_AT_ONCE * _BYTES_OF_A_LINE)
+    for part in range(parts):
+        yield [
+            line
+            for line in read(directory)
+            if parts == 1 or zlib.crc32(line.id.encode()) % parts == part
+        ]
 
 
 class Tail:

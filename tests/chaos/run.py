@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 _STEP_S = 0.02
 _LOOK_S = 0.25
-_LINES_AT_ONCE = 3_000_000
-"""More lines of the ledger are judged in parts, so that memory does not grow with a run."""
 
 
 @dataclass
@@ -212,10 +209,8 @@ class _Run:
         living = {slot.worker.pid for slot in self.crew.slots if slot.worker is not None}
         for server in self.broker.in_charge:
             with server.client() as client:
-                for raw in client.scan_iter("reliq:{*}:consumers"):
-                    for name in client.hkeys(raw):
-                        if int(name.split(b":")[1]) not in living:
-                            return f"{name.decode()} in {raw.decode()}"
+                if listed := keys.haunted(client, living):
+                    return listed
         return ""
 
     # -- the end
@@ -236,21 +231,15 @@ class _Run:
             for run in history.runs
         ]
         blame = Blame(nemesis.faults, crew.exits, poisoned, settings.limits)
-        size = sum(path.stat().st_size for path in ledger.files(settings.directory))
         # What is carried from one broker to another may get another tag there.
         one_tag = settings.reliq and settings.brokers != "two"
-        parts = 1 + size // (_LINES_AT_ONCE * 60)
-        for part in range(parts):
-            lines = []
-            for line in ledger.read(settings.directory):
-                if parts == 1 or zlib.crc32(line.id.encode()) % parts == part:
-                    lines.append(line)
-                    if line.event in (ledger.FINISHED, ledger.CONFIRMED):
-                        counts = finishes if line.event == ledger.FINISHED else publishes
-                        second = int(line.at - began)
-                        counts[second] = counts.get(second, 0) + 1
+        for lines in ledger.in_parts(settings.directory):
+            for line in lines:
+                if line.event in (ledger.FINISHED, ledger.CONFIRMED):
+                    counts = finishes if line.event == ledger.FINISHED else publishes
+                    second = int(line.at - began)
+                    counts[second] = counts.get(second, 0) + 1
             tasks = histories(lines).values()
-            del lines
             verdict.add(check(tasks, blame, settings.limits, one_tag=one_tag))
             recovery.add(tasks)
         verdict.findings += self.findings + crew.findings

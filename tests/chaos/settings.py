@@ -64,6 +64,8 @@ class Settings:
     """What tasks take that are longer than a lease."""
     options: Mapping[str, Any] = field(default_factory=lambda: dict(SHORT))
     environment: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of Celery, for workers and producers."""
     drain_s: float = 60.0
     """The longest that the end waits while nothing moves."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reliq.errors import ReliqError
-from reliq.store import Delivery, Lease, Publication
+from reliq.store import ALONE, Delivery, Lease, Publication
 from reliq.tags import new_tag
 from tests.support.waiting import wait_until
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Restored,
         Returned,
         Store,
+        Work,
     )
 
 LONG_MS = 60_000
@@ -89,10 +90,16 @@ class Steps:
         return result[0]
 
     def reserve(
-        self, n: int = 1, *, queue: str = "q", lease_ms: int = LONG_MS, no_ack: bool = False
+        self,
+        n: int = 1,
+        *,
+        queue: str = "q",
+        lease_ms: int = LONG_MS,
+        no_ack: bool = False,
+        company: int = ALONE,
     ) -> Reservation:
         """Reserve up to *n*."""
-        reservation = self.store.reserve(queue, n, lease_ms, no_ack)
+        reservation = self.store.reserve(queue, n, lease_ms, no_ack, company)
         self._audit(queue)
         return reservation
 
@@ -105,6 +112,12 @@ class Steps:
                 break
         assert n == len(taken)
         return taken
+
+    def hand_back(self, *taken: Delivery, queue: str = "q") -> int:
+        """Hand back what was taken with no_ack."""
+        back = self.store.hand_back(queue, taken)
+        self._audit(queue)
+        return back
 
     # -- what becomes of it
 
@@ -170,6 +183,12 @@ class Steps:
         self._audit(queue)
         return result[0]
 
+    def expire(self, queue: str = "q") -> bool:
+        """Remove what has waited too long, and wait; return whether there may be more."""
+        result: list[bool] = self._wait(lambda on_result: self.store.post_expire(queue, on_result))
+        self._audit(queue)
+        return result[0]
+
     def return_ended(self, *held: Delivery | Lease, queue: str = "q") -> Restored:
         """End leases and return their messages, as when their consumer has died."""
         assert [] == self.end(*held, queue=queue)
@@ -229,13 +248,28 @@ class Steps:
         self._audit(queue)
         return done
 
-    def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **record: str) -> list[str]:
-        """Send a heartbeat, and wait; return the queues that may have expired."""
+    def duties(
+        self, consumer: str, ttl_ms: int = LONG_MS, again_ms: int = LONG_MS, **record: str
+    ) -> Duties:
+        """Send a heartbeat, and wait; return what queues need of whoever lives."""
         record = {"client_id": "1", "run_id": "r", "queues": ""} | record
         result: list[Duties] = self._wait(
-            lambda on_result: self.store.post_heartbeat(consumer, ttl_ms, record, on_result)
+            lambda on_result: self.store.post_heartbeat(
+                consumer, ttl_ms, again_ms, record, on_result
+            )
         )
-        return result[0].expiring
+        return result[0]
+
+    def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **arguments: Any) -> list[str]:
+        """Send a heartbeat, and wait; return the queues to look at now."""
+        return self.duties(consumer, ttl_ms, **arguments).due
+
+    def survey(self, *queues: str) -> dict[str, Work]:
+        """Ask what there is to do in *queues*, and wait."""
+        results: list[dict[str, Work]] = self._wait(
+            lambda on_result: self.store.post_survey(queues or ("q",), on_result)
+        )
+        return {queue: work for result in results for queue, work in result.items()}
 
     # -- looking
 
@@ -250,6 +284,12 @@ class Steps:
         status = self.store.status(queue)
         assert status is not None
         return status.ledger.get(counter, 0)
+
+    def take_bell(self, queue: str) -> None:
+        """Take the token of a queue's bell, as one that waited and died."""
+        self.store.doorbell.listen([queue], 5.0)
+        assert self.store.doorbell.wait(5.0)
+        self.store.doorbell.take_ring()
 
     # -- waiting
 

@@ -6,6 +6,7 @@ import pytest
 
 from reliq.arguments import queue_arguments
 from reliq.carrying import carry
+from reliq.envelope import Envelope, encode
 from reliq.errors import ConfigurationError, NotFound
 from reliq.store import DUPLICATE, STORED, Lease
 from tests.contract.steps import message
@@ -56,6 +57,29 @@ def test_a_queue_that_a_publish_made_is_declared_later(source, target):
     move(source, target)
     encoded, meta = queue_arguments("q", False, {"x-max-priority": 5})
     assert "existed" == target.store.declare_queue("q", False, encoded, meta).outcome
+
+
+def reply(**properties):
+    """Return the envelope of an answer."""
+    return encode(Envelope(b"1", "", "", {}, {"correlation_id": "c", **properties}, "", "q"))
+
+
+def test_replies_make_no_queue_there(source, target, caplog):
+    """Who waited for them has gone with its queue: they are dropped, and the log says so."""
+    source.publish(message(envelope=reply()), message(envelope=reply(), number=1, doubt=True))
+    assert 2 == move(source, target)
+    assert {} == source.places()
+    assert target.store.status("q") is None
+    assert "2 replies for queue 'q' are dropped" in caplog.text
+
+
+def test_replies_go_where_their_queue_is(source, target):
+    """And where a request makes it."""
+    source.publish(message(envelope=reply()), message(envelope=reply(reply_to="me")))
+    assert 2 == move(source, target)
+    source.publish(message(envelope=reply()))
+    assert 1 == move(source, target)
+    assert {"ready": 3} == target.places()
 
 
 def test_order_and_priority_stay(source, target):

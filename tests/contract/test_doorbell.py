@@ -55,6 +55,17 @@ def test_a_publish_wakes_who_waits_already(store, other):
     assert monotonic() - before < 10
 
 
+def test_handing_back_rings(store, other):
+    """Who waits hears of messages that a consumer without acks did not hand out."""
+    store.publish(message())
+    taken = store.reserve(no_ack=True).deliveries
+    while not silent(other):
+        pass
+    other.store.doorbell.listen(["q"], 30.0)
+    store.hand_back(*taken)
+    assert "q" == heard(other)
+
+
 def test_a_ring_is_reported_once(store):
     """take_ring returns the queue of the last wait one time."""
     store.publish(message())

@@ -222,3 +222,38 @@ def test_hundreds_that_expire_at_once_become_dead_letters(store):
     store.pass_time(3)
     while store.places() != {"dead": 450}:
         assert [] == store.reserve(100).deliveries
+
+
+# -- where nobody reserves
+
+
+def test_messages_expire_though_nobody_reserves(store):
+    """Some hundred a step, counted; what has not expired, or is held, stays."""
+    store.publish(message(envelope=b"held"))
+    store.take()
+    store.publish(*(message(ttl_ms=0, delay_ms=number % 2) for number in range(450)))
+    store.publish(message(envelope=b"stays"), message(ttl_ms=LONG_MS))
+    store.pass_time(2)
+    assert store.expire()
+    assert store.expire()
+    assert not store.expire()
+    assert not store.expire()
+    assert {"ready": 2, "unacked": 1} == store.places()
+    assert 450 == store.ledger("expired")
+
+
+def test_messages_expire_to_the_dead_letters_though_nobody_reserves(store):
+    """Where the queue was declared so, with the reason."""
+    store.declare(arguments=b"a", dead_expired="1", max_bytes="1000")
+    store.publish(message(ttl_ms=0, envelope=b"x" * 10), message(envelope=b"y" * 7))
+    store.pass_time(2)
+    store.expire()
+    assert {"ready": 1, "dead": 1} == store.places()
+    assert ["expired"] == [letter.reason for letter in store.store.dead_letters("q", 9)]
+    assert 7 == store.ledger("waiting_bytes")
+
+
+def test_there_is_nothing_to_expire_in_a_queue_that_is_not_there(store):
+    """It is not made by looking."""
+    assert not store.expire()
+    assert store.store.status("q") is None

@@ -165,3 +165,40 @@ def test_an_undeclared_queue_has_no_limit(store, number):
     """A queue that a publish creates takes what it is given."""
     first, second = message(number=number), message(number=number * 2)
     assert [CREATED, STORED] == store.publish(first, second)
+
+
+# -- what has expired
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "drop-head"])
+@pytest.mark.parametrize("limits", [{"max_length": 2}, {"max_bytes": 20}])
+def test_what_has_expired_makes_room(store, overflow, limits):
+    """It is not in the way of what is published, and no other message gives way for it."""
+    declare(store, overflow, **limits)
+    store.publish(message(ttl_ms=1, envelope=b"x" * 10), message(ttl_ms=1, envelope=b"x" * 10))
+    store.pass_time(3)
+    sent = [message(envelope=b"y" * 10) for _ in range(2)]
+    for item in sent:
+        assert [STORED] == store.publish(item)
+    assert [] == died(store)
+    assert 2 == store.ledger("expired")
+    assert tags(sent) == tags(store.take(2))
+
+
+def test_what_has_expired_makes_room_as_dead_letters(store):
+    """Where the queue keeps them: a publish is no way around that."""
+    declare(store, "reject-publish", max_length=1, dead_expired=1)
+    old = message(ttl_ms=1)
+    store.publish(old)
+    store.pass_time(3)
+    assert [STORED] == store.publish(message())
+    assert [("expired", old.tag)] == died(store)
+
+
+def test_hundreds_that_have_expired_make_room_for_a_batch(store):
+    """As many leave in one step as may be published in one."""
+    declare(store, "reject-publish", max_length=300)
+    store.publish(*(message(ttl_ms=1) for _ in range(300)))
+    store.pass_time(3)
+    assert [STORED] * 200 == store.publish(*(message() for _ in range(200)))
+    assert {"ready": 300} == store.places()

@@ -93,14 +93,14 @@ def test_leases_that_ended_are_counted(connect):
 
 def test_deaths_are_counted_by_reason(connect):
     """Each way to die has its counter; together they are all that died."""
-    store = connect(delivery_limit=1)
+    store = connect(delivery_limit=None)
     store.declare(arguments=b"a", max_length="3", dead_expired="1")
     store.publish(*(message() for _ in range(3)))
     store.publish(message())  # the oldest gives way
     rejected, unreadable, failed = store.take(3)
     store.dead_letter(rejected)
     store.dead_letter(unreadable, reason="undecodable")
-    store.release("requeued", failed)
+    connect("s/2", delivery_limit=1).release("requeued", failed)
     store.publish(message(ttl_ms=0))
     store.reserve(0)
     reasons = ("maxlen", "rejected", "undecodable", "delivery_limit", "expired")

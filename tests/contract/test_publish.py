@@ -14,6 +14,16 @@ def test_the_first_message_creates_the_queue(store):
     assert {"ready": 3} == store.places()
 
 
+def test_what_is_not_to_create_a_queue(store):
+    """It is stored where there is one, and nowhere else; what comes beside it may create it."""
+    assert [NO_QUEUE] == store.publish(message(create=False))
+    assert store.store.status("q") is None
+    assert [NO_QUEUE, CREATED, STORED] == store.publish(
+        message(create=False), message(), message(create=False)
+    )
+    assert {"ready": 2} == store.places()
+
+
 def test_an_envelope_comes_back_unchanged(store):
     """Any bytes are stored as they are: empty ones, all values, line ends, half a MB."""
     stored = [b"", bytes(range(256)), b"\r\n" * 3, random.Random(1).randbytes(500_000)]
@@ -205,3 +215,23 @@ def test_a_request_that_comes_late_is_a_duplicate(store):
     assert [DUPLICATE] == store.publish(message(number=1))
     assert [STORED] == store.publish(message(number=3))
     assert {"ready": 2} == store.places()
+
+
+# -- publishers that are done
+
+
+def test_the_numbers_of_a_publisher_that_is_done_are_forgotten(store):
+    """Those of others, of moves, and of other connections are not."""
+    numbered = {
+        name: [message(publisher=name, number=number, low=1) for number in (1, 2)]
+        for name in ("done", "other")
+    }
+    move = message(publisher="move:x", number=1, low=1, moved=True)
+    for items in numbered.values():
+        assert [DUPLICATE] != store.publish(*items)
+    store.publish(move)
+    store.store.forget_publishers(lambda name: name != "other")
+    store.store.settle()
+    assert [STORED] == store.publish(message(publisher="done", number=2, low=1))
+    assert [DUPLICATE] * 2 == store.publish(*numbered["other"])
+    assert [DUPLICATE] == store.publish(move)

@@ -111,25 +111,35 @@ def test_use_keeps_a_queue(store):
 
 
 def test_a_queue_is_looked_at_by_one(store):
-    """Who is told of a queue is to look; if that one does not, another is told, later."""
-    store.declare("short", expires="1")
-    wait_until(lambda: store.heartbeat("host:1", 1000) == ["short"], interval_s=0.002)
-    assert [] == store.heartbeat("host:2", 1000)
-    wait_until(lambda: store.heartbeat("host:2", 1000) == ["short"], interval_s=0.01)
+    """Who is told of a queue is to look; a while later another one is told."""
+    store.declare("q")
+    assert ["q"] == store.heartbeat("host:1", again_ms=100)
+    assert [] == store.heartbeat("host:2", again_ms=100)
+    wait_until(lambda: store.heartbeat("host:2", again_ms=100) == ["q"], interval_s=0.01)
 
 
-def test_a_heartbeat_names_queues_whose_time_may_be_up(store):
-    """Those whose x-expires is to be looked at now; a look that comes too soon asks for another."""
-    store.declare("plain")
-    store.declare("long", expires="60000")
+def test_every_queue_is_looked_at(store):
+    """Also one without any arguments, which a publish has made: a message may expire there."""
+    store.declare("declared", expires="60000")
+    store.store.publish([message("made")])
+    store.store.list_queue("made")
+    assert ["declared", "made"] == sorted(store.heartbeat("host:1"))
+    store.delete("made")
     assert [] == store.heartbeat("host:1")
-    store.declare("short", expires="20")
-    wait_until(lambda: store.heartbeat("host:1") == ["short"], interval_s=0.005)
-    store.store.attach("short", "host:1", 1)
-    assert ("not_idle", 20) == store.delete("short", if_idle=True)
-    wait_until(lambda: store.heartbeat("host:1") == ["short"], interval_s=0.005)
-    store.delete("short")
-    assert [] == store.heartbeat("host:1")
+
+
+def test_very_many_queues_are_looked_at_in_turn(store):
+    """Some hundred with one heartbeat, which says that there are more."""
+    for number in range(600):
+        store.store.create_queue(f"q{number}")
+    told = []
+    for more in (True, False):
+        duties = store.duties("host:1", again_ms=1)
+        told += duties.due
+        assert more == duties.more
+    assert 600 == len(set(told)) == len(told)
+    # 500 in a second, whatever was asked for: all of them again after 1.2 s.
+    wait_until(lambda: store.duties("host:2", again_ms=1).due)
 
 
 # -- who lives
@@ -146,7 +156,8 @@ def test_liveness_of_a_connected_consumer(store, other):
     mine = record(store)
     store.heartbeat("host:1", **mine, queues="q\nr")
     known = other.store.liveness(["host:1"])["host:1"]
-    assert (mine["client_id"], mine["run_id"], ("q", "r"), True) == known
+    assert (mine["client_id"], mine["run_id"], ("q", "r"), True) == known[:4]
+    assert not known.lapsed
 
 
 def test_liveness_of_a_consumer_whose_connection_is_gone(store, connect):
@@ -183,11 +194,97 @@ def test_a_forgotten_consumer_is_not_known(store):
 
 
 def test_a_record_lapses_without_heartbeats(store):
-    """After its ttl nothing is known of a consumer, and a heartbeat brings it back."""
-    store.heartbeat("host:1", 30, **record(store))
-    wait_until(lambda: store.store.liveness(["host:1"])["host:1"] is None, interval_s=0.01)
-    store.heartbeat("host:1", **record(store))
-    assert store.store.liveness(["host:1"])["host:1"].connected
+    """After its ttl it does not count as living, and a heartbeat brings it back."""
+    given = {**record(store), "host": "h", "pid": "7", "queues": "q"}
+    store.heartbeat("host:1", 30, **given)
+    wait_until(lambda: store.store.liveness(["host:1"])["host:1"].lapsed, interval_s=0.01)
+    known = store.store.liveness(["host:1"])["host:1"]
+    assert ("h", 7, ("q",), 30) == (known.host, known.pid, known.queues, known.ttl_ms)
+    assert known.silent_ms >= 30
+    store.heartbeat("host:1", **given)
+    assert not store.store.liveness(["host:1"])["host:1"].lapsed
+
+
+# -- who is gone
+
+
+def dropped(store, consumer, silent_ms=0, mark=None):
+    """Take a consumer off q as whoever finds it dead does; return whether q is still there."""
+    mark = store.store.attached("q").marks.get(consumer, "none") if mark is None else mark
+    return store.store.drop_consumer("q", consumer, mark, silent_ms)
+
+
+def test_the_dead_are_taken_off_a_queue(store):
+    """Its others stay; with the last an auto_delete queue goes."""
+    store.declare(auto_delete="1")
+    for consumer in ("host:1", "host:2"):
+        store.store.attach("q", consumer, 1)
+    assert dropped(store, "host:1")
+    assert ["host:2"] == store.store.consumers_of("q")
+    assert not dropped(store, "host:2")
+    assert store.store.status("q") is None
+
+
+def test_one_that_has_come_back_is_not_dead(store, connect):
+    """It consumes by another connection than the one that was found gone: nothing happens."""
+    store.declare(auto_delete="1")
+    store.store.attach("q", "host:1", 1)
+    mark = store.store.attached("q").marks["host:1"]
+    connect("s/2").store.attach("q", "host:1", 1)
+    assert mark != store.store.attached("q").marks["host:1"]
+    assert dropped(store, "host:1", mark=mark)
+    assert ["host:1"] == store.store.consumers_of("q")
+    assert dropped(store, "host:3", mark="")  # nor one that was not there
+
+
+def test_a_dead_consumer_used_its_queue_as_long_as_it_was_heard_of(store):
+    """The queue's x-expires counts from then, not from when the death was noticed."""
+    store.declare(expires="60000")
+    store.store.attach("q", "host:1", 1)
+    assert dropped(store, "host:1", silent_ms=59_000)
+    outcome, left = store.delete(if_idle=True)
+    assert "not_idle" == outcome
+    assert left > 59_000  # it was declared just now, which is use, too
+
+
+def test_which_queues_go_by_themselves(store):
+    """Those that were declared with auto_delete or x-expires."""
+    store.declare("plain")
+    store.declare("brief", expires="60000")
+    store.declare(auto_delete="1")
+    found = {queue: store.store.attached(queue) for queue in ("plain", "brief", "q", "none")}
+    assert [False, True, True, False] == [item.temporary for item in found.values()]
+    assert [{}] * 4 == [item.marks for item in found.values()]
+
+
+def test_one_at_a_time_looks_after_all(store):
+    """Who has the duty is told of all, longest silent first; others of nobody, until it lapses."""
+    found = []
+
+    def look(consumer, hold_ms=60_000):
+        store.store.post_look(consumer, hold_ms, found.append)
+        store.store.settle()
+        return found[-1]
+
+    for consumer in ("host:3", "host:1", "host:2"):
+        store.heartbeat(consumer)
+        store.pass_time(2)
+    assert ["host:3", "host:1", "host:2"] == look("host:1")
+    assert [] == look("host:2")
+    assert ["host:3", "host:1", "host:2"] == look("host:1", 20)
+    wait_until(lambda: look("host:2") != [], interval_s=0.005)
+    assert [] == look("host:1")
+
+
+def test_who_is_new_in_the_register_is_told(store):
+    """With its first heartbeat, and again after it was taken for dead."""
+    duties = []
+    for forget in (False, False, True):
+        if forget:
+            store.store.forget_consumer("host:1")
+        store.store.post_heartbeat("host:1", 1000, 1000, {"queues": ""}, duties.append)
+        store.store.settle()
+    assert [True, False, True] == [item.new for item in duties]
 
 
 # -- for operators
@@ -222,3 +319,31 @@ def test_the_register_names_no_ghosts(store):
     assert "h:2" in [consumer.id for consumer in store.store.consumers()]
     store.store.forget_consumer("h:2")
     wait_until(lambda: [] == store.store.consumers(), interval_s=0.01)
+
+
+def test_what_a_worker_runs_is_in_the_register(store):
+    """What was said last is there, whatever comes in between, until it says goodbye."""
+    told = []
+
+    def say(number, **running):
+        store.store.post_running("h:1", number, running, told.append)
+        store.store.settle()
+
+    say(1, q=1)
+    assert [] == store.store.consumers()
+    given = {**record(store), "host": "h", "pid": "1", "version": "1", "processes": "8"}
+    store.heartbeat("h:1", **given)
+    (mine,) = store.store.consumers()
+    assert ({}, 8) == (mine.running, mine.processes)
+    say(3, q=2, r=1)
+    say(2)  # came over a slower connection
+    store.heartbeat("h:1", **given)
+    (mine,) = store.store.consumers()
+    assert {"q": 2, "r": 1} == mine.running
+    say(4)
+    (mine,) = store.store.consumers()
+    assert {} == mine.running
+    store.store.forget_consumer("h:1")
+    say(5, q=1)
+    assert [] == store.store.consumers()
+    assert [False, True, True, True, False] == told

@@ -232,3 +232,78 @@ def test_a_cache_that_is_lost_costs_nothing(store, engine):
     engine.forget_caches()
     assert 5 == store.ack(*(delivery.tag for delivery in taken))
     assert {} == store.places()
+
+
+# -- how much at once
+
+BIG = b"x" * (3 << 20)
+
+
+def test_a_reserve_is_bounded_in_bytes(store):
+    """However many are asked for, what comes is not much larger than one large message."""
+    store.publish(*(message(envelope=b"%d" % n + BIG) for n in range(4)))
+    seen = []
+    for more in (True, True, True, False):
+        reservation = store.reserve(100)
+        (envelope,) = envelopes(reservation)
+        assert more is reservation.left
+        seen.append(envelope[:1])
+    assert [b"0", b"1", b"2", b"3"] == seen
+    assert {"unacked": 4} == store.places()
+
+
+def test_one_message_comes_whatever_its_size(store):
+    """What is larger than the bound by itself comes alone, and small ones come together."""
+    store.publish(message(envelope=b"a"), message(envelope=2 * BIG), message(envelope=b"b"))
+    assert [b"a"] == envelopes(store.reserve(100))
+    assert [2 * BIG] == envelopes(store.reserve(100))
+    assert [b"b"] == envelopes(store.reserve(100))
+
+
+def test_the_bound_goes_around_suspects(store, other):
+    """A suspect that is passed over is not in the way of what may be taken beside it."""
+    store.publish(message(envelope=b"0" + BIG), message(envelope=b"1" + BIG))
+    for _ in range(2):
+        for delivery in (store.take(1)[0], store.take(1)[0]):
+            store.release("requeued", delivery)
+    store.publish(*(message(envelope=b"%d" % n + BIG) for n in (2, 3)))
+    held = other.reserve(100)
+    assert [b"0"] == [envelope[:1] for envelope in envelopes(held)]
+    taken = other.reserve(100)
+    assert [b"2"] == [envelope[:1] for envelope in envelopes(taken)]
+    assert taken.left
+    assert [b"1"] == [envelope[:1] for envelope in envelopes(store.reserve(100))]
+
+
+# -- taken without an ack, and not handed out
+
+
+def test_what_was_not_handed_out_goes_back_to_its_place(store):
+    """It is as if it had not been taken: place, count, TTL and ledger are what they were."""
+    sent = [
+        message(envelope=b"%d" % n, rank=rank, ttl_ms=ttl)
+        for n, (rank, ttl) in enumerate([(5, -1), (5, LONG_MS), (2, -1), (5, -1)])
+    ]
+    store.publish(*sent)
+    first = store.take()[0]
+    store.release("requeued", first)
+    taken = store.reserve(3, no_ack=True).deliveries
+    assert [b"2", b"0", b"1"] == [delivery.envelope for delivery in taken]
+    assert 3 == store.hand_back(*taken)
+    assert {"ready": 4} == store.places()
+    assert 0 == store.ledger("acked")
+    again = store.reserve(9, no_ack=True).deliveries
+    assert [b"2", b"0", b"1", b"3"] == [delivery.envelope for delivery in again]
+    assert [1, -1, -1, -1] == [delivery.failed for delivery in again]
+    assert taken == again[:3]
+
+
+def test_nothing_is_handed_back_to_a_queue_that_is_gone(store):
+    """A deleted queue does not come back, and what is there is not doubled."""
+    store.publish(message(), message())
+    taken = store.reserve(2, no_ack=True).deliveries
+    assert 1 == store.hand_back(taken[0])
+    assert 0 == store.hand_back(taken[0])
+    store.delete()
+    assert 0 == store.hand_back(taken[1])
+    assert store.store.status("q") is None

@@ -157,11 +157,22 @@ def test_if_unused_refuses_while_it_is_consumed(store):
 
 
 def test_a_queue_can_be_deleted_by_one_who_consumes(store):
-    """Without a condition nothing keeps it."""
+    """Without a condition nothing keeps it; who listens on is a consumer of the next one."""
     store.declare()
     store.store.attach("q", "host:1", 1)
     assert ("deleted", 0) == store.delete()
+    assert ("created", 0, 1, b"") == store.declare()
+    assert ["host:1"] == store.store.consumers_of("q")
+    store.store.attach("q", "host:1", 0)
     assert [] == store.store.consumers_of("q")
+
+
+def test_nobody_consumes_from_a_queue_that_is_not_there(store):
+    """Who begins to is told, and is not noted."""
+    assert not store.store.attach("q", "host:1", 1)
+    assert [] == store.store.consumers_of("q")
+    store.publish(message())
+    assert store.store.attach("q", "host:1", 1)
 
 
 # -- exchanges
@@ -236,6 +247,53 @@ def test_deleting_an_exchange_takes_its_bindings(store):
     assert ["f"] == store.store.exchanges()
     assert {b"a"} == store.store.exchange_table("f").bindings
     store.store.delete_exchange("unknown")
+
+
+def test_the_bindings_of_a_queue_are_found_by_its_name(store):
+    """Those of a queue that is gone are removed, in whatever exchanges, and no others."""
+    store.store.declare_exchange("e", b"declared")
+    store.store.bind("e", True, [b"a", b"b"], "q")
+    store.store.bind("f", True, [b"a"], "q")
+    store.store.bind("f", True, [b"c"], "other")
+    store.store.bind("g", True, [b"a"], "q")
+    assert 0 == store.store.bind("g", False, [b"a"], "q")
+    version = store.store.bindings_version("f")
+    assert {"e": b"declared"} == store.store.unbind_queue("q")
+    assert frozenset() == store.store.exchange_table("e").bindings
+    assert {b"c"} == store.store.exchange_table("f").bindings
+    assert version != store.store.bindings_version("f")
+    assert {} == store.store.unbind_queue("q")
+
+
+def test_the_bindings_of_a_queue_that_was_made_anew_stay(store):
+    """Whoever deletes a queue and unbinds it then may meet one who has declared it again."""
+    store.store.bind("e", True, [b"a"], "q")
+    store.declare()
+    assert {} == store.store.unbind_queue("q")
+    assert {b"a"} == store.store.exchange_table("e").bindings
+    store.delete()
+    assert {"e": None} == store.store.unbind_queue("q")
+
+
+def test_the_bindings_of_a_deleted_exchange_are_not_made_anew(store):
+    """What a queue was bound to once may be gone before it is: no table comes of that."""
+    store.store.bind("e", True, [b"a"], "q")
+    store.store.delete_exchange("e")
+    store.store.unbind_queue("q")
+    assert store.store.bindings_version("e") is None
+
+
+def test_an_exchange_is_deleted_if_nothing_is_bound_to_it(store):
+    """With if_unbound it stays, with all there is, while something is."""
+    store.store.declare_exchange("e", b"one")
+    store.store.bind("e", True, [b"a"])
+    store.store.delete_exchange("e", if_unbound=True)
+    table = store.store.exchange_table("e")
+    assert (b"one", {b"a"}) == (table.declaration, table.bindings)
+    assert 0 == store.store.bind("e", False, [b"a"])
+    store.store.delete_exchange("e", if_unbound=True)
+    assert [] == store.store.exchanges()
+    assert store.store.bindings_version("e") is None
 
 
 @pytest.mark.parametrize("name", ["version", "{e}", "e:f", "ü", "%7B", ""])

@@ -146,6 +146,31 @@ def test_readme_and_page_are_made_again_from_the_json(tmp_path):
     assert (tmp_path / "page" / "ratios.png").stat().st_size > 0
 
 
+def test_figures_are_added_to_an_earlier_run(tmp_path):
+    """`--add-to` puts rows where they belong, leaves the others, and says what came later."""
+    labels = {"reliq": "reliq", "kombu": "Kombu"}
+    row = Row("publish-named", "publish, named", "messages/s")
+    kept = Outcome(row, {"reliq": [30.0], "kombu": [10.0]})
+    new = Outcome(Row("web-delay", "a title", "tasks/s"), {"reliq": [7.0], "kombu": [2.0]})
+    earlier = results.Run("c", 1, 1.0, labels, {"CPU": "one"}, [], [], {"Publish": [kept]})
+    section = "Publish as web applications do"
+    later = results.Run("d", 1, 1.0, labels, {}, [], [], {section: [new]})
+    for name, finished in (("earlier", earlier), ("later", later)):
+        results.write(finished, tmp_path / f"{name}.json")
+    page = tmp_path / "page.md"
+    arguments = ("--from", tmp_path / "later.json", "--add-to", tmp_path / "earlier.json")
+    done = run(*arguments, "--report", page)
+    assert done.returncode == 0, done.stderr
+    both = results.read(tmp_path / "page" / "results.json")
+    assert ["publish-named", "web-delay"] == [outcome.row.key for outcome in both.outcomes]
+    assert kept == both.outcomes[0]
+    assert "c" == both.command
+    text = page.read_text()
+    assert "| publish, named (messages/s) | 30 | 10 | 3.00x |" in text
+    assert "| a title (tasks/s) | 7 | 2 | 3.50x |" in text
+    assert "- web-delay: " in text.split("## What was measured later")[1]
+
+
 def test_an_ended_command_leaves_no_process(tmp_path):
     """A run that is told to end takes its servers with it."""
     command = [sys.executable, "-m", "benchmarks", "--only", "idle-consumer", "--rounds", "1"]

@@ -127,6 +127,45 @@ def test_poison_meets_any_limit_alone(fresh_redis, site_factory, limit, workers)
     poison_among_innocents(site, limit=limit, workers=workers)
 
 
+def fail_in(site, tag_count, failures):
+    """Requeue the first *tag_count* messages of the queue so often."""
+    with Inspector(site.broker, transport_options=site.transport_options) as inspector:
+        store = inspector._store
+        for _ in range(failures):
+            for delivery in store.reserve("celery", tag_count, 60_000, no_ack=False).deliveries:
+                assert ([], []) == store.release(
+                    "celery", "requeued", [Lease(delivery.tag, delivery.token)]
+                )
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_fresh_poison_does_not_kill_a_suspect(fresh_redis, site_factory, pool):
+    """A task that has failed before and runs beside new poison is not what is given up on."""
+    site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": 4})
+    suspect = site.send("record_late", 0.5).id
+    fail_in(site, 1, 2)
+    (poison,) = (site.send("poison_group").id,)
+    supervisor = Supervisor(
+        site, 1, pool=pool, concurrency=4, loglevel="WARNING", config=dict(LATE)
+    )
+
+    def done():
+        supervisor.look()
+        return site.counts() == {"ready": 0, "delayed": 0, "unacked": 0, "dead": 1}
+
+    wait_until(
+        done,
+        timeout_s=90,
+        interval_s=0.1,
+        what=lambda: f"the poison alone: {site.counts()}\n{supervisor.tails()}",
+    )
+    (letter,) = dead_letters(site)
+    assert (poison, "delivery_limit", 4) == (letter.id, letter.reason, letter.count)
+    assert {suspect} == set(site.journal.finished())
+    assert 4 == site.journal.runs(poison)
+    site.settled(dead=1)
+
+
 def seconds_until_all_is_held_again(site, *, suspects):
     """Kill the worker that holds everything; return how long another takes to have it all."""
     with site.app.producer_or_acquire() as producer:

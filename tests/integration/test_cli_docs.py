@@ -29,6 +29,11 @@ def commands(group=main, names=()):
             yield (*names, name), command
 
 
+def groups():
+    """Return the words of every group but the whole."""
+    return sorted({words[:-1] for words, _ in commands() if len(words) > 1})
+
+
 def examples(command):
     """Return the command lines in a command's help."""
     return re.findall(r"^ +(?:eval \"\$\()?(reliq .*?)(?:\)\")?$", command.help or "", re.MULTILINE)
@@ -50,6 +55,18 @@ def test_help_has_examples_that_parse(words):
                 context = click.Context(group, parent=context, info_name=name)
         assert group is command, line
         group.make_context(words[-1], arguments, parent=context)
+
+
+@pytest.mark.parametrize(
+    "words", [(), *groups(), *(words for words, _ in commands())], ids=" ".join
+)
+def test_help_is_text(words):
+    """Examples stand in --help line by line, and no mark of the formatter is among them."""
+    done = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
+    assert 0 == done.exit_code
+    assert "\\b" not in done.output
+    assert "\b" not in done.output
+    assert not re.search("Examples?: .*reliq", done.output)  # wrapped into one paragraph
 
 
 def test_every_command_with_json_has_a_schema():

@@ -27,7 +27,7 @@ def test_paused_and_resumed(client):
     assert "resumed" in run(client.url, "queue", "resume", "orders").stdout
     assert [1] == taker.take_bodies(1)
     done = run(client.url, "queue", "pause", "nothing")
-    assert (2, "Error: no queue 'nothing'\n") == (done.returncode, done.stderr)
+    assert (2, "Error: NOT_FOUND - no queue 'nothing'\n") == (done.returncode, done.stderr)
 
 
 def test_purged_after_a_question(client):

@@ -187,6 +187,61 @@ def test_words_are_completed(client):
     assert [] == completed("reliq://127.0.0.1:1/0", ["reliq", "peek", "o"])
 
 
+HOSTILE = (
+    "pay$(touch${IFS}pwned)",
+    "pay`touch\tpwned`",
+    "pay;touch${IFS}pwned",
+    "pay\ntouch pwned",
+    "pay|touch${IFS}pwned",
+    "-pay",
+    "pay\x1b[2J",
+    "pay*",
+)
+
+
+def test_names_that_a_shell_would_run_are_not_offered(client):
+    """Whatever a queue is called, only harmless words come into somebody's line."""
+    connection = client.connect()
+    for name in (*HOSTILE, "pay.good-1"):
+        declare(connection, name)
+    assert ["pay.good-1"] == completed(client.url, ["reliq", "peek", "pay"])
+    assert [] == completed(client.url, ["reliq", "peek", "--", "-p"])
+
+
+@pytest.mark.parametrize("hostile", HOSTILE[:3:2])
+def test_tab_and_enter_in_a_real_shell_run_nothing(client, tmp_path, hostile):
+    """Bash on a terminal completes the good name, and makes nothing of the hostile one."""
+    connection = client.connect()
+    declare(connection, hostile)
+    declare(connection, "good")
+    tools = str(Path(sys.executable).parent)
+    env = environment(
+        client.url, TERM="dumb", PS1="", PATH=f"{tools}:{os.environ['PATH']}", HOME=str(tmp_path)
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], env)
+    said = b""
+    try:
+        os.write(terminal, b'eval "$(reliq completion bash)"; echo re""ady\n')
+        for sent, until in (
+            (b"", b"ready"),
+            (b"reliq peek pay\t", b"peek pay"),
+            (b"\nreliq peek go\t\n", b"message(s) of good"),
+            (b"echo do''ne\n", b"done"),
+        ):
+            os.write(terminal, sent)
+            while until not in said.split(b"\0")[-1]:
+                said += os.read(terminal, 65536)
+            said += b"\0"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    assert not (tmp_path / "pwned").exists()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell(shell):
     """It is printed, and asks the command for the words."""

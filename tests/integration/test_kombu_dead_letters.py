@@ -323,6 +323,38 @@ def test_without_a_bound_queue_it_stays(client):
     assert ["rejected"] == [letter.reason for letter in client.dead_letters("q")]
 
 
+def test_what_cannot_be_routed_is_not_read_again_and_again(client):
+    """Bodies of dead letters without a queue are not read at each pass."""
+    connection = client.connect()
+    Exchange("dlx", "direct")(connection.default_channel).declare()
+    declare(connection, "q", queue_arguments=DLX)
+    publish(connection, "q", *("x" * 50_000 for _ in range(40)))
+    reject_all(connection, "q", 40)
+    taker = Taker(connection, "q", auto_declare=False)
+    assert taker.gets_nothing(1)
+    before = client.raw.info("stats")["total_net_output_bytes"]
+    assert taker.gets_nothing(2)
+    assert client.raw.info("stats")["total_net_output_bytes"] - before < 500_000
+    assert 40 == client.status("q").dead
+
+
+def test_what_could_not_be_routed_goes_as_soon_as_a_queue_is_bound(client):
+    """It is not waited for the next try, a minute later; what died since goes too."""
+    connection = client.connect()
+    Exchange("dlx", "direct")(connection.default_channel).declare()
+    declare(connection, "q", queue_arguments=DLX)
+    publish(connection, "q", "early")
+    reject_all(connection, "q", 1)
+    taker = Taker(connection, "q", auto_declare=False)
+    assert taker.gets_nothing(1)
+    publish(connection, "q", "late")
+    taker.take()[0].reject()
+    assert taker.gets_nothing(0.5)
+    assert 2 == client.status("q").dead
+    bind_graveyard(client.connect())
+    wait_until(lambda: client.status("grave").ready == 2, timeout_s=10)
+
+
 def test_dropped_by_length_and_routed_on(client):
     """What a length limit pushes out goes to the dead letter exchange as well."""
     connection = client.connect()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import time
 from contextlib import suppress
 
 import pytest
+from kombu import Consumer, Exchange, Queue
 from kombu.mixins import ConsumerMixin
 
+from reliq import BrokerUnavailable
 from tests.support.waiting import stays_true, wait_until
 
 from .kombu_client import Client, Taker, declare, get, payloads, publish
@@ -246,6 +249,68 @@ def test_an_ack_after_the_connection_was_lost(client, lose):
         connection.collect()
     connection.connect()
     wait_until(lambda: client.settled("q"), timeout_s=5)
+
+
+def see_in_a_thread(store):
+    """Have another thread read what has come, as the keeper's does."""
+
+    def look():
+        with suppress(BrokerUnavailable):
+            store.receive()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert not store.alive
+
+
+def see_by_an_ack(store):
+    """Let the connection rest for so long that the next command looks at it first."""
+    time.sleep(0.05)  # the case itself: see wire.py
+
+
+@pytest.mark.parametrize("see", [see_in_a_thread, see_by_an_ack])
+def test_a_loss_that_was_seen_elsewhere(client, see):
+    """drain_events raises once all the same; the ack is through, and the consumer is served."""
+    connection, other = client.connect(), client.connect()
+    taker = Taker(connection, "q")
+    publish(connection, "q", "x")
+    (held,) = taker.take()
+    cut_all(client)
+    see(connection.transport.store)
+    held.ack()
+    with pytest.raises(connection.connection_errors):
+        connection.drain_events(timeout=5)
+    publish(other, "q", "y")
+    assert ["y"] == taker.take_bodies(1)
+    wait_until(lambda: client.settled("q"))
+
+
+def test_bindings_that_went_with_the_loss(own):
+    """An application whose broker came back empty declares again, though an ack saw it first."""
+    connection = own.connect()
+    queue = Queue("q", Exchange("shop"), "sold")
+    got = []
+
+    def consume():
+        Consumer(connection.default_channel, [queue], on_message=got.append).consume()
+
+    consume()
+    connection.Producer().publish("x", exchange="shop", routing_key="sold")
+    connection.drain_events(timeout=5)
+    own.raw.flushall()
+    cut_all(own)
+    see_by_an_ack(connection.transport.store)
+    got.pop().ack()
+    with pytest.raises(connection.connection_errors):
+        connection.drain_events(timeout=5)
+    connection.collect()
+    consume()
+    publisher = own.connect()
+    publisher.Producer().publish("y", exchange="shop", routing_key="sold")
+    connection.drain_events(timeout=5)
+    assert ["y"] == payloads(got)
+    got.pop().ack()
 
 
 @pytest.mark.parametrize("lose", ["cut", "cut and collect"])

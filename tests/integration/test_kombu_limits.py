@@ -124,14 +124,20 @@ def test_requeued_to_its_limit(client):
     declare(connection, "q", queue_arguments={"x-delivery-limit": 3})
     publish(connection, "q", "bad", "good")
     taker = Taker(connection, "q", auto_declare=False, prefetch_count=1)
-    counts = []
-    while (message := taker.take()[0]).payload == "bad":
+    counts, good = [], []
+    for _ in range(4):
+        (message,) = taker.take()
+        if message.payload == "good":  # before the last delivery, which waits to be alone
+            good.append(len(counts))
+            message.ack()
+            continue
         counts.append(
             (message.headers.get("x-delivery-count"), message.delivery_info.get("redelivered"))
         )
         message.requeue()
     assert [(None, None), (1, True), (2, True)] == counts
-    message.ack()
+    assert [2] == good
+    assert taker.gets_nothing()
     (letter,) = client.dead_letters("q")
     assert ("delivery_limit", 3) == (letter.reason, letter.count)
 

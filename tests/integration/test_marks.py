@@ -29,6 +29,7 @@ def marks(server):
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_suspect_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
     """A warm shutdown cancels first and acks then; the next pass takes the mark away."""
+    steps.declare()
     steps.store.attach("q", "s", 1)
     steps.publish(message())
     for _ in range(2):

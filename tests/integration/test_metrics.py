@@ -18,9 +18,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reliq import ConfigurationError
+from reliq.deadletters import REASONS
 from reliq.metrics import Collector
 from tests.integration.kombu_client import Taker, declare, get, publish
 from tests.integration.test_readme import take_and_die
+from tests.support.audits import assert_balanced
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
@@ -248,7 +250,7 @@ def test_each_way_to_die(client, reason):
     declare(connection, "q", queue_arguments=arguments)
     name = "reliq_messages_dead_lettered_total"
     reasons = collect(client.url).by("reason", name, queue="q")
-    assert {"rejected", "undecodable", "delivery_limit", "expired", "maxlen"} == set(reasons)
+    assert set(REASONS) == set(reasons)
     assert {0} == set(reasons.values())
     publish(connection, "q", 1, 2)
     if reason == "delivery_limit":
@@ -280,7 +282,7 @@ def test_a_ledger_that_does_not_balance(fresh_redis):
 
 
 def test_one_script_for_each_queue(client, redis_server):
-    """A scrape of a collector that is connected is the list of queues, and a script each."""
+    """A scrape is the lists of queues and of consumers, and a script for each queue."""
     connection = client.connect()
     for number in range(7):
         publish(connection, f"q{number}", 1)
@@ -296,7 +298,7 @@ def test_one_script_for_each_queue(client, redis_server):
 
     client.raw.config_resetstat()
     generate_latest(registry)
-    assert {"evalsha": 7, "eval": 0, "zrange": 1} == calls()
+    assert {"evalsha": 7, "eval": 0, "zrange": 2} == calls()
     collector.close()
 
 
@@ -467,3 +469,89 @@ def test_every_metric_is_documented(client):
     text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     rows = set(re.findall(r"^\| `(reliq_\w+)` \|", text, re.MULTILINE))
     assert set(exported(client)) == rows
+
+
+# -- the names of celery-exporter
+
+
+def theirs(found):
+    """Return queue -> what celery-exporter says of it, by name."""
+    names = sorted({s.name for s in found.samples if s.name.startswith("celery_")})
+    queues = {sample.labels["queue_name"] for sample in found.samples if sample.name in names}
+    return {
+        queue: {name: found.of(name, queue_name=queue) for name in names}
+        for queue in sorted(queues)
+    }
+
+
+def test_the_names_of_celery_exporter(site_factory, redis_server, redis_url, exporter):
+    """Length, consumers, workers and their processes of each queue, on request."""
+    del redis_url  # emptied
+    site = site_factory(redis_server, worker_prefetch_multiplier=1, result_backend=None)
+    site.worker(queues=["celery", "mail"], concurrency=3)
+    other = site.worker(queues=["mail"], pool="threads", concurrency=4)
+    for _ in range(5):
+        site.send("record_late", 3600, queue="celery")
+    site.wait_counts(ready=2, unacked=3)
+    _, url = exporter("--url", site.broker, "--celery-names")
+
+    def counts(length, consumers, workers, processes):
+        return {
+            "celery_queue_length": length,
+            "celery_active_consumer_count": consumers,
+            "celery_active_worker_count": workers,
+            "celery_active_process_count": processes,
+        }
+
+    expected = {"celery": counts(2, 1, 1, 3), "mail": counts(0, 2, 2, 7)}
+    # A worker knows its pool when it is ready, and tells within a second.
+    wait_until(lambda: expected == theirs(scrape(url)), what=lambda: theirs(scrape(url)))
+    assert 2 == scrape(url).of("reliq_messages_ready", queue="celery", priority="0")
+    assert 0 == other.shut_down()
+    expected = {"celery": counts(2, 1, 1, 3), "mail": counts(0, 1, 1, 3)}
+    wait_until(lambda: expected == theirs(scrape(url)), what=lambda: theirs(scrape(url)))
+    assert {} == theirs(collect(site.broker))
+    assert_balanced(site.broker)
+
+
+def test_one_series_for_a_queue_of_several_brokers(client, redis_factory):
+    """Their label is the queue alone: what two brokers have is added up."""
+    other = redis_factory()
+    publish(client.connect(), "q", 1)
+    publish(client.connect(other.url("reliq")), "q", 1, 2)
+    found = collect(client.url, other.url("reliq"), celery_names=True)
+    assert {"q": 3} == found.by("queue_name", "celery_queue_length")
+
+
+def test_an_exporter_without_the_right_to_ask_for_consumers(redis_factory, exporter):
+    """The rule of an earlier version goes on: what it cannot tell is missing, and said once."""
+    from kombu import Connection
+
+    server = redis_factory()
+    url = server.url("reliq")
+    rule = (
+        "reset on >secret ~reliq:* +client|id +client|setname +eval +evalsha +exists +hexists "
+        "+hget +hgetall +hlen +ping +select +time +zcard +zcount +zrange +zrangebyscore"
+    )
+    server.client().execute_command("ACL", "SETUSER", "old", *rule.split())
+    with Connection(url) as connection:
+        declare(connection, "q")
+        with Taker(connection, "q").consumer:
+            process, address = exporter("--url", _as_user(url), "--celery-names")
+            looked_at_as_before(process, address)
+
+
+def _as_user(url):
+    """Return a URL with the login of the restricted user."""
+    return url.replace("://", "://old:secret@")
+
+
+def looked_at_as_before(process, address):
+    """Check what can be told, and that the rest is said once."""
+    for _ in range(2):
+        found = scrape(address)
+        assert 1 == found.of("reliq_up")
+        assert 1 == found.of("celery_active_consumer_count", queue_name="q")
+        assert {} == found.by("queue", "reliq_acked_tasks_running")
+        assert {} == found.by("queue_name", "celery_active_worker_count")
+    assert 1 == process.log().count("reliq acl exporter")

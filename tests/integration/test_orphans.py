@@ -43,6 +43,7 @@ def looker(open_store):
         id="looker",
         keeper=keeper,
         options=SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
+        subscriptions=["q"],
     )
     orphans = Orphans(session)
 
@@ -74,8 +75,8 @@ def gone(steps, look):
 def test_two_moments_are_no_absence(open_store, looker):
     """Seen without a connection, back, and seen without the next one: its leases stay."""
     holder = open_store("s/1")
-    holder.store.attach("q", "s", 1)
     holder.publish(message())
+    holder.store.attach("q", "s", 1)
     live(holder)
     holder.take()
     gone(holder, looker)
@@ -90,8 +91,8 @@ def test_two_moments_are_no_absence(open_store, looker):
 def test_an_absence_is_one(open_store, looker):
     """The same, and it does not come back: after the grace its message returns."""
     holder = open_store("s/1")
-    holder.store.attach("q", "s", 1)
     holder.publish(message())
+    holder.store.attach("q", "s", 1)
     live(holder)
     holder.take()
     gone(holder, looker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
+from ast import literal_eval
 from urllib.parse import quote
 
 import pytest
@@ -109,6 +110,40 @@ def test_import_before_kombu_and_after():
             "; print(get_transport_cls('reliq').driver_name, 'reliq' in registry.name_to_type)"
         )
         assert run(script + check) == (0, "reliq True", "")
+
+
+LOADING = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import kombu, kombu.serialization, celery
+    kombu.Connection("memory://").connect()
+    ours = [str(item.message) for item in caught if "reliq" in str(item.message)]
+print(ours)
+def why(work):
+    try:
+        work()
+    except Exception as exc:
+        return f"{type(exc).__name__}: {exc}"
+print(why(lambda: kombu.Connection("reliq://localhost").connect()))
+print(why(lambda: kombu.serialization.dumps(1, serializer="reliq")))
+"""
+
+
+@pytest.mark.parametrize("package", ["msgpack", "redis", "hiredis", "blinker"])
+def test_what_reliq_needs_is_broken(tmp_path, package):
+    """Who has reliq installed and uses another broker loses nothing by it but a warning."""
+    (tmp_path / f"{package}.py").write_text("raise ImportError('it is broken')\n")
+    code, output, errors = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})" + LOADING)
+    assert (0, "") == (code, errors)
+    warned, of_url, of_serializer = output.splitlines()
+    assert "ImportError: it is broken" == of_url
+    if package == "msgpack":  # the serializer needs it too, and Kombu loads that
+        assert "EncodeError: reliq cannot be loaded: it is broken" == of_serializer
+        assert 1 == len(literal_eval(warned))
+        assert "ImportError: it is broken" in warned
+    else:
+        assert ("[]", "None") == (warned, of_serializer)
 
 
 # -- TLS

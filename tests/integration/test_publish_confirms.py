@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from kombu import Exchange, Queue
@@ -20,13 +18,13 @@ from reliq import (
     MessageRefused,
     NotConfirmed,
 )
+from reliq.admin import acl_rule
 from reliq.envelope import decode
 from tests.support.servers import server_version, waitaof_binary
 from tests.support.waiting import wait_until
 
 from .kombu_client import Client, declare, get, publish
 
-README = Path(__file__).resolve().parents[2] / "README.md"
 REPLICATED = {"confirm": "replicated", "confirm_timeout": 0.3}
 """For a replica that does not answer: it may be slow to answer on a busy machine."""
 SOON = {"max_retries": 20, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.05}
@@ -251,11 +249,8 @@ def test_celerys_retry_goes_on_until_it_is_confirmed(primary, replica, site_fact
 
 
 def test_the_permission_to_wait(primary, replica):
-    """The documented rule needs +wait; without it the refusal says so, and is not retried."""
-    (rule,) = re.findall(
-        r"^```acl\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
-    primary.raw.execute_command(*rule.split())
+    """The rule for it has +wait; without it the refusal says so, and is not retried."""
+    primary.raw.execute_command(*acl_rule("worker", "celery", password="secret").split())
     url = primary.url.replace("://", "://celery:secret@")
     connection = primary.connect(url, confirm="replicated", confirm_timeout=20)
     with pytest.raises(BrokerRefused, match="wait") as caught:

@@ -282,9 +282,9 @@ def test_messages_are_listed_only_for_a_receiver(client, heard, monkeypatch, lis
 
 
 def test_a_message_at_its_limit_is_told(client, heard):
-    """The lease ended once too often: dead, not restored."""
+    """The lease ended once too often, of a delivery made alone: dead, not restored."""
     heard.listen("message_restored", "message_dead")
-    holder = client.connect(**LAPSING)
+    holder = client.connect(**LAPSING, delivery_limit=1)
     held = lose(client, holder)
     other = client.connect(client_name="other", delivery_limit=1)
     assert Taker(other, "q").gets_nothing(for_s=0.1)

@@ -209,6 +209,35 @@ def test_carriers_are_killed(spooled):
     spooled.all_done()
 
 
+def test_a_worker_whose_child_dies_carries_on(spooled):
+    """A prefork worker forks while it carries a long spool: it neither hangs nor gives up."""
+    count = 20_000
+    store = SqliteStore(location(spooled.spool.removeprefix("reliq-sqlite:///")), parse({}), "x")
+    for start in range(0, count, 1000):
+        store.publish(
+            [
+                Publication("other", new_tag(5), b"x", 5, "p", start + n, 0, 0, -1, "", b"")
+                for n in range(1, 1001)
+            ]
+        )
+    store.close()
+    worker = spooled.site.worker(pool="prefork", concurrency=2, broker=spooled.site.broker)
+    spooled.site.broker = spooled.home  # nobody else carries
+    for _ in range(3):
+        left = counts(spooled.spool, "other").get("ready", 0)
+        wait_until(
+            lambda n=left: counts(spooled.spool, "other").get("ready", 0) < n,
+            timeout_s=60,
+            what=worker.tail,
+        )
+        spooled.site.journal.wait_started(spooled.site.send("die_first").id)
+        spooled.site.journal.wait_finished(spooled.site.send("record").id, timeout_s=30)
+    assert counts(spooled.spool, "other")["ready"]
+    wait_until(lambda: {} == counts(spooled.spool, "other"), timeout_s=60, what=worker.tail)
+    assert {"ready": count} == counts(spooled.home, "other")
+    assert 0 == worker.shut_down()
+
+
 def test_a_new_publisher_empties_the_spool(spooled):
     """What a process left there that is gone, whoever publishes at home next carries."""
     first = spooled.publisher()

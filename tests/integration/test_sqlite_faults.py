@@ -207,6 +207,8 @@ def test_a_file_that_may_not_be_written(path, mode):
         assert str(moved) in done.stdout
         assert "this user" in done.stdout
         place.chmod(0o755)
+        for left in place.glob("broker.db-*"):  # by the other user: it is not trusted
+            left.unlink()
         assert list(range(10)) == take_all(moved)
     finally:
         place.chmod(0o755)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from reliq.engines.sqlite import base, returning
+from reliq.engines.sqlite import base, returning, surveying
 from tests.contract.engines import SqliteEngine
 from tests.model.brokers import Broker
 from tests.model.clocks import BEGINNING_MS, Clock
@@ -53,7 +53,7 @@ class ModuleClock(Clock):
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Be the clock of every store of this process."""
-        modules: tuple[Any, ...] = (base, returning)
+        modules: tuple[Any, ...] = (base, returning, surveying)
         for module in modules:
             module.time = self
         try:
@@ -129,8 +129,12 @@ class SqliteBroker(Broker):
             },
             ledger={name: n for name, n in zip(_COUNTERS, counts, strict=True) if n} | deaths,
             marks=dict(
-                connection.execute("SELECT consumer, tag FROM suspects WHERE queue = ?", (number,))
+                connection.execute(
+                    "SELECT consumer, tag FROM suspects WHERE queue = ? AND consumer != ''",
+                    (number,),
+                )
             ),
+            isolated=sorted(m["tag"] for m in unacked if m["reason"] == "alone"),
             exists=row is not None,
             paused=bool(paused),
             bell=bell,

@@ -14,7 +14,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from reliq.store import Lease, Publication
+from reliq.store import ALONE, BUSY, HOLDING, IDLE, Lease, Publication
 from tests.model.dead_letters import DeadLetters
 from tests.model.oracle import QueueOracle
 from tests.model.stepping import QUEUE, consumers, picked_of, picks
@@ -110,6 +110,7 @@ class Model(DeadLetters, Surroundings):
         exchange=st.sampled_from(("", EXCHANGE)),
         stale=st.sampled_from((False, False, False, True)),
         settled=st.integers(0, 2),
+        create=st.sampled_from((True, True, False)),
     )
     def publish(
         self,
@@ -118,6 +119,7 @@ class Model(DeadLetters, Surroundings):
         exchange: str,
         stale: bool,
         settled: int,
+        create: bool = True,
     ) -> None:
         """Publish some messages; the oldest `settled` numbers will not be retried any more."""
         retriable = self.retriable.setdefault(publisher, [])
@@ -133,7 +135,7 @@ class Model(DeadLetters, Surroundings):
             low = retriable[0].number if retriable else number
             item = Publication(
                 QUEUE, tag, body, rank, publisher, number, low, delay_ms, ttl_ms, exchange, version
-            )
+            )._replace(create=create)
             items.append(item)
             self.tags.append(tag)
             if publisher:
@@ -155,7 +157,7 @@ class Model(DeadLetters, Surroundings):
             lambda: self.store().publish(items),
             lambda now: [
                 outcome
-                for _, alike in groupby(items, key=lambda i: (i.exchange, i.version))
+                for _, alike in groupby(items, key=lambda i: (i.exchange, i.version, i.create))
                 for outcome in self.oracle.publish(list(alike), self.version, now)
             ],
         )
@@ -167,32 +169,49 @@ class Model(DeadLetters, Surroundings):
         n=st.integers(0, 5),
         lease_ms=leases_ms,
         no_ack=st.sampled_from((False,) * 6 + (True,)),
+        company=st.sampled_from((ALONE, ALONE, IDLE, HOLDING, HOLDING, BUSY)),
     )
-    def reserve(self, number: int, n: int, lease_ms: int, no_ack: bool) -> None:
+    def reserve(
+        self, number: int, n: int, lease_ms: int, no_ack: bool, company: int = ALONE
+    ) -> None:
         """Take up to n; the tokens are above all that were given before."""
         store, oracle = self.store(number), self.oracle
         next_due_ms: list[int] = []
 
         def take() -> Any:
-            got = store.reserve(QUEUE, n, lease_ms, no_ack)
+            got = store.reserve(QUEUE, n, lease_ms, no_ack, company)
             next_due_ms.append(got.next_due_ms)
             if not no_ack:
                 self.leases += [Lease(d.tag, d.token) for d in got.deliveries]
-            return [tuple(d) for d in got.deliveries], got.lease_ms, got.left, got.held_back
+            else:
+                self.finished |= {d.tag: d for d in got.deliveries}
+            return [tuple(d)[:5] for d in got.deliveries], got[2:]
 
         def expect(now: int) -> Any:
-            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, now)
+            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, company, now)
             next_due_ms.append(want.next_due_ms)
             taken = [
                 (QUEUE, tag, str(want.first_token + i), failed, envelope)
                 for i, (tag, failed, envelope) in enumerate(want.taken)
             ]
-            return taken, want.lease_ms, want.left, want.held_back
+            return taken, want[3:]
 
-        kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}"
+        kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}, company {company}"
         self.step(f"{store.consumer} reserves {kind}", take, expect)
         is_ms, wanted_ms = next_due_ms
         assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"
+
+    @precondition(lambda self: self.oracle.finished)
+    @rule(number=consumers, picked=picks)
+    def hand_back(self, number: int, picked: list[int]) -> None:
+        """Hand back what was taken with no_ack: it stands where it stood."""
+        tags = picked_of(list(self.oracle.finished), picked)
+        taken = [self.finished[tag] for tag in tags]
+        self.step(
+            f"hand back {tags}",
+            lambda: self.store(number).hand_back(QUEUE, taken),
+            lambda _: self.oracle.hand_back(tags),
+        )
 
     @rule(number=consumers, lease_ms=leases_ms)
     def reserve_all(self, number: int, lease_ms: int) -> None:

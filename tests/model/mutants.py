@@ -26,12 +26,12 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant("a late ack leaves it ready", "ack", "redis.call('ZREM', ready, tag) + ", ""),
+    Mutant("a late ack leaves it ready", "ack", "redis.pcall('ZREM', ready, tag) == 1", "false"),
     Mutant("an ack counts twice", "ack", "'acked', found)", "'acked', 2 * found)"),
-    Mutant("an ack leaves the count", "ack", "redis.call('HDEL', deliveries, unpack(ARGV))", ""),
+    Mutant("an ack leaves the count", "ack", "redis.pcall('HDEL', deliveries, unpack(ARGV))", ""),
     Mutant("release: any token will do", "release", "held == token", "held"),
     Mutant("release: to the end", "release", "ZADD', ready, score,", "ZADD', ready, score + 1000,"),
-    Mutant("release: TTL forgotten", "release", "expires ~= ''", "false"),
+    Mutant("release: TTL forgotten", "release", "if whole(expires)", "if false"),
     Mutant(
         "requeue is not counted",
         "release",
@@ -58,10 +58,15 @@ MUTANTS = (
     Mutant(
         "reserve: tokens repeat",
         "reserve",
-        "'token', #tags) - #tags + 1",
-        "'token', #tags - 1) - #tags + 2",
+        "token = last - #tags + 1",
+        "token = last - #tags",
     ),
-    Mutant("reserve: two suspects at a time", "reserve", "elseif not suspect then", "else"),
+    Mutant(
+        "reserve: two suspects at a time",
+        "reserve",
+        "if suspicious and suspect then",
+        "if false then",
+    ),
     Mutant("reserve: promoted out of turn", "reserve", "+ sequence + i", "+ i"),
     Mutant(
         "reserve: expired too late by a ms",
@@ -69,8 +74,45 @@ MUTANTS = (
         "expiry, '-inf', now, ",
         "expiry, '-inf', '(' .. now, ",
     ),
-    Mutant("reserve: a paused queue gives", "reserve", "n > 0 and not flags[1]", "n > 0"),
+    Mutant(
+        "reserve: a paused queue gives",
+        "reserve",
+        "elseif n > 0 and not flags[1] then",
+        "elseif n > 0 then",
+    ),
+    Mutant(
+        "reserve: the last delivery has company",
+        "reserve",
+        "if company == 2 and not suspect and #taken == 0 then",
+        "if not suspect and #taken == 0 then",
+    ),
+    Mutant(
+        "reserve: more is given beside an isolated delivery",
+        "reserve",
+        "n > 0 and not flags[1] and shut then",
+        "false then",
+    ),
+    Mutant("reserve: a claim does not lapse", "reserve", "tonumber(claim_ends) > now and ", ""),
+    Mutant(
+        "reserve: a claim is of no use", "reserve", "and own and company < 2 then", "and false then"
+    ),
+    Mutant(
+        "reserve: claims are taken over by who holds others",
+        "reserve",
+        "waits and (company > 0 or (company == 0 and not claimed_at)) then",
+        "waits then",
+    ),
+    Mutant(
+        "reserve: who has waited in vain waits on",
+        "reserve",
+        "claimer == consumer and company >= 0",
+        "claimer == consumer",
+    ),
     Mutant("reserve: no_ack is not counted", "reserve", "'acked', #tags", "'acked', 0"),
+    Mutant("hand_back: not counted", "hand_back", "'acked', -back", "'acked', 0"),
+    Mutant("hand_back: to the end", "hand_back", "ready, score,", "ready, score + 1000,"),
+    Mutant("hand_back: TTL forgotten", "hand_back", "expires ~= ''", "false"),
+    Mutant("hand_back: failures forgotten", "hand_back", "count ~= '-1'", "false"),
     Mutant(
         "publish: a retry is stored again",
         "publish",
@@ -80,20 +122,27 @@ MUTANTS = (
     Mutant(
         "publish: the delay is not part of the TTL", "publish", "now + delay + ttl", "now + ttl"
     ),
+    Mutant("publish: a reply makes a queue", "publish", "must_exist == '1'", "false"),
     Mutant("publish: a stale route is taken", "publish", "version ~= ''", "false"),
     Mutant("publish: forgets one number too many", "publish", "'(' .. low", "low"),
-    Mutant("restore: not counted", "restore_visible", "(blamed and 1 or 0)", "0"),
+    Mutant("restore: not counted", "restore_visible", "failed = before + 1", "failed = before"),
     Mutant(
-        "restore: all are blamed",
+        "restore: company brings it to its limit",
         "restore_visible",
-        "not suspects[owner] or suspects[owner] == tag",
-        "true",
+        "failed >= delivery_limit and marks[owner] ~= tag .. '|alone' then",
+        "false then",
+    ),
+    Mutant(
+        "restore: company starts it anew",
+        "restore_visible",
+        "math.max(before, delivery_limit - 1)",
+        "0",
     ),
     Mutant(
         "restore: the limit is one more",
         "restore_visible",
-        "count >= delivery_limit",
-        "count > delivery_limit",
+        "failed >= delivery_limit and marks[owner] == tag",
+        "failed > delivery_limit and marks[owner] == tag",
     ),
     Mutant(
         "restore: in two places",
@@ -104,8 +153,8 @@ MUTANTS = (
     Mutant(
         "restore: what stood still is not seen",
         "restore_visible",
-        "now > tonumber(own[9]",
-        "now < tonumber(own[9]",
+        "now > (whole(own[9])",
+        "now < (whole(own[9])",
     ),
     Mutant(
         "restore: a pass is never overdue again",
@@ -117,12 +166,22 @@ MUTANTS = (
     Mutant(
         "release: the limit is one more",
         "release",
-        "count >= delivery_limit",
-        "count > delivery_limit",
+        "failed >= delivery_limit",
+        "failed > delivery_limit",
     ),
     Mutant("release: no backoff", "release", "if wait > 0", "if false"),
-    Mutant("restore: backoff of one more", "restore_visible", "2 ^ (count - 1)", "2 ^ count"),
+    Mutant("restore: backoff of one more", "restore_visible", "2 ^ (failed - 1)", "2 ^ failed"),
     Mutant("publish: one too many", "publish", "waiting + 1 > max_length", "waiting > max_length"),
+    Mutant("publish: what has expired is counted", "publish", "waiting - #overdue", "waiting"),
+    Mutant("survey: a late one is unheard", "survey", "due and tonumber(due) <= now", "false"),
+    Mutant("survey: rings while paused", "survey", "not about[3] and ", ""),
+    Mutant("survey: the pass of another", "survey", "and holder ~= consumer", "and holder == ''"),
+    Mutant("survey: expired by a ms", "survey", "tonumber(ends) <= now", "tonumber(ends) < now"),
+    Mutant("expire: not counted", "expire", "'expired', #overdue", "'expired', 0"),
+    Mutant(
+        "expire: too soon by a ms", "expire", "expiry, '-inf', now, ", "expiry, '-inf', now + 1, "
+    ),
+    Mutant("expire: none is kept", "expire", "if flags[1]", "if false"),
     Mutant(
         "publish: the youngest gives way",
         "publish",

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from reliq.store import CREATED, DUPLICATE, FULL, NO_QUEUE, STALE, STORED
+from reliq.store import ALONE, BUSY, CREATED, DUPLICATE, FULL, HOLDING, NO_QUEUE, STALE, STORED
 from tests.model.terms import (
     DEAD,
     DELAYED,
@@ -49,11 +49,17 @@ class QueueOracle:
     pass_due: int = 0
     spared: tuple[int, int] = (0, 0)
     marks: dict[str, str] = field(default_factory=dict)
-    """The suspect that each consumer was given last, until it reserves without holding it."""
+    """The candidate that each consumer was given last, until it reserves without holding it."""
+    alone: set[str] = field(default_factory=set)
+    """Who was given it in an isolated delivery."""
+    claim: tuple[str, str, int] | None = None
+    """The message that is to be delivered alone, to whom, until when."""
     numbers: dict[str, set[int]] = field(default_factory=dict)
     """By publisher; outlives the queue."""
     moving: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Dead letters on their way to another queue: tag -> number, target."""
+    finished: dict[str, Message] = field(default_factory=dict)
+    """What was taken with no_ack, and may be handed back while the queue lives."""
     last_move: int = 0
     """Outlives the queue, too."""
 
@@ -78,7 +84,7 @@ class QueueOracle:
 
     def boundaries(self) -> set[int]:
         """Return every moment at which something begins or ends to be so."""
-        moments = {self.pass_due, self.spared[1]} - {0}
+        moments = {self.pass_due, self.spared[1], self.claim[2] if self.claim else 0} - {0}
         for message in self.messages.values():
             moments |= {
                 READY: set(),
@@ -100,6 +106,10 @@ class QueueOracle:
         """Whether it has failed twice, or once less than its limit if that is sooner."""
         return bool(self.limit) and (message.failed or 0) >= max(1, min(2, self.limit - 1))
 
+    def _is_last(self, message: Message) -> bool:
+        """Whether it has failed once less than its limit: it is delivered alone, or not at all."""
+        return bool(self.limit) and (message.failed or 0) >= self.limit - 1
+
     @property
     def waiting(self) -> list[Message]:
         """Return what the length limits count."""
@@ -117,11 +127,13 @@ class QueueOracle:
         first = items[0]
         if first.version not in (b"", version):
             return [STALE] * len(items)
-        if not self.exists and first.exchange:
+        if not self.exists and (first.exchange or not first.create):
             return [NO_QUEUE] * len(items)
         stored = STORED if self.exists else CREATED
         self.exists = True
         outcomes = []
+        if self._too_long(len(items), sum(len(item.envelope) for item in items)):
+            self._expire(now)
         for item in items:
             outcome = self._accept(item)
             if outcome == STORED:
@@ -179,7 +191,9 @@ class QueueOracle:
 
     # -- taking
 
-    def reserve(self, consumer: str, n: int, lease_ms: int, no_ack: bool, now: int) -> Reserved:
+    def reserve(
+        self, consumer: str, n: int, lease_ms: int, no_ack: bool, company: int, now: int
+    ) -> Reserved:
         """Expire, promote, and lease up to n."""
         lease_ms = self.arguments.lease or lease_ms
         self._expire(now)
@@ -188,23 +202,48 @@ class QueueOracle:
                 self._line_up(message)
         delayed = self.at(DELAYED)
         next_due = delayed[0].due - now if delayed else -1
-        taken, blocked = self._choose(consumer, 0 if self.paused else n)
+        taken, blocked, isolated, claims, own = self._judge(
+            consumer, 0 if self.paused else n, company, no_ack, now
+        )
+        if claims:
+            self.claim = (claims.tag, consumer, now + lease_ms)
         told = [(m.tag, -1 if m.failed is None else m.failed, m.envelope) for m in taken]
         first = 0 if no_ack or not taken else self.ledger["token"] + 1
         for number, message in enumerate(taken):
             self.ledger["redelivered"] += message.failed is not None
             if no_ack:
-                del self.messages[message.tag]
+                self.finished[message.tag] = self.messages.pop(message.tag)
                 self.ledger["acked"] += 1
             else:
                 self.ledger["token"] += 1
                 message.place, message.token = UNACKED, first + number
                 message.consumer, message.deadline = consumer, now + lease_ms
-        left = not blocked and not self.paused and bool(self.at(READY))
-        self.bell |= left
-        if blocked:
+        waiting = not self.paused and bool(self.at(READY))
+        left = waiting and not blocked and not claims and not isolated
+        self.bell |= (
+            waiting and (not blocked or (bool(claims) and not own)) and not (claims and own)
+        )
+        held_back = blocked and waiting and not claims
+        if held_back or claims or isolated:
             next_due = 1000 if next_due < 0 else min(next_due, 1000)
-        return Reserved(told, first, next_due, lease_ms, left, blocked)
+        return Reserved(told, first, next_due, lease_ms, left, held_back, bool(claims), isolated)
+
+    def expire(self, now: int) -> bool:
+        """Remove what has waited too long, though nobody reserves; return whether there is more."""
+        self._expire(now)
+        return False
+
+    def survey(self, consumer: str, now: int) -> tuple[int, bool] | None:
+        """Say whether a pass is needed (-1: no; else the ms of another's), and what expired."""
+        expired = any(m.expires is not None and m.expires <= now for m in self.waiting)
+        dead, cap = self.at(DEAD), self.settings.dead_letter_max
+        due = any(m.due <= now for m in self.at(DELAYED))
+        unheard = not self.paused and not self.bell and (bool(self.at(READY)) or due)
+        old = any(m.died <= now - self.settings.dead_letter_ttl_ms for m in dead)
+        if not (self.at(UNACKED) or unheard or old or len(dead) > cap):
+            return (-1, expired) if expired or not self.exists else None
+        holder, until = self.mutex or (consumer, 0)
+        return (until - now if until > now and holder != consumer else 0), expired
 
     def _expire(self, now: int) -> None:
         for message in list(self.messages.values()):
@@ -215,19 +254,71 @@ class QueueOracle:
                 else:
                     self._leave(message, "expired")
 
-    def _choose(self, consumer: str, n: int) -> tuple[list[Message], bool]:
-        """Return what a consumer is given: one suspect at most, beside the one that it holds."""
+    def _judge(
+        self, consumer: str, n: int, company: int, no_ack: bool, now: int
+    ) -> tuple[list[Message], bool, bool, Message | None, bool]:
+        """Return what a consumer is given, whether others are kept from it, whether it is alone.
+
+        And what it claims, and whether it had claimed that before.
+        """
+        kept = self._forget_old_mark(consumer)
+        claimed = self._claimed(now)
+        own = claimed is not None and self.claim is not None and self.claim[1] == consumer
+        own = own and company > BUSY
+        if not n or (kept and consumer in self.alone):
+            return [], bool(n), False, None, own
+        if own and company < ALONE:
+            return [], False, False, claimed, True
+        if claimed and own and not kept and not no_ack:
+            taken, blocked, isolated, waits = [claimed], False, True, None
+        else:
+            taken, blocked, isolated, waits = self._choose(consumer, n, company, no_ack)
+        if isolated:
+            self.marks[consumer] = taken[0].tag
+            self.alone.add(consumer)
+        if company == BUSY or (claimed and company == HOLDING):
+            waits = None
+        return taken, blocked, isolated, waits, own
+
+    def _forget_old_mark(self, consumer: str) -> bool:
+        """Whether a consumer still holds its candidate; if not, it may have another."""
         mark = self.messages.get(self.marks.get(consumer, ""))
-        holds = mark is not None and mark.place == UNACKED and mark.consumer == consumer
-        if not holds:
-            self.marks.pop(consumer, None)
+        if mark is not None and mark.place == UNACKED and mark.consumer == consumer:
+            return True
+        self.marks.pop(consumer, None)
+        self.alone.discard(consumer)
+        return False
+
+    def _claimed(self, now: int) -> Message | None:
+        """Return the message that is claimed: until the claim lapses, or it is taken."""
+        message = self.messages.get(self.claim[0]) if self.claim else None
+        if message is None or message.place != READY or not self.claim or self.claim[2] <= now:
+            return None
+        return message
+
+    def _choose(
+        self, consumer: str, n: int, company: int, no_ack: bool
+    ) -> tuple[list[Message], bool, bool, Message | None]:
+        """Return what a consumer is given, whether more is kept from it, whether that is alone.
+
+        One candidate at most, beside the one that it holds; the last delivery of one alone, if
+        it is the first. And what it should claim.
+        """
+        holds = consumer in self.marks
         line = self.at(READY)
         taken: list[Message] = []
         passed_over: list[Message] = []
+        waits: Message | None = None
         for _ in range(4):  # it looks further so often
             count = n - len(taken)
             asked, line = line[:count], line[count:]
             for message in asked:
+                if self._is_last(message) and not no_ack:
+                    if company == ALONE and not holds and not taken:
+                        return [message], False, True, None
+                    waits = waits or message
+                    passed_over.append(message)
+                    continue
                 if self._is_suspect(message) and holds:
                     passed_over.append(message)
                     continue
@@ -237,7 +328,7 @@ class QueueOracle:
                 taken.append(message)
             if not passed_over:
                 break
-        return taken, bool(passed_over) and len(taken) < n
+        return taken, bool(passed_over) and len(taken) < n, False, waits
 
     # -- what becomes of it
 
@@ -252,6 +343,16 @@ class QueueOracle:
         for message in found:
             self._leave(message, "acked")
         return len(found)
+
+    def hand_back(self, tags: Sequence[str]) -> int:
+        """Put what was taken with no_ack in its own place, as if it had not been taken."""
+        back = [self.finished.pop(tag) for tag in tags if tag not in self.messages]
+        for message in back:
+            self.messages[message.tag] = message
+            message.place = READY
+        self.ledger["acked"] -= len(back)
+        self.bell |= bool(back) and not self.paused
+        return len(back)
 
     def release(
         self, how: How, leases: Sequence[Lease], now: int
@@ -334,15 +435,18 @@ class QueueOracle:
         ended = [m for m in self.at(UNACKED) if m.deadline <= until]
         for message in ended:
             self.ledger["lapsed"] += 1
-            mark = self.marks.get(message.consumer)
-            blamed = mark in (None, message.tag) or mark not in self.messages
-            message.failed = (message.failed or 0) + blamed
+            failures = message.failed or 0
+            judged = self.marks.get(message.consumer) == message.tag
+            judged = judged and message.consumer in self.alone
+            message.failed = failures + 1
+            if self.limit and message.failed >= self.limit and not judged:
+                message.failed = max(failures, self.limit - 1)  # it had company
             failure = (message.tag, message.failed, message.consumer, message.envelope)
-            if blamed and self.limit and message.failed >= self.limit:
+            if self.limit and message.failed >= self.limit and judged:
                 self._bury(message, "delivery_limit", "lease ended", message.consumer, now)
                 dead.append(failure)
             else:
-                self._go_back(message, now, failed=blamed)
+                self._go_back(message, now, failed=message.failed > 0)
                 self.ledger["restored"] += 1
                 self.bell |= message.place == DELAYED
                 restored.append(failure)
@@ -350,6 +454,7 @@ class QueueOracle:
             mark = self.messages.get(tag)
             if mark is None or mark.place != UNACKED or mark.consumer != holder:
                 self.marks.pop(holder, None)
+                self.alone.discard(holder)
         due = [m for m in self.at(DELAYED) if m.due <= now]
         self.bell |= bool(self.at(READY) or due) and not self.paused
         old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]

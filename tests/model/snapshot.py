@@ -53,6 +53,7 @@ class Snapshot:
     dead_info: dict[str, str]
     ledger: dict[str, int]
     marks: dict[str, str]
+    isolated: list[str]
     exists: bool
     paused: bool
     bell: int
@@ -83,10 +84,15 @@ class Snapshot:
             dead_info=_pairs(info),
             ledger={name: int(n) for name, n in _pairs(stats).items() if int(n) and name != "move"},
             marks={
-                name.removeprefix("suspect:"): tag
+                name.removeprefix("suspect:"): tag.removesuffix("|alone")
                 for name, tag in about.items()
                 if name.startswith("suspect:")
             },
+            isolated=sorted(
+                tag
+                for tag, (_, consumer) in leases.items()
+                if about.get(f"suspect:{consumer}") == f"{tag}|alone"
+            ),
             exists="exists" in about,
             paused="paused" in about,
             bell=bell,
@@ -114,6 +120,11 @@ class Snapshot:
             },
             ledger={counter: n for counter, n in (queue.ledger + size).items() if n},
             marks=dict(queue.marks),
+            isolated=sorted(
+                m.tag
+                for m in by_place["unacked"]
+                if m.consumer in queue.alone and queue.marks.get(m.consumer) == m.tag
+            ),
             exists=queue.exists,
             paused=queue.paused,
             bell=1 if queue.bell else 0,

@@ -19,7 +19,7 @@ from tests.model.terms import PLACES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reliq.store import Lease, Publication, Store
+    from reliq.store import Delivery, Lease, Publication, Store
     from tests.model.brokers import Broker
     from tests.model.oracle import QueueOracle
     from tests.model.terms import Settings
@@ -54,6 +54,8 @@ class Stepping(RuleBasedStateMachine):
         self.names: dict[int, str] = {}
         self.leases: list[Lease] = []
         """Every lease that was ever given out, oldest first."""
+        self.finished: dict[str, Delivery] = {}
+        """What was taken with no_ack, by tag."""
         self.tags: list[str] = []
         """Of every message that was ever published, oldest first."""
         self.retriable: dict[str, list[Publication]] = {}

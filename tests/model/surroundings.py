@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.model.oracle import QueueOracle
-from tests.model.stepping import QUEUE, Stepping
+from tests.model.stepping import QUEUE, Stepping, consumers
 
 # What operators do, the rarer the more it takes away.
 ORDERS = (*("resume",) * 3, "pause", "purge", "delete")
@@ -51,6 +51,49 @@ class Surroundings(Stepping):
             return rang
 
         self.step("the bell", lambda: self.broker.take_bell(QUEUE), expect)
+
+    @rule()
+    def expire(self) -> None:
+        """Remove what has waited too long, as is done where nobody reserves."""
+        store = self.store()
+        self.step(
+            "expire",
+            lambda: self.posted(store, lambda on: store.post_expire(QUEUE, on)),
+            self.oracle.expire,
+        )
+
+    @rule(
+        number=consumers,
+        heard=st.booleans(),
+        paused=st.sampled_from((False, False, False, True)),
+    )
+    def survey(self, number: int, heard: bool, paused: bool) -> None:
+        """Ask what there is to do: nothing is overlooked, and nothing is changed.
+
+        Sometimes after the token was taken and lost, or while the queue is paused.
+        """
+        store = self.store(number)
+        if heard:
+            self.hear()
+        if paused:
+            self.operate("pause")
+
+        def ask() -> tuple[int, bool] | None:
+            work = self.posted(store, lambda on: store.post_survey([QUEUE], on)).get(QUEUE)
+            return None if work is None else (self._rounded(work.pass_ms), work.expired)
+
+        def expect(now: int) -> tuple[int, bool] | None:
+            work = self.oracle.survey(store.consumer, now)
+            return None if work is None else (self._rounded(work[0]), work[1])
+
+        self.step(f"{store.consumer} surveys", ask, expect)
+        if paused:
+            self.operate("resume")
+
+    @staticmethod
+    def _rounded(pass_ms: int) -> int:
+        """Return what a clock of the server's own does not change."""
+        return min(pass_ms, 1)
 
     # -- time
 

@@ -77,6 +77,8 @@ class Reserved(NamedTuple):
     lease_ms: int
     left: bool
     held_back: bool
+    claimed: bool
+    isolated: bool
 
 
 # Of a failed delivery: tag, failures, consumer, envelope.

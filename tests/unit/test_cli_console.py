@@ -1,10 +1,13 @@
+from urllib.parse import quote
+
 import click
 import pytest
 
 from reliq.cli.application import Application
-from reliq.cli.console import duration, plain, rate, size
+from reliq.cli.console import duration, rate, size
 from reliq.cli.target import name_of, split_urls
 from reliq.cli.values import Duration, Number
+from reliq.printable import plain
 
 
 @pytest.mark.parametrize(
@@ -100,19 +103,27 @@ class App:
         return Connection(self._url, **self._options)
 
 
-def test_an_application_with_tls():
+def test_an_application_with_tls(certificates):
     """broker_use_ssl becomes the URL that says the same."""
     import ssl
 
-    given = {"ssl_ca_certs": "/ca.pem", "ssl_cert_reqs": ssl.CERT_REQUIRED, "keyfile": "/key"}
+    ca = str(certificates.ca)
+    given = {"ssl_ca_certs": ca, "ssl_cert_reqs": ssl.CERT_REQUIRED, "ciphers": "HIGH"}
     urls, options = Application(App("reliq://:p@h:1/2", ssl=given)).brokers()
-    expected = "ssl_ca_certs=%2Fca.pem&ssl_cert_reqs=CERT_REQUIRED&ssl_keyfile=%2Fkey"
+    expected = f"ssl_ca_certs={quote(ca, safe='')}&ssl_cert_reqs=CERT_REQUIRED&ssl_ciphers=HIGH"
     assert (f"reliqs://:p@h:1/2?{expected}",) == urls
+    listed = ["reliq-sentinel://h:1/0", "reliqs://i:2/0?ssl_ca_certs=x", "reliqs://j:3/0"]
+    urls, _ = Application(App(listed, ssl=given)).brokers()
+    assert (f"{listed[0]}?{expected}", listed[1], f"{listed[2]}?{expected}") == urls
+    urls, _ = Application(App(listed, ssl=True)).brokers()
+    assert (f"{listed[0]}?ssl=true", listed[1], listed[2]) == urls
     assert {} == options
     assert ("reliqs://h:1/0",) == Application(App("reliq://h:1/0", ssl=True)).brokers()[0]
     unverified = {"ssl_cert_reqs": None}
     urls, _ = Application(App("reliq://h:1/0", ssl=unverified)).brokers()
     assert ("reliqs://h:1/0?ssl_cert_reqs=none",) == urls
+    with pytest.raises(click.UsageError, match="ssl_ca_certs"):
+        Application(App("reliq://h:1/0", ssl={"ca_certs": "/nowhere.pem"})).brokers()
 
 
 def test_an_application_with_several_brokers():

@@ -120,6 +120,15 @@ def test_an_eta_becomes_a_delay():
     assert 99_000 < delay_ms <= 100_001
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_the_eta_of_an_earlier_message_is_not_stored(native):
+    """A task that is sent on with the headers it came with has none, or another one."""
+    assert (task(), 0) == take_delay(task(**{"x-eta": in_s(100).isoformat()}), native)
+    eta = in_s(100).isoformat()
+    stored = take_delay(task(eta=eta, **{"x-eta": "2020-01-01"}), native=True).headers
+    assert task(**{"x-eta": eta}) == stored
+
+
 def test_the_headers_of_the_caller_stay_as_they_are():
     """Kombu hands the same ones to every try."""
     headers = task(eta=in_s(100).isoformat(), **{"x-delay": 5})

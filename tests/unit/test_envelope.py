@@ -1,8 +1,13 @@
 import math
+import struct
+import subprocess
+import sys
+import tracemalloc
 from collections import OrderedDict
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
+from time import perf_counter, process_time
 from uuid import UUID, uuid4
 
 import msgpack
@@ -238,6 +243,10 @@ def test_any_extension_is_read_or_refused(code, payload):
         [VERSION, *envelope(headers=[])],
         [VERSION, *envelope(headers=None)],
         [VERSION, *envelope(properties="text")],
+        [VERSION, *envelope(content_type=7)],
+        [VERSION, *envelope(content_encoding=["utf-8"])],
+        [VERSION, *envelope(exchange=None)],
+        [VERSION, *envelope(routing_key=b"q")],
         ["1", *envelope()],
         [None, *envelope()],
     ],
@@ -276,3 +285,66 @@ def test_a_uuid_is_sixteen_bytes():
     value = uuid4()
     assert len(pack(value)) <= 18
     assert UUID is type(unpack(pack(value)))
+
+
+@pytest.mark.parametrize("header", [b"\xdd", b"\xdf"])
+def test_what_a_header_claims_is_not_allocated(header):
+    """A megabyte of headers that claim a megabyte each is refused at once, in little memory."""
+    claims = header + struct.pack(">I", 400_000)
+    data = claims * 500 + bytes(900_000)
+    tracemalloc.start()
+    begun = perf_counter()
+    try:
+        with pytest.raises(EnvelopeError):
+            unpack(data)
+        took, (_, most) = perf_counter() - begun, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert took < 1
+    assert most < 100_000_000
+
+
+def test_a_message_that_memory_cannot_hold_is_not_an_envelope():
+    """A process without memory for a message refuses it, and goes on."""
+    code = """
+import resource
+from reliq.envelope import EnvelopeError, unpack
+data = b"\\xdd\\x00\\xa0\\x00\\x00" + b"\\x90" * (10 << 20)
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20),) * 2)
+try:
+    unpack(data)
+except EnvelopeError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    expected = "not decoded: 10485765 bytes take more memory than this process may have\n"
+    assert (expected, "") == (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda n: UUID(int=n * (2**61 - 1) + 7),
+        lambda n: n * (2**61 - 1) + 2**64 + 7,
+        lambda n: Decimal(n * (2**61 - 1) + 7),
+    ],
+    ids=["uuid", "int", "decimal"],
+)
+def test_keys_that_collide_take_no_time_by_the_square_of_their_number(key):
+    """A map of keys with one hash is refused at once, however many; a hundred are read."""
+    few = {key(n): n for n in range(100)}
+    assert few == unpack(pack(few))
+    header = b"\xdf" + (10_000).to_bytes(4, "big")
+    many = b"".join(pack(key(n)) + b"\x00" for n in range(10_000))
+    began = process_time()
+    with pytest.raises(EnvelopeError, match="10000 keys of one map"):
+        unpack(header + many)
+    assert process_time() - began < 2
+
+
+def test_many_maps_and_keys_that_do_not_collide_are_read():
+    """UUIDs as keys, as many as one likes, and in maps of maps."""
+    value = {uuid4(): {Decimal(n): n, "n": 2**70 + n} for n in range(2000)}
+    assert value == unpack(pack(value))

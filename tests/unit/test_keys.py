@@ -40,6 +40,7 @@ def test_a_plain_name_is_not_escaped():
 def test_all_keys_of_a_queue_share_a_slot(name, prefix):
     """The first pair of braces holds the queue's name, alone: a cluster hashes what is in it."""
     everything = [*queue_keys(prefix, name), keys.publisher(prefix, name, "id")]
+    everything.append(keys.bound(prefix, name))
     tags = {re.match(r"[^{]*\{(.*?)\}", key, re.DOTALL)[1] for key in everything}
     assert {escape(name)} == tags
 

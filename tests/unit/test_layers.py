@@ -7,6 +7,7 @@ is not in it fails the test: whoever adds one decides where it stands.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -16,17 +17,27 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
-    {"reliq._version", "reliq.errors"},
-    {"reliq.options", "reliq.tags", "reliq.pacing", "reliq.envelope", "reliq.arguments"},
+    {"reliq._version", "reliq.errors", "reliq.forks", "reliq.printable", "reliq.readable"},
+    {
+        "reliq.options",
+        "reliq.salvage",
+        "reliq.tags",
+        "reliq.pacing",
+        "reliq.envelope",
+        "reliq.arguments",
+    },
     {"reliq.store", "reliq.failover", "reliq.publisher", "reliq.signals"},
     {"reliq.routing", "reliq.moving", "reliq.carrying", "reliq.failback", "reliq.engines"},
     {
         "reliq.reports",
         "reliq.rerouting",
         "reliq.orphans",
+        "reliq.passes",
+        "reliq.running",
         "reliq.keeper",
         "reliq.topology",
         "reliq.session",
+        "reliq.isolation",
         "reliq.contrib",
     },
     {"reliq.transports"},
@@ -67,6 +78,7 @@ ENGINE_CHOOSERS = (
     "reliq.transports.__init__",
     "reliq.brokers",
     "reliq.kombu_broker",
+    "reliq.admin.permissions",  # the rules are Redis's own
 )
 
 # (module, imported name): why this import may wait until a function runs.
@@ -264,6 +276,19 @@ def test_no_import_cycles():
             del waiting[name]
     cycles: dict[str, set[str]] = {}
     assert cycles == waiting
+
+
+def test_only_one_module_asks_for_hooks_at_forks():
+    """Hooks of many files would run in the order of their imports, and wait for each other."""
+    asking = [name for name, (path, _) in KNOWN.items() if "register_at_fork" in path.read_text()]
+    assert ["reliq.forks"] == asking
+
+
+def test_every_lock_is_one_of_its_process():
+    """A child would wait for ever for one that a thread of its parent held (OwnLock)."""
+    word = re.compile(r"threading\.R?Lock\b")
+    making = [name for name, (path, _) in KNOWN.items() if word.search(path.read_text())]
+    assert ["reliq.forks"] == making
 
 
 def test_late_imports_listed_still_exist():

@@ -19,12 +19,13 @@ from reliq.engines.redis.kombu import KombuLayout, KombuRedis
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
-from reliq.store import Lease, Move, Publication
+from reliq.store import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
 
-_KEY = re.compile(r"-- KEYS\[(\d+)\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
+# 1+8n: the first of eight keys that are sent for each of several queues.
+_KEY = re.compile(r"-- KEYS\[(\d+)(?:\+\d+n)?\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
 _ARG = re.compile(r"-- ARGV\[(\d+)(\.\.)?\] (\w+(?:, \w+)*) \(.+")
 _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
@@ -46,7 +47,10 @@ def split(text: str) -> tuple[list[str], str]:
     """Return (lines of the first comment, the code after it)."""
     lines = text.splitlines()
     end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
-    return lines[:end], "\n".join(lines[end:]) + "\n"
+    body = "\n".join(lines[end:]) + "\n"
+    if "KEYS[1+" in text:  # they are named inside a loop, by its n
+        body = re.sub(r"^  ", "", body, flags=re.MULTILINE).replace("KEYS[n + ", "KEYS[")
+    return lines[:end], body
 
 
 def read(text: str) -> Header:
@@ -187,7 +191,7 @@ class RecordingWire(Wire):
         assert data == hiredis.pack_command(command)
         raise Sent(command, script)
 
-    def exchange(self, commands):
+    def replies(self, commands, patience_s=0.0):
         """Raise the first of what would be exchanged."""
         raise Sent(*commands[0])
 
@@ -209,14 +213,19 @@ def nothing(_result):
 CALLS = {
     "publish": lambda store: store.publish([ITEM]),
     "reserve": lambda store: store.reserve("q", 5, 1000, False),
+    "hand_back": lambda store: store.hand_back("q", [Delivery("q", "a", "0", -1, b"")]),
     "ack": lambda store: store.post_ack("q", ["a", "b"], nothing),
     "release": lambda store: store.release("q", "requeued", LEASES),
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
     "restore_visible": lambda store: store.post_restore("q", 1000, nothing),
+    "survey": lambda store: store.post_survey(["q"], nothing),
+    "expire": lambda store: store.post_expire("q", nothing),
     "leases_of": lambda store: store.leases_of("q", "me"),
+    "look": lambda store: store.post_look("me", 1000, nothing),
     "attach": lambda store: store.attach("q", "me", 1),
-    "heartbeat": lambda store: store.post_heartbeat("me", 1000, {"pid": "1"}, nothing),
+    "heartbeat": lambda store: store.post_heartbeat("me", 1000, 500, {"pid": "1"}, nothing),
+    "tell_running": lambda store: store.post_running("me", 1, {"q": 2}, nothing),
     "declare": lambda store: store.declare_queue("q", False, b"", {"expires": "1000"}),
     "delete_queue": lambda store: store.delete_queue("q"),
     "replay": lambda store: store.replay("q", ["a"]),
@@ -228,6 +237,7 @@ CALLS = {
     "purge": lambda store: store.purge("q"),
     "list_queue": lambda store: store.list_queue("q"),
     "bind": lambda store: store.bind("x", True, [b"binding"]),
+    "unbound": lambda store: store.delete_exchange("x", if_unbound=True),
     "status": lambda store: store.status("q"),
     "measure": lambda store: store.measure(["q"]),
     "once": lambda store: store.claim("x", "t", 1000),

@@ -178,7 +178,7 @@ def test_a_forked_child_may_drop_what_its_parent_publishes(publisher):
     """The parent's numbers are none of the child's, so dropping them settles none of these."""
     inherited = publisher.tag(5)
     publisher.number(inherited, "q", 5)
-    publisher._reset()  # what a fork does
+    publisher.forget()  # what a fork does
     own = publisher.tag(5)
     number = publisher.number(own, "q", 5).number
     del inherited
@@ -228,3 +228,102 @@ def test_one_new_name_for_all_that_is_in_doubt(publisher):
         publisher.number(tag, "q", 5, "b")
         names.add(publisher.id)
     assert 1 == len(names)
+
+
+# -- names that are done with
+
+
+def published(publisher, queue="q"):
+    """Publish a message, which is answered; return the name it went out under."""
+    tag = publisher.tag(5)
+    name = publisher.number(tag, queue, 5).publisher
+    publisher.settle(tag)
+    return name
+
+
+def test_a_name_is_finished_when_all_under_it_was_answered(publisher):
+    """From then on the process has another one."""
+    name = published(publisher)
+    assert not publisher.finished(name)
+    publisher.retire()
+    assert publisher.finished(name)
+    assert name != published(publisher)
+
+
+def test_a_name_that_was_not_used_stays(publisher):
+    """Closing many connections over which nothing was published makes no names."""
+    before = publisher.id
+    publisher.retire()
+    assert before == publisher.id
+
+
+def test_a_name_is_not_finished_while_a_publish_is_under_way(publisher):
+    """Another thread publishes while this one closes its connection."""
+    tag = publisher.tag(5)
+    name = publisher.number(tag, "q", 5).publisher
+    publisher.retire()
+    assert name == publisher.id
+    publisher.settle(tag)
+    publisher.retire()
+    assert publisher.finished(name)
+
+
+def test_a_name_under_which_something_was_tried_again_is_never_finished(publisher):
+    """The first try may arrive late: its number has to be known then."""
+    tag = publisher.tag(5)
+    name = publisher.number(tag, "q", 5).publisher
+    publisher.number(tag, "q", 5)
+    publisher.settle(tag)
+    publisher.retire()
+    assert not publisher.finished(name)
+    after = published(publisher)
+    publisher.retire()
+    assert name != after
+    assert publisher.finished(after)
+
+
+def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
+    """A process whose connection is lost each minute leaves one record for each queue an hour."""
+    now = 1000.0
+    monkeypatch.setattr("reliq.publisher.monotonic", lambda: now)
+    names = {}
+    for minute in range(3 * 60):
+        now = 1000.0 + 60 * minute
+        tag = publisher.tag(5)
+        names[publisher.number(tag, "q", 5).publisher] = None
+        publisher.number(tag, "q", 5)  # its reply was lost
+        publisher.settle(tag)
+        publisher.retire()
+    assert 4 == len(names)
+    assert [] == [name for name in names if publisher.finished(name)]
+
+
+def test_a_name_under_which_something_was_given_up_is_never_finished(publisher):
+    """It may arrive late, too."""
+    tag = publisher.tag(5)
+    name = publisher.number(tag, "q", 5).publisher
+    del tag
+    gc.collect()
+    publisher.retire()
+    assert not publisher.finished(name)
+
+
+def test_a_name_in_doubt_is_never_finished(publisher):
+    """Something was tried elsewhere: the first broker is asked for its number some day."""
+    tag = publisher.tag(5)
+    name = publisher.number(tag, "q", 5, "a").publisher
+    assert publisher.number(tag, "q", 5, "b").doubt
+    publisher.settle(tag)
+    publisher.retire()
+    assert not publisher.finished(name)
+    assert name != publisher.id
+
+
+def test_finished_names_are_not_remembered_for_ever(publisher):
+    """A process may close a connection with each of its requests."""
+    names = []
+    for _ in range(5000):
+        names.append(published(publisher))
+        publisher.retire()
+    assert not publisher.finished(names[0])
+    assert publisher.finished(names[-1])

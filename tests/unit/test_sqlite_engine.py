@@ -180,22 +180,24 @@ def test_a_presence_outlives_who_clears_away_what_is_old(store, where):
 
 
 def test_what_the_dead_left_is_swept(where):
-    """Locks and FIFOs that nobody has open go, but for new ones and those in use."""
+    """Locks and FIFOs that nobody has open go, but for new ones, those in use, and others'."""
     directory = Path(where.make_bells())
-    own = bells.make(where, "own")
-    presence.hold(where, "own")
-    for name in ("dead.lock", "new.lock", "other.txt"):
+    own, dead, new = (f"1-{letter * 12}" for letter in "abc")
+    bell = bells.make(where, own)
+    presence.hold(where, own)
+    for name in (f"{dead}.lock", f"{new}.lock", "other.txt", "poetry.lock", "church.bell"):
         (directory / name).touch()
-    os.close(bells.make(where, "dead"))
+    os.close(bells.make(where, dead))
     before = time.time() - LONG_AGO_S
     for path in directory.iterdir():
-        if not path.name.startswith("new"):
+        if not path.name.startswith(new):
             os.utime(path, (before, before))
     presence.sweep(where)
     left = sorted(path.name for path in directory.iterdir())
-    assert ["new.lock", "other.txt", "own.bell", "own.lock"] == left
-    os.close(own)
-    presence.leave(where, "own")
+    expected = [f"{own}.bell", f"{own}.lock", f"{new}.lock"]
+    assert [*expected, "church.bell", "other.txt", "poetry.lock"] == left
+    os.close(bell)
+    presence.leave(where, own)
 
 
 def test_many_make_the_file_at_once(tmp_path):

@@ -44,9 +44,14 @@ def then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply
     return on_reply
 
 
+def text_of(stored: bytes) -> str:
+    """Return a stored name as text; bytes that are none come back as they are when it is sent."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
 def texts(items: Iterable[bytes]) -> list[str]:
     """Return *items* as text."""
-    return [item.decode() for item in items]
+    return [text_of(item) for item in items]
 
 
 def flat_of(leases: Iterable[Lease]) -> list[str]:
@@ -80,6 +85,8 @@ class StoreBase:
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._publish_constants: dict[tuple[str, str, str], Command] = {}
         self._kept: dict[tuple[str, str], float] = {}
+        # Queue and publisher: whose numbers this connection has let the server keep.
+        self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
@@ -105,7 +112,7 @@ class StoreBase:
                 (("HMGET", meta, "exists", "dead_letter_exchange"), None),
             ]
         )
-        if exists is not None:  # declared again meanwhile: a look will tell whether it expires
+        if exists is not None:  # declared again meanwhile
             self._wire.call(("ZADD", listed, "NX", _LOOK_NOW, queue))
         if dead_letter_exchange is not None:
             self._wire.call(("ZADD", rerouted, "NX", 0, queue))

@@ -12,7 +12,6 @@ import re
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import SplitResult, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -24,6 +23,7 @@ from ...errors import (
     BrokerUnavailable,
     ConfigurationError,
     ReliqError,
+    again,
 )
 
 if TYPE_CHECKING:
@@ -43,28 +43,6 @@ _HINTS = (
     ("WRONGTYPE", "a key of reliq holds something else: use another database or prefix"),
     ("unknown command", "reliq needs Redis 6.2 or newer"),
 )
-
-
-_ENCODED = "in a password, percent-encode what has a meaning in URLs (/ ? # [ ] @ : ; %)"
-
-
-def split_url(url: str) -> SplitResult:
-    """Return the parts of *url*; raises ConfigurationError, without showing them."""
-    try:
-        return urlsplit(url)
-    except ValueError as exc:  # a bracket
-        raise ConfigurationError(
-            f"expected a URL such as reliq://host:6379/0, got one that cannot be read; {_ENCODED}"
-        ) from exc
-
-
-def database(text: str) -> int:
-    """Return the number of the database in a URL; raises ConfigurationError."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    # With an @ it is the rest of a password that was cut in two.
-    got = f"text with an @ in it; {_ENCODED}" if "@" in text else repr(text)
-    raise ConfigurationError(f"expected the database in the URL to be a number, got: {got}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +96,9 @@ def translate_reply(text: str, address: Broker) -> ReliqError:
 
 
 def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqError:
-    """Return our error for what a socket or redis-py raised."""
+    """Return our error for what a socket or redis-py raised: a new one in any case."""
     if isinstance(exc, ReliqError):
-        return exc
+        return again(exc)
     if isinstance(exc, (socket.timeout, redis.exceptions.TimeoutError)):
         return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
     if isinstance(exc, redis.exceptions.AuthenticationError):
@@ -166,6 +144,9 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
                 connection = redis.SSLConnection(**common, **address.tls)
             except (TypeError, redis.exceptions.RedisError) as exc:
                 raise ConfigurationError(f"the TLS options of {address} are wrong: {exc}") from exc
+    # Not CLIENT SETINFO: the name says who we are, and a user who lacks it fills the ACL LOG.
+    for said in ("driver_info", "lib_name", "lib_version"):  # redis-py 7 and newer; 5 and 6
+        setattr(connection, said, None)
     try:
         connection.connect()  # type: ignore[no-untyped-call]
     except FAILURES as exc:

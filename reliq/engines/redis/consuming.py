@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import hiredis
-
+from ...salvage import number
 from ...store import (
+    HOLDING,
+    RESERVED_BYTES,
     Delivery,
     How,
     Lease,
@@ -17,6 +18,7 @@ from ...store import (
     Reservation,
     Restored,
     Returned,
+    Work,
 )
 from . import scripts
 from .base import (
@@ -25,9 +27,11 @@ from .base import (
     StoreBase,
     batches,
     flat_of,
+    text_of,
     texts,
     then,
 )
+from .wire import pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,20 +39,32 @@ if TYPE_CHECKING:
     from .wire import Command, Reply
 
 
-_HELD_BACK = 2
+_LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4
+# So many queues are looked at by one command: well under a ms, if there is nothing to do.
+_SURVEYED = 100
+
+
+def _work(names: Sequence[str], reply: Reply) -> dict[str, Work]:
+    return {
+        names[place]: Work(wait_ms, expired == 1, idle == 1)
+        for place, wait_ms, expired, idle in reply
+    }
 
 
 def returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:
     """Read tag, count, consumer and envelope of each message."""
     for i in range(0, len(flat), 4):
         tag, count, consumer, envelope = flat[i : i + 4]
-        yield Returned(tag.decode(), int(count), consumer.decode(), envelope if envelopes else None)
+        kept = envelope if envelopes else None
+        yield Returned(text_of(tag), number(count), text_of(consumer), kept)
 
 
 class RedisConsuming(StoreBase):
     """The consuming half of a store."""
 
-    def _reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> tuple[Any, Any]:
+    def _reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int
+    ) -> tuple[Any, Any]:
         k = self._keys(queue)
         names = (
             k.messages,
@@ -65,27 +81,51 @@ class RedisConsuming(StoreBase):
             k.meta,
         )
         ack = 1 if no_ack else 0
-        return names, (min(n, BATCH), lease_ms, self.consumer, ack, self._delivery_limit)
+        limits = (self._delivery_limit, RESERVED_BYTES)
+        return names, (min(n, BATCH), lease_ms, self.consumer, ack, *limits, company)
 
     @staticmethod
     def _reservation(queue: str, reply: Reply) -> Reservation:
-        next_due_ms, lease_ms, left, token, tags, envelopes, counts = reply
+        next_due_ms, lease_ms, left, token, tags, envelopes, counts, places = reply
         deliveries = [
-            Delivery(queue, tag.decode(), str(token + i), count, envelope)
+            Delivery(queue, text_of(tag), str(token + i), count, envelope)
             for i, (tag, envelope, count) in enumerate(zip(tags, envelopes, counts, strict=True))
         ]
-        return Reservation(deliveries, next_due_ms, lease_ms, left == 1, left == _HELD_BACK)
+        if places:  # taken with no_ack
+            deliveries = [
+                delivery._replace(place=place.decode(), expires_ms=number(expires, -1))
+                for delivery, place, expires in zip(
+                    deliveries, places[::2], places[1::2], strict=True
+                )
+            ]
+        return Reservation(
+            deliveries,
+            next_due_ms,
+            lease_ms,
+            left == _LEFT,
+            left == _HELD_BACK,
+            left == _CLAIMED,
+            left == _ISOLATED,
+        )
 
-    def reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> Reservation:
+    def reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
+    ) -> Reservation:
         """Take up to *n* messages."""
-        names, args = self._reserve(queue, n, lease_ms, no_ack)
+        names, args = self._reserve(queue, n, lease_ms, no_ack, company)
         return self._reservation(queue, self._wire.execute(scripts.RESERVE, names, args))
 
     def post_reserve(
-        self, queue: str, n: int, lease_ms: int, no_ack: bool, on_result: OnResult[Reservation]
+        self,
+        queue: str,
+        n: int,
+        lease_ms: int,
+        no_ack: bool,
+        on_result: OnResult[Reservation],
+        company: int = HOLDING,
     ) -> None:
         """Post what :meth:`reserve` sends."""
-        names, args = self._reserve(queue, n, lease_ms, no_ack)
+        names, args = self._reserve(queue, n, lease_ms, no_ack, company)
         on_reply = then(partial(self._reservation, queue), on_result)
         self._wire.post_script(scripts.RESERVE, names, args, on_reply)
 
@@ -109,16 +149,37 @@ class RedisConsuming(StoreBase):
             if len(self._ack_commands) > MOST_REMEMBERED:
                 self._ack_commands.clear()
             constant: Command = ("EVALSHA", scripts.ACK.sha, len(names), *names)
-            _, _, packed = hiredis.pack_command(constant).partition(b"\r\n")
+            _, _, packed = pack(constant).partition(b"\r\n")
             command = self._ack_commands[queue] = (constant, packed)
         constant, packed = command
         full = (*constant, *tags)
+        encoded = [tag.encode("utf-8", "surrogateescape") for tag in tags]
         data = b"*%d\r\n%b%b" % (
             len(full),
             packed,
-            b"".join([b"$%d\r\n%b\r\n" % (len(tag), tag.encode()) for tag in tags]),
+            b"".join([b"$%d\r\n%b\r\n" % (len(tag), tag) for tag in encoded]),
         )
         self._wire.post_packed(data, full, on_result, scripts.ACK)
+
+    def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
+        """Store again what was taken with *no_ack* and never handed out."""
+        k = self._keys(queue)
+        names = (k.messages, k.ready, k.deliveries, k.expiry, k.bell, k.stats, k.meta)
+        back = 0
+        for batch in batches(deliveries):
+            args = [
+                part
+                for item in batch
+                for part in (
+                    item.tag,
+                    item.place,
+                    "" if item.expires_ms < 0 else item.expires_ms,
+                    item.failed,
+                    item.envelope or b"",
+                )
+            ]
+            back += self._wire.execute(scripts.HAND_BACK, names, args)
+        return back
 
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back to their old place; a requeued one is counted."""
@@ -143,7 +204,7 @@ class RedisConsuming(StoreBase):
             refused, died = self._wire.execute(scripts.RELEASE, names, args)
             result.refused.extend(texts(refused))
             for tag, count in zip(died[::2], died[1::2], strict=True):
-                result.dead.append(Returned(tag.decode(), int(count), self.consumer, None))
+                result.dead.append(Returned(text_of(tag), int(count), self.consumer, None))
         return result
 
     def post_renew(
@@ -198,6 +259,36 @@ class RedisConsuming(StoreBase):
 
         names = self._keys(queue)[:-1]
         self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, then(parse, on_result))
+
+    def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
+        """Ask what there is to do in *queues*: one command for each hundred of them."""
+        limits = (self.consumer, self.options.dead_letter_max, self._dead_letter_ttl_ms)
+        for start in range(0, len(queues), _SURVEYED):
+            names = queues[start : start + _SURVEYED]
+            places = [key for queue in names for key in self._surveyed(queue)]
+            on_reply = then(partial(_work, names), on_result)
+            self._wire.post_script(scripts.SURVEY, places, limits, on_reply)
+
+    def _surveyed(self, queue: str) -> Iterable[str]:
+        k = self._keys(queue)
+        held = (k.unacked_index, k.ready, k.delayed, k.expiry, k.dead)
+        return (*held, k.bell, k.meta, k.unacked_mutex)
+
+    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
+        """Remove messages beyond their time to live; the result is whether there are more."""
+        k = self._keys(queue)
+        names = (
+            k.messages,
+            k.ready,
+            k.delayed,
+            k.deliveries,
+            k.expiry,
+            k.dead,
+            k.dead_info,
+            k.stats,
+            k.meta,
+        )
+        self._wire.post_script(scripts.EXPIRE, names, (BATCH,), then(bool, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""

@@ -23,11 +23,12 @@ _FARTHEST_S = 1.0
 _MOST_SCRIPTS = 1000
 # SCAN goes on for so long at most: a broker may hold millions of keys of others.
 _SCANNED_S = 5.0
-_PARTS = frozenset(keys.QueueKeys._fields)
+_PARTS = frozenset({*keys.QueueKeys._fields, "bound"})
 _SHARED = frozenset(
     {
         "queues",
         "probe",
+        "looking",
         "broker_id",
         "rerouted",
         "exchanges",
@@ -48,7 +49,7 @@ _ASKED: tuple[tuple[Command, Severity, str], ...] = (
         "warning",
         "workers with it notice killed consumers after visibility_timeout, not orphan_grace",
     ),
-    (("CONFIG", "GET", "timeout"), "info", "the doctor does not see the configuration"),
+    (("CONFIG", "GET", "timeout"), "info", "the doctor does not see timeouts and persistence"),
     (("SCAN", "0", "COUNT", "1"), "info", "the doctor does not look for keys that are not ours"),
 )
 
@@ -64,6 +65,8 @@ def is_ours(key: str, prefix: str) -> bool:
 
 class RedisDiagnosis(StoreBase):
     """What a store tells of its server."""
+
+    _config_refused = False  # asked once: each refusal is a line in the server's ACL LOG
 
     def about(self) -> BrokerInfo:
         """Return what the server says of itself."""
@@ -119,21 +122,29 @@ class RedisDiagnosis(StoreBase):
     def _config(self) -> Info:
         found: Info = {}
         for name in ("timeout", "tcp-keepalive", "appendfsync", "save"):
-            reply = self._ask("CONFIG", "GET", name)
-            if reply:
-                found[name] = reply[1].decode()
+            value = self._setting(name)
+            if value is not None:
+                found[name] = value
         return found
+
+    def _setting(self, name: str) -> str | None:
+        """Return a setting of the server; None where this user may not read them."""
+        if self._config_refused:
+            return None
+        reply = self._ask("CONFIG", "GET", name)
+        self._config_refused = reply is None
+        return reply[1].decode() if reply else None
 
     def _persistence(self, info: Info) -> str:
         if not info:
             return ""
         if info.get("aof_enabled") == "1":
-            policy = self._ask("CONFIG", "GET", "appendfsync")
-            return f"AOF {policy[1].decode()}" if policy else "AOF"
-        save = self._ask("CONFIG", "GET", "save")
+            policy = self._setting("appendfsync")
+            return f"AOF {policy}" if policy else "AOF"
+        save = self._setting("save")
         if save is None:
             return "RDB or none"
-        return "RDB" if save[1] else "none"
+        return "RDB" if save else "none"
 
     # -- checks that ask more
 
@@ -141,7 +152,8 @@ class RedisDiagnosis(StoreBase):
         missing = [item for item in _ASKED if "NOPERM" in self._refusal(item[0])]
         for command, severity, without in missing:
             name = " ".join(command[:2]) if command[0] in {"CLIENT", "CONFIG"} else command[0]
-            yield Finding("acl", severity, f"this user may not use {name}: {without}", _ACL_REMEDY)
+            remedy = _CONFIG_REMEDY if command[0] == "CONFIG" else _ACL_REMEDY
+            yield Finding("acl", severity, f"this user may not use {name}: {without}", remedy)
         if not missing:
             yield Finding("acl", "ok", "this user may do all that reliq does")
         who = self._ask("ACL", "WHOAMI")
@@ -223,6 +235,10 @@ class RedisDiagnosis(StoreBase):
 
 
 _ACL_REMEDY = "give it the rule that `reliq acl` prints"
+_CONFIG_REMEDY = (
+    "nothing, unless it may read the passwords in there: then the rule that "
+    "`reliq acl operator --config` prints"
+)
 
 
 def _number(text: str | None) -> int | None:

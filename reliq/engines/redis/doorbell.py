@@ -8,13 +8,13 @@ consumer looks anyway.
 from __future__ import annotations
 
 import os
-import select
-import threading
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ...errors import ReliqError
+from ...errors import ReliqError, again
+from ...forks import OwnLock, here
+from ...readable import readable
 from .keys import queue_keys
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class RedisDoorbell:
     """See :class:`reliq.store.Doorbell`."""
 
+    _waking = OwnLock()
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._prefix = wire.options.global_keyprefix
@@ -35,8 +37,7 @@ class RedisDoorbell:
         self._rang: str | None = None
         self._error: ReliqError | None = None
         self._waiter: tuple[int, int] | None = None
-        self._waiter_pid = 0
-        self._waking = threading.Lock()
+        self._waiter_of = here()
 
     @property
     def listening(self) -> bool:
@@ -71,7 +72,10 @@ class RedisDoorbell:
         if self.listening:
             return
         bells = [queue_keys(self._prefix, queue).bell for queue in queues]
-        self._bells = {bell.encode(): queue for bell, queue in zip(bells, queues, strict=True)}
+        self._bells = {
+            bell.encode("utf-8", "surrogateescape"): queue
+            for bell, queue in zip(bells, queues, strict=True)
+        }
         self._queues = frozenset(queues)
         self._rang = None
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
@@ -102,14 +106,11 @@ class RedisDoorbell:
         if listening and self.receive():
             return True
         reader = self._open_waiter()
-        poller = select.poll()
-        poller.register(reader, select.POLLIN)
-        if listening:
-            poller.register(self._wire.fileno(), select.POLLIN)
+        descriptors = (reader, self._wire.fileno()) if listening else (reader,)
         deadline = monotonic() + max(timeout_s, 0.0)
         while True:
-            ready = poller.poll(max(deadline - monotonic(), 0.0) * 1000)
-            woken = any(fd == reader for fd, _ in ready)
+            ready = readable(descriptors, deadline - monotonic())
+            woken = reader in ready
             if woken:
                 with suppress(BlockingIOError):
                     os.read(reader, 4096)
@@ -124,7 +125,7 @@ class RedisDoorbell:
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""
         with self._waking:
-            if self._waiter is not None and self._waiter_pid == os.getpid():
+            if self._waiter is not None and self._waiter_of == here():
                 with suppress(BlockingIOError, OSError):
                     os.write(self._waiter[1], b"\0")
 
@@ -148,14 +149,14 @@ class RedisDoorbell:
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            raise again(error)
 
     def _open_waiter(self) -> int:
         with self._waking:
-            if self._waiter is None or self._waiter_pid != os.getpid():
+            if self._waiter is None or self._waiter_of != here():
                 self._close_waiter()
                 self._waiter = os.pipe()
-                self._waiter_pid = os.getpid()
+                self._waiter_of = here()
                 for fd in self._waiter:
                     os.set_blocking(fd, False)
             return self._waiter[0]

@@ -14,9 +14,10 @@ dead, dead_info tag -> died, server ms; tag -> "reason|count|consumer|error"
 bell            at most one token: "there may be something to take"
 stats           the ledger's counters, and the sequence of lease tokens
 meta            the queue's arguments (msgpack) and what scripts need of them
-consumers       consumer id -> how many subscriptions it has on the queue
+consumers       consumer id -> "subscriptions connection": who consumes from the queue
 unacked_mutex   holder of the current restore_visible pass; lapses by itself
 moves           tag -> "number|target": messages on their way to another queue or broker
+bound           msgpack of exchange and binding: where to look when the queue is deleted
 publisher:<id>  numbers of publishes that this publisher may still retry; expires
 """
 
@@ -68,7 +69,12 @@ def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
     return queue_key(prefix, queue, f"publisher:{publisher_id}")
 
 
-def queues(prefix: str) -> str:  # ZSET queue name -> when to look at its x-expires; 0: never
+def bound(prefix: str, queue: str) -> str:  # SET
+    """Return the key of what *queue* is bound to: all of it, and perhaps more."""
+    return queue_key(prefix, queue, "bound")
+
+
+def queues(prefix: str) -> str:  # ZSET queue name -> when to look after it next
     """Return the key of the set of all queues."""
     return f"{prefix}reliq:queues"
 
@@ -107,6 +113,11 @@ def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is fi
 def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
     """Return the key of the register of consumers."""
     return f"{prefix}reliq:consumers"
+
+
+def looking(prefix: str) -> str:  # STRING id of who looks after the consumers; expires
+    """Return the key of the duty to look after all consumers."""
+    return f"{prefix}reliq:looking"
 
 
 def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL

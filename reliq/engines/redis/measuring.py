@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...errors import BrokerRefused, ReliqError, again
+from ...salvage import left_out
 from ...store import Measure, QueueStatus
 from ...tags import published_ms
 from . import scripts
-from .base import BATCH, StoreBase, texts
+from .base import BATCH, StoreBase, text_of
+from .operators import ledger_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +24,21 @@ class RedisMeasuring(StoreBase):
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone."""
-        found = []
+        found: list[Measure] = []
+        refused: dict[str, ReliqError] = {}
         for start in range(0, len(queues), BATCH):
             names = queues[start : start + BATCH]
-            replies = self._wire.exchange([self._measure_command(queue) for queue in names])
-            found += [
-                _measure(queue, *reply[1:])
-                for queue, reply in zip(names, replies, strict=True)
-                if reply[0]
-            ]
+            replies = self._wire.replies([self._measure_command(queue) for queue in names])
+            for queue, reply in zip(names, replies, strict=True):
+                if isinstance(reply, BrokerRefused):
+                    refused[queue] = reply
+                elif isinstance(reply, ReliqError):
+                    raise again(reply)
+                elif reply[0]:
+                    found.append(_measure(self.broker, queue, *reply[1:]))
+        if refused and not found:  # not of one queue, but of this user's rights
+            raise again(next(iter(refused.values())))
+        left_out(self.broker, "queues", list(refused))
         return found
 
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
@@ -38,6 +47,7 @@ class RedisMeasuring(StoreBase):
 
 
 def _measure(  # the reply, part by part
+    broker: str,
     queue: str,
     ready: int,
     delayed: int,
@@ -52,7 +62,7 @@ def _measure(  # the reply, part by part
     due: int,
     ranks: list[Any],
 ) -> Measure:
-    ledger = dict(zip(texts(stats[::2]), map(int, stats[1::2]), strict=True))
+    ledger = ledger_of(broker, queue, stats)
     status = QueueStatus(
         queue,
         ready,
@@ -66,5 +76,5 @@ def _measure(  # the reply, part by part
         paused == 1,
     )
     by_rank = dict(zip(ranks[::3], ranks[1::3], strict=True))
-    oldest = min((published_ms(tag.decode()) for tag in ranks[2::3]), default=None)
+    oldest = min(filter(None, (published_ms(text_of(tag)) for tag in ranks[2::3])), default=None)
     return Measure(status, now_ms, by_rank, oldest, due)

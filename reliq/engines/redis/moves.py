@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ... import salvage
+from ...salvage import left_out
 from ...store import (
     DeadLetter,
     Lease,
@@ -16,6 +18,7 @@ from .base import (
     StoreBase,
     batches,
     flat_of,
+    text_of,
     texts,
 )
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _MOST_MOVED = 100
+_INFO_FIELDS = 4
 
 
 class RedisMoves(StoreBase):
@@ -83,7 +87,7 @@ class RedisMoves(StoreBase):
         names = (k.messages, k.dead, k.stats, k.moves, k.unacked_index)
         low, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
         moves = [
-            Move(flat[i].decode(), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
+            Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
         ]
         return int(low), moves
 
@@ -106,7 +110,7 @@ class RedisMoves(StoreBase):
         moves = []
         for i in range(0, len(flat), 6):
             tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
-            moves.append(Move(tag.decode(), int(number), envelope, delay_ms, ttl_ms, failed))
+            moves.append(Move(text_of(tag), int(number), envelope, delay_ms, ttl_ms, failed))
         return int(low), moves
 
     def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
@@ -172,9 +176,15 @@ class RedisMoves(StoreBase):
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
             if info is None:  # it left between the two looks
                 continue
-            reason, count, consumer, error = info.decode("utf-8", "replace").split("|", 3)
+            text = info.decode("utf-8", "replace")
+            fields = text.split("|", 3)
+            if len(fields) != _INFO_FIELDS:
+                left_out(self.broker, f"records of dead letters of {queue!r}", [tag])
+                fields = ["unknown", "0", "", text]
+            reason, count, consumer, error = fields
             envelope = stored[0][i] if envelopes else None
+            counted = salvage.number(count)
             letters.append(
-                DeadLetter(tag, int(float(died)), reason, int(count), consumer, error, envelope)
+                DeadLetter(tag, salvage.number(died), reason, counted, consumer, error, envelope)
             )
         return letters

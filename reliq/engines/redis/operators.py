@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ...arguments import FIELDS
+from ...salvage import left_out, number
 from ...store import (
     Place,
     QueueStatus,
@@ -14,13 +16,25 @@ from ...tags import published_ms
 from . import keys, scripts
 from .base import (
     StoreBase,
+    text_of,
     texts,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _MOST_BROWSED = 100
+_LEASE_FIELDS = 4
+_COUNT = re.compile(rb"-?[0-9]{1,19}")
+
+
+def ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
+    """Return the counters of a queue; one that is no number is left out."""
+    found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
+    wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
+    if wrong:
+        left_out(broker, f"counters of {queue!r}", wrong)
+    return {name: int(value) for name, value in found.items() if name not in wrong}
 
 
 class RedisOperators(StoreBase):
@@ -38,7 +52,7 @@ class RedisOperators(StoreBase):
         if not exists:
             return None
         ready, delayed, unacked, dead, stored, consumers = counts
-        ledger = dict(zip(texts(stats[::2]), map(int, stats[1::2]), strict=True))
+        ledger = ledger_of(self.broker, queue, stats)
         arguments = {"": arguments}
         return QueueStatus(
             queue, ready, delayed, unacked, dead, stored, consumers, ledger, arguments, paused == 1
@@ -61,17 +75,22 @@ class RedisOperators(StoreBase):
         found = []
         for i in range(0, len(flat), 5):
             tag, score, envelope, record, failed = flat[i : i + 5]
-            held_by = record.decode().split("|", 3)[3] if place == "unacked" and record else ""
+            held_by = ""
+            if place == "unacked":
+                fields = text_of(record or b"").split("|", 3)
+                held_by = fields[3] if len(fields) == _LEASE_FIELDS else ""
+                if len(fields) != _LEASE_FIELDS:
+                    left_out(self.broker, f"lease records of {queue!r}", [text_of(tag)])
             # What is on its way to another broker has a lease without an end.
-            at_ms = 0 if place == "ready" or score == b"inf" else int(float(score))
-            count = -1 if failed is None else int(failed)
-            found.append(Stored(tag.decode(), envelope, count, at_ms, held_by))
+            at_ms = 0 if place == "ready" else number(score)
+            count = -1 if failed is None else number(failed)
+            found.append(Stored(text_of(tag), envelope, count, at_ms, held_by))
         return found
 
     def oldest_ms(self, queue: str) -> int | None:
         """Return when the oldest ready message was published; None where nothing is ready."""
         heads = texts(self._wire.execute(scripts.OLDEST, (self._keys(queue).ready,), ()))
-        return min(map(published_ms, heads), default=None)
+        return min(filter(None, map(published_ms, heads)), default=None)
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field."""
@@ -81,7 +100,7 @@ class RedisOperators(StoreBase):
             return None
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         return {
-            field: fields[field.encode()].decode()
+            field: text_of(fields[field.encode()])
             for field in FIELDS.values()
             if field.encode() in fields
         }

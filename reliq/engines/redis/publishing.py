@@ -19,7 +19,7 @@ from .base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...options import Confirm
     from ...store import (
@@ -48,7 +48,7 @@ class RedisPublishing(StoreBase):
         low = first.low if len(items) == 1 else max(item.low for item in items)
         head = (
             *constant,
-            1 if exchange else 0,
+            1 if exchange or not first.create else 0,
             first.version,
             keep,
             low,
@@ -93,12 +93,15 @@ class RedisPublishing(StoreBase):
         return constant
 
     def _keep_ms(self, queue: str, publisher: str) -> int:
-        """Return how long to keep the numbers in *queue*; 0 where that was said of late."""
+        """Return how long to keep the numbers in *queue*; negative where that was said of late.
+
+        Then it counts only where the server has none: it may have lost them since.
+        """
         now = monotonic()
         if self._kept_epoch != self._wire.dials:
             self._kept, self._kept_epoch = {}, self._wire.dials
         if now - self._kept.get((queue, publisher), -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
-            return 0
+            return -PUBLISHER_KEPT_MS
         self._kept.pop((queue, publisher), None)
         return PUBLISHER_KEPT_MS
 
@@ -106,9 +109,18 @@ class RedisPublishing(StoreBase):
         for item, outcome in zip(publications, outcomes, strict=True):
             place = (item.queue, item.publisher)
             if outcome > 0 and item.number and place not in self._kept:
+                if not item.moved and len(self._numbered) < MOST_REMEMBERED:
+                    self._numbered.add(place)
                 if len(self._kept) > MOST_REMEMBERED:
                     self._kept.clear()
                 self._kept[place] = monotonic()
+
+    def forget_publishers(self, finished: Callable[[str], bool]) -> None:
+        """Post the removal of the numbers of publishers that have *finished*."""
+        done = [place for place in self._numbered if finished(place[1])]
+        self._numbered.difference_update(done)
+        for queue, name in done:
+            self._wire.post(("UNLINK", keys.publisher(self._prefix, queue, name)))
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
         """Store *publications* in one round trip; neighbours alike in one step."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerRefused
+from ...errors import BrokerRefused, ReliqError, again
+from ...salvage import counts, left_out, mapping, number
 from ...store import (
+    Attached,
     Consumer,
     Duties,
     Liveness,
@@ -16,18 +19,22 @@ from ...store import (
 from . import keys, scripts
 from .base import (
     StoreBase,
+    text_of,
     texts,
     then,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .wire import Reply
 
 
 logger = logging.getLogger("reliq")
 
+# How many consumers one look takes in.
+_LOOKED_AT = 1000
+_CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 # Brokers of which this process has said that it may not look who is connected.
 _told_blind: set[str] = set()
 
@@ -36,14 +43,44 @@ class RedisRegister(StoreBase):
     """What a store knows of consumers."""
 
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
-        """Note who consumes; False when the queue was deleted with the last one."""
-        kept: int = self._wire.execute(scripts.ATTACH, self._keys(queue), (consumer, subscriptions))
-        if not kept:
-            self._unlist(queue)
+        """Note who consumes; False when there is no such queue, or no more."""
+        mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
+        return self._attach(queue, consumer, mark, "", 0)
+
+    def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
+        """Take a dead consumer off *queue*, unless its mark is another by now."""
+        return self._attach(queue, consumer, "", mark, silent_ms)
+
+    def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
+        args = (consumer, mark, seen, silent_ms)
+        kept: int = self._wire.execute(scripts.ATTACH, self._keys(queue), args)
         return kept == 1
 
+    def attached(self, queue: str) -> Attached:
+        """Return who consumes from *queue*, and whether it goes by itself."""
+        k = self._keys(queue)
+        flags, marks = self._wire.exchange(
+            [
+                (("HMGET", k.meta, "auto_delete", "expires"), None),
+                (("HGETALL", k.consumers), None),
+            ]
+        )
+        found = texts(marks)
+        return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))
+
+    def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
+        """Ask for the duty to look after all consumers."""
+        names = (keys.consumers(self._prefix), keys.looking(self._prefix))
+        args = (consumer, hold_ms, _LOOKED_AT)
+        self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
+
     def post_heartbeat(
-        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[Duties]
+        self,
+        consumer: str,
+        ttl_ms: int,
+        again_ms: int,
+        record: dict[str, str],
+        on_result: OnResult[Duties],
     ) -> None:
         """Say that *consumer* lives; the result is what queues need of whoever lives."""
         names = (
@@ -53,13 +90,23 @@ class RedisRegister(StoreBase):
             keys.rerouted(self._prefix),
         )
         pairs = [part for pair in record.items() for part in pair]
-        args = (consumer, ttl_ms, *pairs)
+        args = (consumer, ttl_ms, again_ms, *pairs)
 
         def parse(reply: Reply) -> Duties:
-            expiring, rerouted = reply
-            return Duties(texts(expiring), texts(rerouted))
+            due, more, rerouted, new = reply
+            return Duties(texts(due), more == 1, texts(rerouted), new == 1)
 
         self._wire.post_script(scripts.HEARTBEAT, names, args, then(parse, on_result))
+
+    def post_running(
+        self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
+    ) -> None:
+        """Say which tasks a worker runs that are acknowledged; False: it is not known."""
+        names = (keys.consumer(self._prefix, consumer),)
+        args = (number, json.dumps(running))
+        self._wire.post_script(
+            scripts.TELL_RUNNING, names, args, then(lambda reply: reply == 1, on_result)
+        )
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
@@ -74,14 +121,29 @@ class RedisRegister(StoreBase):
             ]
         )
 
-    def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
-        """Return what is known of *consumers*; None for one whose record has lapsed."""
-        fields = ("client_id", "run_id", "queues")
-        records = self._wire.exchange(
-            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in consumers]
+    def _records(self, names: Sequence[str], fields: Sequence[str]) -> list[Any]:
+        """Return these fields of each consumer, None where it has none; of one without a record."""
+        replies: list[Any] = self._wire.replies(
+            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in names]
         )
+        wrong = []
+        for place, (name, reply) in enumerate(zip(names, replies, strict=True)):
+            if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply):
+                wrong.append(name)
+                replies[place] = [None] * len(fields)
+            elif isinstance(reply, ReliqError):
+                raise again(reply)
+        left_out(self.broker, "records of consumers", wrong)
+        return replies
+
+    def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
+        """Return what is known of *consumers*; None for one that is not in the register."""
+        fields = ("client_id", "run_id", "queues", "seen", "ttl", "host", "pid")
+        records = self._records(consumers, fields)
+        clock = self._wire.call(("TIME",))
+        now = int(clock[0]) * 1000 + int(clock[1]) // 1000
         _, run_id = self.server()
-        ids = [record[0].decode() for record in records if record[0]]
+        ids = [text_of(first) for first, *_ in records if _CLIENT_ID.fullmatch(first or b"")]
         try:
             listing: bytes = self._wire.call(("CLIENT", "LIST", "ID", *ids)) if ids else b""
             connected = {
@@ -92,14 +154,24 @@ class RedisRegister(StoreBase):
             connected = set(ids)
             self._say_once(exc)
         known: dict[str, Liveness | None] = {}
-        for name, (client_id, run, queues) in zip(consumers, records, strict=True):
-            if client_id is None:
+        for name, record in zip(consumers, records, strict=True):
+            if record[0] is None:
                 known[name] = None
                 continue
+            client_id, run, queues, seen, ttl, host, pid = (value or b"" for value in record)
             # After a restart of the server no client id of before means anything.
-            present = client_id.decode() in connected or run.decode() != run_id
-            held = tuple(filter(None, queues.decode().split("\n")))
-            known[name] = Liveness(client_id.decode(), run.decode(), held, present)
+            present = text_of(client_id) in connected or text_of(run) != run_id
+            held = tuple(filter(None, text_of(queues).split("\n")))
+            known[name] = Liveness(
+                text_of(client_id),
+                text_of(run),
+                held,
+                present,
+                now - number(seen, now),
+                number(ttl, 0),
+                text_of(host),
+                number(pid, 0),
+            )
         return known
 
     def _say_once(self, exc: BrokerRefused) -> None:
@@ -116,37 +188,56 @@ class RedisRegister(StoreBase):
         """Return every consumer whose record has not lapsed, by id."""
         flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
         seen = {
-            name.decode(): int(float(score))
-            for name, score in zip(flat[::2], flat[1::2], strict=True)
+            text_of(name): number(score) for name, score in zip(flat[::2], flat[1::2], strict=True)
         }
         names = sorted(seen)
         if not names:
             return []
-        fields = ("host", "pid", "version", "started_ms", "held", "pool", "options")
-        records = self._wire.exchange(
-            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in names]
+        fields = (
+            "host",
+            "pid",
+            "version",
+            "started_ms",
+            "held",
+            "pool",
+            "options",
+            "running",
+            "processes",
         )
+        records = self._records(names, fields)
         living = self.liveness(names)
-        found = []
+        found, wrong = [], []
         for name, record in zip(names, records, strict=True):
             liveness = living[name]
-            if liveness is None or record[0] is None:
+            if liveness is None or liveness.lapsed or record[0] is None:
                 continue
-            host, pid, version, started, held = (value or b"0" for value in record[:5])
-            pool, options = (value or b"" for value in record[5:])
-            found.append(
-                Consumer(
-                    name,
-                    host.decode(),
-                    int(pid),
-                    version.decode(),
-                    liveness.queues,
-                    int(started),
-                    seen[name],
-                    int(held),
-                    liveness.connected,
-                    pool.decode(),
-                    json.loads(options) if options else {},
-                )
-            )
+            try:
+                found.append(_consumer(name, seen[name], liveness, record))
+            except (ValueError, RecursionError):  # also JSON's, and that of text that is none
+                wrong.append(name)
+        if wrong:
+            left_out(self.broker, "records of consumers", wrong)
         return found
+
+
+def _consumer(
+    name: str, seen_ms: int, liveness: Liveness, record: Sequence[bytes | None]
+) -> Consumer:
+    """Return what a record says; raises ValueError for one that is none."""
+    host, pid, version, started, held = (value or b"0" for value in record[:5])
+    pool, options, running, processes = (value or b"" for value in record[5:])
+    return Consumer(
+        name,
+        host.decode(),
+        int(pid),
+        version.decode(),
+        liveness.queues,
+        int(started),
+        seen_ms,
+        int(held),
+        liveness.connected,
+        pool.decode(),
+        mapping(options),
+        counts(running),
+        int(processes or 0),
+    )

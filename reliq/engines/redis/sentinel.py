@@ -7,14 +7,13 @@ connection counts only when the server itself says that it is a master.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
 
 from ...errors import BrokerUnavailable, ConfigurationError
-from .connect import FAILURES, Address, ask, database, dial, hang_up, split_url, translate
-from .tls import tls_options
+from ...forks import OwnLock
+from .connect import FAILURES, Address, ask, dial, hang_up, translate
+from .urls import address_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +41,7 @@ class SentinelAddress:
     sentinels: tuple[Address, ...]
     master: Address
     _order: list[Address] = field(init=False, repr=False, compare=False)
-    _lock: threading.Lock = field(
-        init=False, repr=False, compare=False, default_factory=threading.Lock
-    )
+    _lock = OwnLock()
 
     def __post_init__(self) -> None:
         """Ask in the given order at first."""
@@ -134,37 +131,6 @@ class SentinelAddress:
         return connection
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What one URL says: None where it says nothing."""
-
-    host: str
-    port: int
-    db: str | None
-    username: str | None
-    password: str | None = field(repr=False)
-    tls: dict[str, str]
-
-
-def _read(url: str) -> _Said:
-    parts = split_url(url)
-    try:
-        port = parts.port or DEFAULT_PORT
-    except ValueError as exc:
-        raise ConfigurationError(
-            f"expected one host and a numeric port in a {SCHEME}:// URL; "
-            "several Sentinels are separated by ';', each with its scheme"
-        ) from exc
-    return _Said(
-        unquote(parts.hostname or "localhost"),
-        port,
-        parts.path.strip("/") or None,
-        unquote(parts.username or "") or None,
-        unquote(parts.password or "") or None,
-        dict(parse_qsl(parts.query)),
-    )
-
-
 def _one(values: Sequence[str | None], what: str) -> str | None:
     """Return what the URLs that say something agree on; say it without showing it."""
     said = {value for value in values if value is not None}
@@ -190,34 +156,39 @@ def sentinel_address(
     TLS is for the Sentinels and the master alike. Raises ConfigurationError, without
     showing a password.
     """
-    said = [_read(url) for url in urls]
+    said = [read(url, (SCHEME,)) for url in urls]
     if not options.master_name:
         raise ConfigurationError(
             f"{SCHEME}:// needs the transport option master_name: the name under which "
             "the Sentinels monitor the master (sentinel monitor NAME ...)"
         )
-    db = database(_one([item.db for item in said], "database") or "0")
-    query: dict[str, str] = {}
+    stated: dict[str, Any] = {}
     for item in said:
-        query.update(item.tls)
-    verified = tls_options(query or tls) if query or tls else None
-    places = dict.fromkeys((item.host, item.port) for item in said)
-    return SentinelAddress(
-        options.master_name,
-        tuple(
-            Address(
-                host=host,
-                port=port,
-                username=options.sentinel_username,
-                password=options.sentinel_password,
-                tls=verified,
-            )
-            for host, port in places
-        ),
-        Address(
-            db=db,
+        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
+    switched = stated.pop("ssl", None)
+    hidden = any("@" in url for url in urls)
+    master = address_of(
+        replace(
+            said[0],
+            path=_one([item.path.strip("/") or None for item in said], "database") or "",
             username=_one([item.username for item in said], "user") or username,
             password=_one([item.password for item in said], "password") or password,
-            tls=verified,
+            tls=stated or switched or tls,
+            query={name: value for item in said for name, value in item.query.items()},
         ),
+        show=not hidden,
+    )
+    places = dict.fromkeys((item.host or "localhost", item.port or DEFAULT_PORT) for item in said)
+    sentinels = tuple(
+        Address(
+            host=host,
+            port=port,
+            username=options.sentinel_username,
+            password=options.sentinel_password,
+            tls=master.tls,
+        )
+        for host, port in places
+    )
+    return SentinelAddress(
+        options.master_name, sentinels, replace(master, host="localhost", port=6379)
     )

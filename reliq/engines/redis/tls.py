@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import difflib
 import ssl
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _CERT_REQS = {
     "none": ssl.CERT_NONE,
@@ -27,35 +31,99 @@ _TLS_OPTIONS = frozenset(
         "ssl_password",
     }
 )
+_YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_VERSIONS = {
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
 
 
-def tls_options(given: Any) -> dict[str, Any]:
-    """Return redis-py's TLS options: certificates and host names are verified by default.
+def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
+    """Return redis-py's TLS options, None for no TLS; certificates and names are verified.
 
-    *given* is Kombu's ``ssl``: True, or a mapping with or without the prefix
-    ``ssl_``. Raises ConfigurationError for an unknown name.
+    *given* is Kombu's ``ssl``: a yes or no, or a mapping with or without the prefix
+    ``ssl_``. always: TLS also where nothing is given. Raises ConfigurationError for an
+    unknown name, a wrong value, and a file that is not there or is none of its kind.
     """
+    mapping = given if isinstance(given, dict) else {}
+    wanted = bool(given) if isinstance(given, dict) else _yes_or_no("ssl", given or False)
+    if not (wanted or always):
+        return None
     options: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-    for name, value in given.items() if isinstance(given, dict) else ():
+    for name, value in mapping.items():
         full = name if name.startswith("ssl_") else f"ssl_{name}"
         if full not in _TLS_OPTIONS:
             near = difflib.get_close_matches(full, _TLS_OPTIONS, n=1)
             hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(_TLS_OPTIONS))
             raise ConfigurationError(f"unknown TLS option {name!r}: {hint}")
         options[full] = value
-    reqs = options["ssl_cert_reqs"]
-    if isinstance(reqs, str):  # from a URL that Kombu did not parse
-        reqs = _CERT_REQS.get(reqs.lower().removeprefix("cert_"))
-        if reqs is None:
-            raise ConfigurationError(
-                f"expected ssl_cert_reqs to be one of {', '.join(_CERT_REQS)}, "
-                f"got: {options['ssl_cert_reqs']!r}"
-            )
-    options["ssl_cert_reqs"] = ssl.CERT_NONE if reqs is None else reqs
-    if options["ssl_cert_reqs"] == ssl.CERT_NONE or str(options["ssl_check_hostname"]).lower() in {
-        "false",
-        "0",
-        "no",
-    }:
-        options["ssl_check_hostname"] = False
+    options["ssl_cert_reqs"] = _cert_reqs(options["ssl_cert_reqs"])
+    options["ssl_check_hostname"] = options["ssl_cert_reqs"] != ssl.CERT_NONE and _yes_or_no(
+        "ssl_check_hostname", options["ssl_check_hostname"]
+    )
+    if options.get("ssl_min_version") is not None:
+        options["ssl_min_version"] = _version(options["ssl_min_version"])
+    _try(options)
     return options
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    found = _YES_OR_NO.get(str(value).lower())
+    if found is None:
+        raise ConfigurationError(f"expected {name} to be true or false, got: {value!r}")
+    return found
+
+
+def _cert_reqs(value: Any) -> ssl.VerifyMode:
+    if value is None:
+        return ssl.CERT_NONE
+    if isinstance(value, str):  # from a URL that Kombu did not parse
+        found = _CERT_REQS.get(value.lower().removeprefix("cert_"))
+        if found is not None:
+            return found
+    elif value in set(_CERT_REQS.values()):
+        return ssl.VerifyMode(value)
+    raise ConfigurationError(
+        f"expected ssl_cert_reqs to be one of {', '.join(_CERT_REQS)}, got: {value!r}"
+    )
+
+
+def _version(value: Any) -> ssl.TLSVersion:
+    if isinstance(value, str):
+        name = value.lower().replace("_", ".").removeprefix("tlsversion.").removeprefix("tlsv")
+        found = _VERSIONS.get(f"TLSv{name}")
+    else:
+        found = next((known for known in _VERSIONS.values() if known == value), None)
+    if found is None:
+        raise ConfigurationError(
+            f"expected ssl_min_version to be one of {', '.join(_VERSIONS)}, got: {value!r}"
+        )
+    return found
+
+
+def _try(options: Mapping[str, Any]) -> None:
+    """Load what the options name, so that what is wrong with it is said with its name."""
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+        path = options.get(name)
+        if path is not None and not Path(path).exists():
+            raise ConfigurationError(
+                f"expected {name} to name what there is, got: {str(path)!r}, which is not there"
+            )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusted = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")]
+    own: list[Any] = [options.get(name) for name in ("ssl_certfile", "ssl_keyfile")]
+    name, value = "ssl_ca_certs", trusted[0] or trusted[1] or "data"
+    try:
+        if any(trusted):
+            context.load_verify_locations(*trusted)
+        name, value = "ssl_certfile, ssl_keyfile or ssl_password", own
+        if any(own):
+            # Without a password OpenSSL asks for one at the terminal.
+            context.load_cert_chain(own[0], own[1], options.get("ssl_password") or "")
+        name, value = "ssl_ciphers", options.get("ssl_ciphers")
+        if value:
+            context.set_ciphers(value)
+    except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
+        raise ConfigurationError(f"{name} cannot be used ({exc}), got: {value!r}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...envelope import pack, unpack
 from ...store import (
     ExchangeTable,
     QueueDeclared,
@@ -17,9 +18,13 @@ from .base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from .wire import Command
 
 
+# As the script takes it: remove, and make no table where there is none.
+_REMOVE = -1
 _DECLARED = ("missing", "existed", "created", "differs")
 _DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_idle"}
 
@@ -27,12 +32,9 @@ _DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_
 class RedisTopology(StoreBase):
     """What a store knows of queues and exchanges."""
 
-    def list_queue(self, queue: str, check_ms: int = 0) -> None:
-        """Make *queue* visible; with *check_ms* its x-expires is looked at after that time.
-
-        -1: it has none.
-        """
-        self._wire.execute(scripts.LIST_QUEUE, (keys.queues(self._prefix),), (queue, check_ms))
+    def list_queue(self, queue: str) -> None:
+        """Make *queue* visible, to operators and to whoever looks after all queues."""
+        self._wire.execute(scripts.LIST_QUEUE, (keys.queues(self._prefix),), (queue,))
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
@@ -40,16 +42,15 @@ class RedisTopology(StoreBase):
         """Create *queue* with its arguments, or say what there is."""
         k = self._keys(queue)
         pairs = [part for pair in meta.items() for part in pair]
-        expires_ms = int(meta.get("expires", 0))
         if not passive:  # first, in case we die: one that is listed and not there is left out
-            self.list_queue(queue, expires_ms)
+            self.list_queue(queue)
         outcome, messages, consumers, stored = self._wire.execute(
             scripts.DECLARE,
             (k.meta, k.ready, k.delayed, k.consumers),
             (1 if passive else 0, arguments, *pairs),
         )
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
-            self.list_queue(queue, expires_ms)
+            self.list_queue(queue)
         if not passive and "dead_letter_exchange" in meta:
             names = keys.rerouted(self._prefix)
             if self._wire.call(("ZSCORE", names, queue)) is None:
@@ -64,13 +65,13 @@ class RedisTopology(StoreBase):
     def delete_queue(
         self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
     ) -> QueueDeleted:
-        """Delete *queue* and everything in it, if the conditions hold."""
+        """Delete *queue* and everything in it, if the conditions hold.
+
+        It stays listed until :meth:`unbind_queue`: should we die before that, somebody finds
+        it there, and ends what we began.
+        """
         flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
         outcome, count = self._wire.execute(scripts.DELETE_QUEUE, self._keys(queue), flags)
-        if outcome in {1, 0}:
-            self._unlist(queue)
-        elif outcome == -3:  # noqa: PLR2004 - as in the script's header
-            self.list_queue(queue, count)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
 
     def purge(self, queue: str) -> int:
@@ -102,23 +103,87 @@ class RedisTopology(StoreBase):
         )
         return bytes(stored)
 
-    def delete_exchange(self, exchange: str) -> None:
-        """Delete *exchange* and its bindings."""
-        self._wire.exchange(
-            [
-                (("HDEL", keys.exchanges(self._prefix), exchange), None),
-                (("DEL", keys.bindings(self._prefix, exchange)), None),
-            ]
+    def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
+        """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
+        names, table = keys.exchanges(self._prefix), keys.bindings(self._prefix, exchange)
+        if not if_unbound:
+            self._wire.exchange([(("HDEL", names, exchange), None), (("DEL", table), None)])
+            return
+        if not self._wire.execute(scripts.UNBOUND, (table,), (0,)):
+            return
+        declaration, _ = self._wire.exchange(
+            [(("HGET", names, exchange), None), (("HDEL", names, exchange), None)]
         )
+        if declaration is not None and self._wire.call(("EXISTS", table)):
+            # Bound meanwhile, while it was still declared: it goes on.
+            self._wire.call(("HSETNX", names, exchange, declaration))
 
     def exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
         return sorted(texts(self._wire.call(("HKEYS", keys.exchanges(self._prefix)))))
 
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None:
-        """Add or remove *bindings* and change the table's version, together."""
-        names = (keys.bindings(self._prefix, exchange),)
-        self._wire.execute(scripts.BIND, names, (1 if bound else 0, *bindings))
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str = "") -> int:
+        """Add or remove *bindings* and change the table's version, together.
+
+        Whoever dies half way leaves a note of a binding that is not there, never a binding
+        without a note.
+        """
+        noted = keys.bound(self._prefix, queue)
+        notes = [pack([exchange, binding]) for binding in bindings] if queue else []
+        # One after the other: in a cluster the two are at different servers.
+        if notes and bound:
+            self._wire.call(("SADD", noted, *notes))
+        change = self._bind_command(exchange, 1 if bound else 0, bindings)
+        (left,) = self._wire.exchange([change])
+        if notes and not bound:
+            self._wire.call(("SREM", noted, *notes))
+            table = keys.bindings(self._prefix, exchange)
+            again = self._wire.call(("HMGET", table, *bindings))
+            kept = [note for note, there in zip(notes, again, strict=True) if there is not None]
+            if kept:  # bound again meanwhile, by another
+                self._wire.call(("SADD", noted, *kept))
+        return int(left)
+
+    def _bind_command(
+        self, exchange: str, change: int, bindings: Iterable[bytes]
+    ) -> tuple[Command, scripts.Script]:
+        table = keys.bindings(self._prefix, exchange)
+        return ("EVALSHA", scripts.BIND.sha, 1, table, change, *bindings), scripts.BIND
+
+    def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
+        """Remove the bindings of a queue that is gone, in three round trips for all of them.
+
+        Then it is listed no more.
+        """
+        noted = keys.bound(self._prefix, queue)
+        notes = self._wire.call(("SMEMBERS", noted))
+        if not notes:
+            self._unlist(queue)
+            return {}
+        bindings: dict[str, list[bytes]] = {}
+        for exchange, binding in map(unpack, notes):
+            bindings.setdefault(exchange, []).append(binding)
+        left = self._wire.exchange(
+            [self._bind_command(name, _REMOVE, found) for name, found in bindings.items()]
+        )
+        _, exists, declarations = self._wire.exchange(
+            [
+                (("SREM", noted, *notes), None),
+                (("HEXISTS", self._keys(queue).meta, "exists"), None),
+                (("HMGET", keys.exchanges(self._prefix), *bindings), None),
+            ]
+        )
+        if exists:
+            # Made anew meanwhile, by one who may have bound it just before we unbound it.
+            for exchange, found in bindings.items():
+                self.bind(exchange, True, found, queue)
+            return {}
+        self._unlist(queue)
+        return {
+            exchange: declaration
+            for exchange, declaration, count in zip(bindings, declarations, left, strict=True)
+            if not count
+        }
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version."""

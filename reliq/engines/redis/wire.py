@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import hiredis
 
-from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
+from ...forks import OwnLock, here
 from .connect import Broker, hang_up, socket_of, translate, translate_reply
 
 if TYPE_CHECKING:
@@ -41,15 +41,19 @@ _LOOK_AFTER_S = 0.02  # silence after which a socket is looked at for a closed p
 # What only a server says that is not, or not yet, the master. It may never be again, and
 # whoever only posts over this connection would go on asking it for ever.
 _DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
-_forks = 0
 
 
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - a fork is an event of the whole process
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
+def pack(command: Command) -> bytes:
+    """Return the bytes of *command*; names that were no UTF-8 as they were received."""
+    try:
+        packed: bytes = hiredis.pack_command(command)
+    except UnicodeEncodeError:
+        encoded: Command = tuple(
+            part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+            for part in command
+        )
+        packed = hiredis.pack_command(encoded)
+    return packed
 
 
 def ignore(_reply: Reply) -> None:
@@ -63,6 +67,8 @@ class Wire:
     next command dials. In a forked child it starts anew, without the parent's socket.
     """
 
+    _lock = OwnLock(reentrant=True)
+
     def __init__(self, address: Broker, options: Options, name: str) -> None:
         self.address = address
         self.options = options
@@ -70,8 +76,7 @@ class Wire:
         self.client_id = 0
         self.dials = 0
         self.connected_at = 0.0
-        self._forks = _forks
-        self._lock = threading.RLock()
+        self._process = here()
         self._connection: redis.connection.AbstractConnection | None = None
         self._sock: socket.socket | None = None
         self._reader = hiredis.Reader()
@@ -88,7 +93,7 @@ class Wire:
     @property
     def alive(self) -> bool:
         """Whether there is a socket of this process that has not failed."""
-        return self._sock is not None and self._forks == _forks
+        return self._sock is not None and self._process == here()
 
     @property
     def waiting(self) -> bool:
@@ -142,7 +147,7 @@ class Wire:
         Raises BrokerUnavailable when it could not be written; *on_reply* is then
         not called by this call, but may have been with the same error.
         """
-        self.post_packed(hiredis.pack_command(command), command, on_reply, script, patience_s)
+        self.post_packed(pack(command), command, on_reply, script, patience_s)
 
     def post_packed(
         self,
@@ -175,6 +180,16 @@ class Wire:
         Not atomic. Raises the first error among the replies, after all have come.
         *patience_s* is what the commands themselves may take, beyond socket_timeout.
         """
+        ordered = self.replies(commands, patience_s)
+        for reply in ordered:
+            if isinstance(reply, ReliqError):
+                raise again(reply)
+        return ordered
+
+    def replies(
+        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
+    ) -> list[Reply]:
+        """Do as :meth:`exchange` does; what a command is refused with is its reply."""
         # Each reply to its own command: one that meets an empty script cache is sent
         # again, behind the others.
         replies: dict[int, Reply] = {}
@@ -182,7 +197,7 @@ class Wire:
         with self._lock:
             self._ready()
             self._patience_s = patience_s
-            data = b"".join([hiredis.pack_command(command) for command, _ in commands])
+            data = b"".join([pack(command) for command, _ in commands])
             with self._all_or_nothing():
                 for place, (command, script) in enumerate(commands):
                     self._pending.append((partial(replies.__setitem__, place), script, command))
@@ -190,11 +205,7 @@ class Wire:
                 self._write(data)
                 while len(replies) < len(commands):
                     self._read()
-        ordered = [replies[place] for place in range(len(commands))]
-        for reply in ordered:
-            if isinstance(reply, ReliqError):
-                raise reply
-        return ordered
+        return [replies[place] for place in range(len(commands))]
 
     def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script* and return its reply; raises ReliqError. Atomic on the server."""
@@ -238,16 +249,19 @@ class Wire:
     # -- inside, under the lock
 
     def _leave_parent(self) -> None:
-        if self._forks != _forks:
-            # The socket is the parent's: forget it (closing our descriptor sends
-            # nothing), and its replies with it. The old lock may be held for ever.
-            self._forks = _forks
-            self._lock = threading.RLock()
-            self._pending = deque()
-            if self._sock is not None:
-                with suppress(OSError):
-                    os.close(self._sock.detach())
-            self._sock = self._connection = None
+        if self._process != here():
+            with self._lock:
+                if self._process != here():
+                    self._forget_parent()
+
+    def _forget_parent(self) -> None:
+        # The socket is the parent's: closing our descriptor sends nothing.
+        self._pending = deque()
+        if self._sock is not None:
+            with suppress(OSError):
+                os.close(self._sock.detach())
+        self._sock = self._connection = None
+        self._process = here()
 
     def _ready(self) -> None:
         """Make sure there is a socket, and that its peer did not close it long ago."""
@@ -284,9 +298,7 @@ class Wire:
                 self._set_timeout(sock, self.options.socket_timeout)
             sock.sendall(data)
         except (OSError, ValueError) as exc:
-            error = translate(exc, self.address, self.options.socket_timeout)
-            self._fail(error)
-            raise error from exc
+            raise self._failed(self._translated(exc)) from exc
         self._used = monotonic()
 
     def _send(self, data: bytes) -> None:
@@ -320,12 +332,12 @@ class Wire:
         return remaining
 
     def _too_late(self, limit: float) -> None:
-        error = BrokerTimeout(
-            f"{self.address} did not answer within {limit:g} s (socket_timeout); "
-            "whether the last command was carried out is not known"
+        raise self._failed(
+            BrokerTimeout(
+                f"{self.address} did not answer within {limit:g} s (socket_timeout); "
+                "whether the last command was carried out is not known"
+            )
         )
-        self._fail(error)
-        raise error
 
     def _read(self) -> None:
         # The whole timeout first: it is the same number each time, and setting
@@ -354,24 +366,22 @@ class Wire:
         sock = self._sock
         if sock is None:
             raise BrokerUnavailable(f"{self.address}: the connection was closed")
-        got = False
+        got = closed = False
         try:
             if self._timeout_s != timeout_s:
                 self._set_timeout(sock, timeout_s)
             data = sock.recv(_READ_SIZE)
-            got = bool(data)
-            if not data:
-                raise BrokerUnavailable(f"{self.address} closed the connection")  # noqa: TRY301
+            got, closed = bool(data), not data
             self._reader.feed(data)
             # TLS may hold decrypted bytes that no poll will ever announce.
             while pending := getattr(sock, "pending", int)():
                 self._reader.feed(sock.recv(pending))
         except (TimeoutError, BlockingIOError, SSLWantReadError):
             pass
-        except (OSError, BrokerUnavailable) as exc:
-            error = translate(exc, self.address, self.options.socket_timeout)
-            self._fail(error)
-            raise error from exc
+        except OSError as exc:
+            raise self._failed(self._translated(exc)) from exc
+        if closed:
+            raise self._failed(BrokerUnavailable(f"{self.address} closed the connection"))
         if got:
             self._dispatch()
         return got
@@ -388,7 +398,7 @@ class Wire:
                     # Not run, and not in the cache: EVAL runs it and caches it.
                     again = ("EVAL", script.text, *command[2:])
                     pending.append((on_reply, None, again))
-                    self._write(hiredis.pack_command(again))
+                    self._write(pack(again))
                     continue
                 reply = translate_reply(text, self.address)
                 if _DISMISSED.search(text):
@@ -397,6 +407,14 @@ class Wire:
         if dismissed is not None:
             # Whoever waits here waits at the wrong server: nobody may notice before.
             self._fail(dismissed)
+
+    def _translated(self, exc: BaseException) -> ReliqError:
+        return translate(exc, self.address, self.options.socket_timeout)
+
+    def _failed(self, error: ReliqError) -> ReliqError:
+        """Give the connection up; return what to raise: not what others were given to keep."""
+        self._fail(error)
+        return again(error)
 
     def _fail(self, error: ReliqError) -> None:
         connection, self._connection, self._sock = self._connection, None, None

@@ -13,7 +13,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ...errors import BrokerUnavailable, ReliqError
+from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ...forks import here, under_way
 from . import bells, presence
 from .connection import Connection
 from .doorbell import SqliteDoorbell
@@ -41,6 +42,9 @@ PUBLISHER_KEPT_MS = 86_400_000
 MOVES_KEPT_MS = 200 * 86_400_000
 # A step handles at most so many messages, so that nobody waits long for the file.
 BATCH = 200
+MOST_REMEMBERED = 4096
+# For so long a step waits where the process is about to fork.
+_GIVE_WAY_S = 0.0005
 
 
 class QueueRow(NamedTuple):
@@ -86,6 +90,10 @@ def rank_score(tag: str, sequence: int) -> int:
     return int(tag[:2], 16) * RANK + sequence
 
 
+# What a value of another type than the column's makes of a step.
+_MALFORMED = (TypeError, ValueError, ArithmeticError)
+
+
 class Step:
     """One transaction of one store; ``with store.step() as step``. Rings after it, if it rang."""
 
@@ -97,21 +105,25 @@ class Step:
         self.prefix = prefix
         self._rings: list[tuple[str, str]] = []
         # One that only reads sees all at one instant too, and is in nobody's way.
-        self._begin = "BEGIN" if reading else "BEGIN IMMEDIATE"
+        self._reading = reading
 
     def __enter__(self) -> Step:  # noqa: PYI034 - typing.Self needs Python 3.11
         """Begin the transaction, and return self."""
         connection = self._connection
+        if under_way():
+            # Who forks waits for the lock, and would not get it from a busy thread.
+            time.sleep(_GIVE_WAY_S)
         connection.lock.acquire()
         try:
-            raw = connection.run(self._begin)
+            raw = connection.begin(self._reading)
             self.now = time.time_ns() // 1_000_000
             self.execute = raw.execute
             self.executemany = raw.executemany
         except sqlite3.Error as exc:
-            error = connection.failed(exc)
-            connection.lock.release()
-            raise error from exc
+            try:
+                raise connection.failed(exc) from exc
+            finally:
+                connection.lock.release()
         except BaseException:
             # A signal's, a soft time limit perhaps: the transaction may have begun.
             connection.undo()
@@ -133,6 +145,11 @@ class Step:
                     raise connection.failed(failed) from failed
             elif isinstance(exc, sqlite3.Error):
                 raise connection.failed(exc) from exc
+            elif isinstance(exc, _MALFORMED) and not isinstance(exc, ReliqError):
+                raise BrokerRefused(
+                    f"{connection.where}: the file holds what reliq did not write there "
+                    f"({type(exc).__name__}: {exc}); find out who writes to it"
+                ) from exc
             else:
                 return
         finally:
@@ -235,9 +252,11 @@ class StoreBase:
         self._step = Step(self._connection, self._prefix)
         self._look = Step(self._connection, self._prefix, reading=True)
         self._doorbell = SqliteDoorbell(self._connection, self._prefix)
+        # Queue and publisher: whose numbers this connection has stored.
+        self._numbered: set[tuple[str, str]] = set()
         self._results: deque[tuple[OnResult[Any], Any]] = deque()
         self._posting = False
-        self._pid = os.getpid()
+        self._process = here()
         self._pipe: tuple[int, int] | None = None
         self._presence = ""
         self._delivery_limit = options.delivery_limit or 0
@@ -263,13 +282,15 @@ class StoreBase:
         """Do a step now; *on_result* gets its result, or its error, when it is asked for."""
         result: T | ReliqError
         with self._connection.lock:
+            if self._process != here():
+                self._leave_parent()
             posting, self._posting = self._posting, True
             try:
                 result = do()
             except ReliqError as exc:
                 if isinstance(exc, BrokerUnavailable) and not self.alive:
                     raise
-                result = exc
+                result = again(exc)
             finally:
                 self._posting = posting
             self._results.append((on_result, result))
@@ -289,7 +310,7 @@ class StoreBase:
                 self._hand_out(len(self._results))
 
     def _hand_out(self, most: int) -> None:
-        if self._pid != os.getpid():
+        if self._process != here():
             self._leave_parent()
         try:
             while most > 0 and self._results:
@@ -302,7 +323,7 @@ class StoreBase:
                     os.read(self._pipe[0], 4096)
 
     def _leave_parent(self) -> None:
-        self._pid = os.getpid()
+        self._process = here()
         self._results.clear()
         self._presence = ""
         self._close_pipe()
@@ -352,7 +373,7 @@ class StoreBase:
     def close(self) -> None:
         """Close the file for good; what was posted gets a BrokerUnavailable."""
         self._doorbell.close()
-        if self._presence and self._pid == os.getpid():
+        if self._presence and self._process == here():
             presence.leave(self.where, self._presence)
             self._presence = ""
         self._connection.close()
@@ -365,7 +386,7 @@ class StoreBase:
     def fileno(self) -> int:
         """Return the descriptor that is readable while results wait to be handed out."""
         with self._connection.lock:
-            if self._pid != os.getpid():
+            if self._process != here():
                 self._leave_parent()
             if self._pipe is None:
                 self._pipe = os.pipe()
@@ -407,7 +428,7 @@ class StoreBase:
 
         From the first call on others can tell whether this process lives.
         """
-        if self._pid != os.getpid():
+        if self._process != here():
             self._leave_parent()
         if not self._presence:
             name = f"{os.getpid()}-{os.urandom(6).hex()}"

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from ...errors import BrokerRefused
+from .owners import OPEN, is_fifo
+
 if TYPE_CHECKING:
     from .location import Location
 
@@ -28,14 +31,30 @@ def make(where: Location, bell: str) -> int:
     path = path_of(where, bell)
     os.mkfifo(path, 0o600)
     # Open for writing too: without a writer it would be readable for ever, at its end.
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | OPEN)
+    if not is_fifo(fd):
+        os.close(fd)
+        raise BrokerRefused(
+            f"{where}: {path!r} was replaced while it was made: somebody else writes to that "
+            "directory; keep the broker where only this user may write"
+        )
+    return fd
+
+
+def _open(path: str) -> int:
+    """Open a FIFO to write to it; raises OSError, also where there is something else."""
+    fd = os.open(path, os.O_WRONLY | OPEN)
+    if not is_fifo(fd):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no FIFO", path)
+    return fd
 
 
 def is_dead(where: Location, bell: str) -> bool:
     """Whether the process of a FIFO is gone; what it left is then removed."""
     path = path_of(where, bell)
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        os.close(_open(path))
     except OSError as exc:
         if exc.errno != errno.ENXIO:
             return exc.errno == errno.ENOENT
@@ -47,9 +66,11 @@ def is_dead(where: Location, bell: str) -> bool:
 
 def ring(where: Location, bell: str, queue: str) -> bool:
     """Tell who waits on *bell* of *queue*; False when its process is gone."""
+    if "/" in bell:  # as it stands in the table, which others may have written
+        return False
     path = path_of(where, bell)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = _open(path)
     except OSError as exc:
         if exc.errno == errno.ENXIO:  # nobody reads: its owner was killed
             with suppress(OSError):

@@ -8,9 +8,7 @@ transactions last.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
 import weakref
 from contextlib import suppress
 from random import uniform
@@ -18,9 +16,13 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ConfigurationError
+from ...forks import Lock, OwnLock, Part, here, is_here, register
+from .inherited import leave, require_left
 from .location import is_busy, is_shut, translate
+from .owners import require_own
 from .reserve import Reserve
 from .schema import VERSION, bring_up_to_date, version_of
+from .turns import Turns
 
 if TYPE_CHECKING:
     from ...options import Options
@@ -36,77 +38,108 @@ _OLDEST = (3, 24)  # ON CONFLICT ... DO UPDATE
 
 # For so long a fork waits for a thread that is in the middle of a step.
 _FORK_WAIT_S = 5.0
+_FORK_LOOK_S = 0.02
 
 # A file that is open across a fork is not locked in the child: SQLite takes a file that it has
 # open to be locked by this process already, whoever that was. Once the parent is gone, the
 # next to close the file clears the log away under the child, with all that it has stored
 # since. So no file is open while the process forks; each is opened again with its next step.
-_open: set[sqlite3.Connection] = set()
+_open: dict[sqlite3.Connection, tuple[Location, Lock]] = {}
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-_suspended: list[Connection] = []
-_forking = threading.Lock()
-# What a fork in the middle of a step, or one that does not run our hooks, has left open.
-# SQLite must neither use nor close it in the child.
-_inherited: list[sqlite3.Connection] = []
 
 
-def _before_fork() -> None:
-    _forking.acquire()
-    for connection in list(_connections):
-        if connection.lock.acquire(timeout=_FORK_WAIT_S):
-            _suspended.append(connection)
-            connection.suspend()
+class _AtFork:
+    """Sees to it that no file is open while the process forks."""
+
+    opening = OwnLock(reentrant=True)
+    """Held while a file is opened, and while the process forks."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._suspended: list[tuple[Connection, Lock]] = []
+        self._opening: Lock | None = None
+
+    def hold(self) -> None:
+        deadline = monotonic() + _FORK_WAIT_S
+        self._opening = self.opening
+        self._opening.acquire()
+        for connection in list(_connections):
+            lock = connection.lock
+            # Whose file is closed may wait for us, to open it.
+            while connection.is_open:
+                if lock.acquire(timeout=_FORK_LOOK_S):
+                    self._suspended.append((connection, lock))
+                    connection.suspend()
+                    break
+                if monotonic() > deadline:
+                    break
+
+    def release(self) -> None:
+        while self._suspended:
+            self._suspended.pop()[1].release()
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.release()
 
 
-def _after_fork() -> None:
-    while _suspended:
-        _suspended.pop().lock.release()
-    _forking.release()
+_at_fork = _AtFork()
 
 
-def _forked() -> None:
-    global _forking  # noqa: PLW0603 - nobody would release the parent's
-    _forking = threading.Lock()
-    _suspended.clear()
-    _inherited.extend(_open)
-    _open.clear()
-    for connection in list(_connections):
-        # Another thread of the parent may have held it.
-        connection.lock = threading.RLock()
+def _forget() -> None:
+    # What a fork in the middle of a step, or one that ran no hooks, has left open.
+    _at_fork.forget()
+    connections = list(_connections)
+    leave(_open)
+    for connection in connections:
+        connection.forget()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
+register(Part("files", hold=_at_fork.hold, release=_at_fork.release, forget=_forget))
 
 
 class Connection:
     """See the module. Statements run between :meth:`begin` and :meth:`commit`, under `lock`."""
 
+    lock = OwnLock(reentrant=True)
+
     def __init__(self, where: Location, options: Options, create: bool = True) -> None:
         self.where = where
         self._create = create
-        self.lock = threading.RLock()
         self.reserve = Reserve(where.path)
         self.opened = 0
         self.connected_at = 0.0
         self._timeout_s = options.socket_timeout
         self._synchronous = options.synchronous
         self._raw: sqlite3.Connection | None = None
-        self._pid = 0
+        self._process = -1
         self._pinned = False
         self._closed = False
         self._suspended = False
+        self._turns = Turns.at(where.path)
+        self._turn: Lock | None = None
         _connections.add(self)
 
     def __del__(self) -> None:
         """Close what nobody has closed, unless it is another process's."""
         raw, self._raw = getattr(self, "_raw", None), None
-        if raw is not None and self._pid == os.getpid():
+        if raw is not None and is_here(self._process):
             self._discard(raw)
+
+    def forget(self) -> None:
+        """Be closed, in a child: what was open is the parent's."""
+        self._raw, self._suspended, self._turn = None, False, None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open."""
+        return self._raw is not None
 
     @property
     def alive(self) -> bool:
         """Whether the file is open, in this process, and has not failed."""
-        return (self._raw is not None or self._suspended) and self._pid == os.getpid()
+        return self._process == here() and (self._raw is not None or self._suspended)
 
     def pin(self) -> None:
         """Never open the file anew."""
@@ -115,26 +148,27 @@ class Connection:
     def suspend(self) -> None:
         """Close the file until the next step, unless one is under way; under `lock`."""
         raw = self._raw
-        if raw is not None and self._pid == os.getpid() and not raw.in_transaction:
+        if raw is not None and not raw.in_transaction:
             self._raw, self._suspended = None, True
             self._discard(raw)
 
     def require(self) -> sqlite3.Connection:
         """Return the open connection, opening it at need; raises BrokerUnavailable."""
-        if self._raw is not None and self._pid == os.getpid():
+        process = here()
+        if self._raw is not None and self._process == process:
             return self._raw
-        with self.lock:
+        with self.lock, _at_fork.opening:
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
         if self.alive and self._raw is not None:
             return self._raw
-        own = self._pid == os.getpid()
+        own = self._process == here()
         again, self._suspended = self._suspended and own, False
         if self._closed or (self._pinned and own and not again):
             raise BrokerUnavailable(f"{self.where}: the connection is closed")
-        self._raw = None  # one of the process we were forked from is kept by _inherited
         self._find()
+        require_left(self.where)
         began = monotonic()
         if not again:  # else it was never closed, to whoever asks
             self.connected_at = began
@@ -149,9 +183,9 @@ class Connection:
                     check_same_thread=False,
                     cached_statements=512,
                 )
-                _open.add(raw)
+                _open[raw] = self.where, self.lock
                 self._prepare(raw)
-                self._raw, self._pid = raw, os.getpid()
+                self._raw, self._process = raw, here()
             except sqlite3.Error as exc:  # noqa: PERF203 - it is what the loop is for
                 if is_busy(exc) and monotonic() < deadline:
                     sleep(uniform(_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S))  # noqa: S311
@@ -181,6 +215,7 @@ class Connection:
             self.where.create()
         else:
             self.where.require()
+        require_own(self.where)
 
     def _prepare(self, raw: sqlite3.Connection) -> None:
         raw.execute("BEGIN")  # at one instant: another process may be making the tables now
@@ -215,7 +250,7 @@ class Connection:
     @staticmethod
     def _discard(raw: sqlite3.Connection | None) -> None:
         if raw is not None:
-            _open.discard(raw)
+            _open.pop(raw, None)
             with suppress(sqlite3.Error):
                 raw.close()
 
@@ -225,38 +260,45 @@ class Connection:
             self._closed = self._closed or for_good
             self._suspended = False
             raw, self._raw = self._raw, None
-            if raw is not None and self._pid == os.getpid():
-                self._discard(raw)
+            self._discard(raw)
 
-    def run(self, statement: str) -> sqlite3.Connection:
-        """Run *statement*, waiting while the file is locked; return the connection."""
+    def begin(self, reading: bool = False) -> sqlite3.Connection:
+        """Begin a transaction, waiting while the file is locked; return the connection.
+
+        To be ended by :meth:`undo` or :meth:`failed`, whatever came of it. One that only
+        reads is in nobody's way, and waits for nobody.
+        """
         raw = self.require()
+        deadline = monotonic() + self._timeout_s
+        if not reading:
+            self._turn = self._turns.take(self._timeout_s)
+        statement = "BEGIN" if reading else "BEGIN IMMEDIATE"
         try:
             raw.execute(statement)
         except sqlite3.Error as exc:
-            self._again(raw, statement, exc)
+            if not is_busy(exc):
+                raise
+        else:
+            return raw
+        self._again(raw, statement, deadline)
         return raw
 
-    def _again(self, raw: sqlite3.Connection, statement: str, exc: sqlite3.Error) -> None:
-        deadline = monotonic() + self._timeout_s
+    def _again(self, raw: sqlite3.Connection, statement: str, deadline: float) -> None:
         longest = 2 * _SHORTEST_SLEEP_S
-        while is_busy(exc) and monotonic() < deadline:
+        while True:
             sleep(uniform(_SHORTEST_SLEEP_S, longest))  # noqa: S311 - no secret
             longest = min(2 * longest, _LONGEST_SLEEP_S)
             try:
                 raw.execute(statement)
-            except sqlite3.Error as latest:
-                exc = latest
+            except sqlite3.Error as exc:
+                if not is_busy(exc) or monotonic() >= deadline:
+                    raise
             else:
                 return
-        raise exc
 
     def failed(self, exc: sqlite3.Error) -> Exception:
         """Undo the transaction; return what *exc* is to a user."""
-        raw = self._raw
-        if raw is not None and raw.in_transaction:
-            with suppress(sqlite3.Error):
-                raw.execute("ROLLBACK")
+        self.undo()
         error = translate(exc, self.where, self._timeout_s)
         if isinstance(error, BrokerUnavailable) and not is_busy(exc):
             self.close(for_good=False)
@@ -274,11 +316,14 @@ class Connection:
         return int(pages) * _PAGE
 
     def undo(self) -> None:
-        """Undo the transaction that is under way."""
+        """End this thread's turn, and undo the transaction if it is still under way."""
         raw = self._raw
         if raw is not None and raw.in_transaction:
             with suppress(sqlite3.Error):
                 raw.execute("ROLLBACK")
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.release()
 
     def statement(self, sql: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         """Run one statement by itself, as a transaction of its own."""

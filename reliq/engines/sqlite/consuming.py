@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store import Delivery, Reservation
+from ...store import HOLDING, RESERVED_BYTES, Delivery, Reservation
 from .base import BATCH, DELAYED, READY, Step, StoreBase, rank_score
+from .expiring import count_down_bytes, expire, overdue
+from .isolating import ISOLATED, Isolating
 from .reserve import essential
 
 if TYPE_CHECKING:
@@ -25,26 +27,9 @@ _TAKE = (
 _ROUNDS = 4
 
 
-def count_down_bytes(step: Step, queue: int, size: int) -> None:
-    """Note that so many bytes wait no more; what came before the limit was never counted."""
-    step.execute(
-        "UPDATE queues SET waiting_bytes = max(waiting_bytes - ?, 0) WHERE id = ?", (size, queue)
-    )
-
-
-def own_mark(step: Step, queue: int, consumer: str) -> str | None:
-    """Return the suspect that *consumer* still holds; a mark that has done its work goes."""
-    found = step.execute(
-        "SELECT s.tag, m.state = 2 AND m.owner = s.consumer FROM suspects s LEFT JOIN messages m "
-        "ON m.queue = s.queue AND m.tag = s.tag WHERE s.queue = ? AND s.consumer = ?",
-        (queue, consumer),
-    ).fetchone()
-    if found is None:
-        return None
-    if found[1]:
-        return str(found[0])
-    step.execute("DELETE FROM suspects WHERE queue = ? AND consumer = ?", (queue, consumer))
-    return None
+def _size(row: Sequence[object]) -> int:
+    """Return how large the envelope of a row is; what is none comes, and is dead-lettered."""
+    return len(row[3]) if isinstance(row[3], (bytes, str)) else 0
 
 
 class _Taking:
@@ -55,35 +40,18 @@ class _Taking:
         self.queue, self.published, self.promoted = row[:3]
         self.dead_expired, self.counts_bytes = row[9], row[10] is not None
         self.bytes = 0
+        self.room = RESERVED_BYTES
 
     def remove_expired(self) -> None:
         """Let expired messages leave first, so that none of them is promoted or leased."""
-        step = self.step
-        overdue = step.execute(
-            "SELECT tag FROM messages INDEXED BY expiries WHERE queue = ? AND expires <= ? "
-            "AND expires IS NOT NULL AND state < 2 ORDER BY expires LIMIT ?",
-            (self.queue, step.now, BATCH),
-        ).fetchall()
-        if overdue:
-            self.expire([tag for (tag,) in overdue])
+        if expired := overdue(self.step, self.queue):
+            self.expire(expired)
 
     def expire(self, tags: Sequence[str]) -> None:
         """Remove expired messages, or bury them where the queue says so."""
-        step = self.step
         if self.counts_bytes:
-            self.bytes += step.sizes(self.queue, tags)
-        if self.dead_expired:
-            step.executemany(
-                "UPDATE messages SET state = 3, position = ?, "
-                "reason = 'expired', owner = '', error = '' WHERE queue = ? AND tag = ?",
-                [(step.now, self.queue, tag) for tag in tags],
-            )
-            step.count_deaths(self.queue, "expired", len(tags))
-        else:
-            step.drop(self.queue, tags)
-            step.execute(
-                "UPDATE queues SET expired = expired + ? WHERE id = ?", (len(tags), self.queue)
-            )
+            self.bytes += self.step.sizes(self.queue, tags)
+        expire(self.step, self.queue, tags, self.dead_expired)
 
     def promote(self) -> int:
         """Make ready what is due; return the ms until more is, or -1."""
@@ -110,43 +78,66 @@ class _Taking:
             )
         return max(due[len(late)][1] - step.now, 0) if len(late) < len(due) else -1
 
-    def take(self, n: int, suspected: int, consumer: str) -> tuple[list[tuple], bool, bool]:  # type: ignore[type-arg]
-        """Choose up to *n* of the ready: (rows, whether suspects were passed over, more left)."""
-        step = self.step
+    def _page(self, after: int, n: int, some: bool) -> tuple[list[tuple], bool, bool]:  # type: ignore[type-arg]
+        """Return up to *n* of the ready: (rows, whether more are left, for want of room).
+
+        No more than there is room for, but one unless there are *some* already. Rows are
+        read one by one: hundreds of large envelopes are not to be here at once.
+        """
+        rows: list[tuple] = []  # type: ignore[type-arg]
+        found = self.step.execute(_TAKE, (self.queue, after, n + 1))
+        for row in found:
+            if len(rows) == n:
+                found.close()
+                return rows, True, False
+            size = _size(row)
+            if size > self.room and (some or rows):
+                found.close()
+                return rows, True, True
+            self.room -= size
+            rows.append(row)
+        return rows, False, False
+
+    def take(self, n: int, isolating: Isolating) -> tuple[list[tuple], bool, bool]:  # type: ignore[type-arg]
+        """Choose up to *n* of the ready: (rows, whether some were passed over, more left)."""
+        if not isolating.open:
+            return [], True, isolating.others_wait()
+        if (row := isolating.claimed_row()) is not None:
+            return self._unexpired([row]), False, isolating.others_wait()
         taken: list[tuple] = []  # type: ignore[type-arg]
-        mark = own_mark(step, self.queue, consumer)
         passed, after = 0, -1
         for _ in range(_ROUNDS):
-            rows = step.execute(_TAKE, (self.queue, after, n - len(taken) + 1)).fetchall()
-            more = len(rows) > n - len(taken)
-            for row in rows[: n - len(taken)]:
+            rows, more, cut = self._page(after, n - len(taken), bool(taken))
+            for row in rows:
                 after = row[4]
-                if suspected and (row[1] or 0) >= suspected:
-                    if mark is not None:
-                        passed += 1
-                        continue
-                    mark = row[0]
-                    step.execute(
-                        "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?)",
-                        (self.queue, consumer, mark),
-                    )
-                taken.append(row)
-            # Look a little further for what may be taken beside a suspect.
-            if len(taken) == n or not more or not passed:
+                if isolating.may_take(row[0], row[1] or 0, first=not taken):
+                    taken.append(row)
+                else:
+                    passed += 1
+                if isolating.isolated is not None:
+                    return self._unexpired(taken), False, isolating.others_wait()
+            # Look a little further for what may be taken beside a poison candidate.
+            if len(taken) == n or not more or not passed or (cut and taken):
                 break
-        blocked = passed > 0 and len(taken) < n
-        gone = [row[0] for row in taken if row[2] is not None and row[2] <= step.now]
-        if gone:  # the look before was bounded
+        isolating.claim_what_waits()
+        blocked = passed > 0 and (not taken or (len(taken) < n and not cut))
+        return self._unexpired(taken), blocked, more or passed > 0
+
+    def _unexpired(self, taken: list[tuple]) -> list[tuple]:  # type: ignore[type-arg]
+        """Let those go that have expired: the look before was bounded."""
+        gone = [row[0] for row in taken if row[2] is not None and row[2] <= self.step.now]
+        if gone:
             self.expire(gone)
-            taken = [row for row in taken if row[2] is None or row[2] > step.now]
-        return taken, blocked, more or passed > 0
+        return [row for row in taken if row[2] is None or row[2] > self.step.now]
 
 
 class SqliteConsuming(StoreBase):
     """Reserving and acking."""
 
     @essential
-    def reserve(self, queue: str, n: int, lease_ms: int, no_ack: bool) -> Reservation:
+    def reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
+    ) -> Reservation:
         """Take up to *n* messages under a lease; with *no_ack* they are finished at once."""
         n = min(n, BATCH)
         with self.step() as step:
@@ -161,41 +152,46 @@ class SqliteConsuming(StoreBase):
             next_due = taking.promote()
             rows: list[tuple] = []  # type: ignore[type-arg]
             blocked = left = False
+            isolating = Isolating(step, queue_id, self.consumer, limit, lease_ms, company, no_ack)
             if n > 0 and not paused:
-                suspected = max(1, min(2, limit - 1)) if limit > 0 else 0
-                rows, blocked, left = taking.take(n, suspected, self.consumer)
+                rows, blocked, left = taking.take(n, isolating)
                 if rows:
-                    self._hold(step, taking, rows, token, lease_ms, no_ack)
+                    alone = isolating.isolated is not None
+                    self._hold(step, taking, rows, token, lease_ms, no_ack, alone)
             elif not paused:
-                own_mark(step, queue_id, self.consumer)
-                left = (
-                    step.execute(
-                        "SELECT 1 FROM messages WHERE queue = ? AND state = 0 LIMIT 1", (queue_id,)
-                    ).fetchone()
-                    is not None
-                )
+                left = isolating.others_wait()
             if row[7] is not None:
                 step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, queue_id))
             if taking.counts_bytes and taking.bytes:
                 count_down_bytes(step, queue_id, taking.bytes)
-            if blocked and left:
-                # What is left is not for this consumer now, and ringing would wake it
-                # first: it asks again when it is done with its suspect, or in a second.
-                next_due = 1000 if next_due < 0 else min(next_due, 1000)
-            elif left and not bell:
+            isolated = isolating.isolated is not None and bool(rows)
+            claims = isolating.claims
+            # What is left may be for another: one that holds nothing takes a claimed message
+            # at once. Not where ringing would wake this consumer first, or was done before.
+            for_others = claims is not None and not isolating.own_claim
+            if left and not bell and (for_others or not (blocked or claims)):
                 step.ring(queue)
+            held_back = blocked and left and claims is None
+            if held_back or claims is not None or isolated:
+                # It asks again when it is done with what it holds, or in a second.
+                next_due = 1000 if next_due < 0 else min(next_due, 1000)
         deliveries = [
             Delivery(
                 queue,
                 tag,
                 str(i),
                 -1 if failed is None else failed,
-                envelope,
+                envelope if isinstance(envelope, bytes) else b"",
+                *((str(position), -1 if expires is None else expires) if no_ack else ()),
             )
-            for i, (tag, failed, _, envelope, _, _) in enumerate(rows, 0 if no_ack else token + 1)
+            for i, (tag, failed, expires, envelope, position, _) in enumerate(
+                rows, 0 if no_ack else token + 1
+            )
         ]
-        held_back = blocked and left
-        return Reservation(deliveries, next_due, lease_ms, left and not held_back, held_back)
+        open_ = left and not (held_back or claims is not None or isolated)
+        return Reservation(
+            deliveries, next_due, lease_ms, open_, held_back, claims is not None, isolated
+        )
 
     def _hold(
         self,
@@ -205,10 +201,11 @@ class SqliteConsuming(StoreBase):
         token: int,
         lease_ms: int,
         no_ack: bool,
+        alone: bool,
     ) -> None:
         queue = taking.queue
         if taking.counts_bytes:
-            taking.bytes += sum(len(row[3]) for row in rows)
+            taking.bytes += sum(map(_size, rows))
         again = sum(row[1] is not None for row in rows)
         if no_ack:
             step.executemany("DELETE FROM envelopes WHERE id = ?", [(row[5],) for row in rows])
@@ -222,20 +219,62 @@ class SqliteConsuming(StoreBase):
             return
         until, consumer = step.now + lease_ms, self.consumer
         step.executemany(
-            "UPDATE messages SET state = 2, position = ?, token = ?, owner = ? "
+            "UPDATE messages SET state = 2, position = ?, token = ?, owner = ?, reason = ? "
             "WHERE queue = ? AND tag = ?",
-            [(until, token + i, consumer, queue, row[0]) for i, row in enumerate(rows, 1)],
+            [
+                (until, token + i, consumer, ISOLATED if alone else None, queue, row[0])
+                for i, row in enumerate(rows, 1)
+            ],
         )
         step.execute(
             "UPDATE queues SET token = token + ?, redelivered = redelivered + ? WHERE id = ?",
             (len(rows), again, queue),
         )
 
+    @essential
+    def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
+        """Store again what was taken with *no_ack* and never handed out."""
+        with self.step() as step:
+            row = step.queue(queue)
+            if row is None:
+                return 0
+            back = size = 0
+            for item in deliveries:
+                if step.execute(
+                    "SELECT 1 FROM messages WHERE queue = ? AND tag = ?", (row.id, item.tag)
+                ).fetchone():
+                    continue
+                envelope = step.execute(
+                    "INSERT INTO envelopes (envelope) VALUES (?)", (item.envelope,)
+                ).lastrowid
+                expires = None if item.expires_ms < 0 else item.expires_ms
+                failed = None if item.failed < 0 else item.failed
+                step.execute(
+                    "INSERT INTO messages (queue, tag, state, position, score, failed, expires, "
+                    "envelope) VALUES (?1, ?2, 0, ?3, ?3, ?4, ?5, ?6)",
+                    (row.id, item.tag, int(item.place), failed, expires, envelope),
+                )
+                back += 1
+                size += len(item.envelope or b"")
+            if back:
+                step.execute("UPDATE queues SET acked = acked - ? WHERE id = ?", (back, row.id))
+                if row.max_bytes is not None:
+                    count_down_bytes(step, row.id, -size)
+                if not row.paused:
+                    step.ring(queue)
+            return back
+
     def post_reserve(
-        self, queue: str, n: int, lease_ms: int, no_ack: bool, on_result: OnResult[Reservation]
+        self,
+        queue: str,
+        n: int,
+        lease_ms: int,
+        no_ack: bool,
+        on_result: OnResult[Reservation],
+        company: int = HOLDING,
     ) -> None:
         """Take now what :meth:`reserve` takes; it comes when it is asked for."""
-        self.post(lambda: self.reserve(queue, n, lease_ms, no_ack), on_result)
+        self.post(lambda: self.reserve(queue, n, lease_ms, no_ack, company), on_result)
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease and wherever they are."""
@@ -268,6 +307,22 @@ class SqliteConsuming(StoreBase):
             if size:
                 count_down_bytes(step, queue_id, size)
             return found
+
+    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
+        """Remove messages beyond their time to live; the result is whether there are more."""
+        self.post(lambda: self._expire(queue), on_result)
+
+    @essential
+    def _expire(self, name: str) -> bool:
+        with self.step() as step:
+            queue = step.queue(name)
+            expired = overdue(step, queue.id) if queue is not None else []
+            if queue is None or not expired:
+                return False
+            if queue.max_bytes is not None:
+                count_down_bytes(step, queue.id, step.sizes(queue.id, expired))
+            expire(step, queue.id, expired, queue.dead_expired)
+            return len(expired) == BATCH
 
     def end_wait(self) -> None:
         """End the doorbell's wait, so that it can begin anew for other queues."""

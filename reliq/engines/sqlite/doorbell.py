@@ -8,9 +8,7 @@ a ring is harmless: a wait ends by itself, and each pass of restore_visible ring
 from __future__ import annotations
 
 import os
-import select
 import sqlite3
-import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerUnavailable, ReliqError
+from ...forks import OwnLock, Part, here, register
+from ...readable import readable
 from . import bells
 from .reserve import essential
 
@@ -35,16 +35,17 @@ def _forked() -> None:
         doorbell.leave_parent()
 
 
-os.register_at_fork(after_in_child=_forked)
+register(Part("doorbells of files", forget=_forked))
 
 
 class SqliteDoorbell:
     """See :class:`reliq.store.Doorbell`."""
 
+    _waking = OwnLock()
+
     def __init__(self, connection: Connection, prefix: str) -> None:
         self._connection = connection
         self._prefix = prefix
-        self._waking = threading.Lock()
         self._closed = False
         self._reset()
         _doorbells.add(self)
@@ -60,7 +61,6 @@ class SqliteDoorbell:
 
     def leave_parent(self) -> None:
         """Close what was inherited from the process that this one was forked from."""
-        self._waking = threading.Lock()
         for fd in (self._fifo, *(self._waiter or ())):
             if fd is not None:
                 with suppress(OSError):
@@ -79,6 +79,7 @@ class SqliteDoorbell:
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the bell rings."""
+        here()  # a parent's FIFO is left
         if self._closed:
             raise BrokerUnavailable(f"{self._connection.where}: the connection is closed")
         if self._fifo is None:
@@ -113,7 +114,7 @@ class SqliteDoorbell:
         marks = ", ".join("?" * len(queues))
         with connection.lock:
             try:
-                raw = connection.run("BEGIN IMMEDIATE")
+                raw = connection.begin()
                 rang = raw.execute(
                     "SELECT name FROM queues "  # noqa: S608 - marks only
                     f"WHERE prefix = ? AND bell = 1 AND name IN ({marks}) LIMIT 1",
@@ -171,15 +172,9 @@ class SqliteDoorbell:
         if listening and self.receive():
             return True
         reader = self._open_waiter()
-        poller = select.poll()
-        poller.register(reader, select.POLLIN)
-        left = max(timeout_s, 0.0)
-        if listening:
-            poller.register(self.fileno(), select.POLLIN)
-            left = min(left, max(self._until - monotonic(), 0.0))
-        # Rounded up: a wait that ends just before its time would only begin again.
-        ready = poller.poll(int(left * 1000) + 1 if left > 0 else 0)
-        if any(fd == reader for fd, _ in ready):
+        descriptors = (reader, self.fileno()) if listening else (reader,)
+        left = min(timeout_s, self._until - monotonic()) if listening else timeout_s
+        if reader in readable(descriptors, left):
             with suppress(BlockingIOError):
                 os.read(reader, 4096)
         return listening and self.receive()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...store import DUPLICATE, FULL, STORED
 from .base import BATCH, DEAD, DELAYED, MOVES_KEPT_MS, PUBLISHER_KEPT_MS, RANK, READY
 from .doubts import hold
+from .expiring import expire, overdue
 from .numbers import Numbers
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _INSERT = (
 )
 SELECT = (
     "SELECT id, published, promoted, bell, expires, message_ttl, max_length, max_bytes, overflow, "
-    "waiting_bytes FROM queues WHERE prefix = ? AND name = ?"
+    "waiting_bytes, dead_expired FROM queues WHERE prefix = ? AND name = ?"
 )
 """What a Filing wants to know of the queue."""
 
@@ -121,7 +122,7 @@ class Limits:
     """The limits of one queue within a step."""
 
     def __init__(self, step: Step, queue: int, row: tuple[int | str | None, ...]) -> None:
-        length, size, overflow, waiting_bytes = row
+        length, size, overflow, waiting_bytes, dead_expired = row
         self.limited = length is not None or size is not None
         self.rejects = overflow == "reject-publish"
         self.counts_bytes = size is not None
@@ -130,8 +131,25 @@ class Limits:
         self.bytes = int(waiting_bytes or 0)
         self.waiting = 0
         self._step, self._queue = step, queue
+        self._dead_expired = int(dead_expired or 0)
         if self.limited:
             self.waiting = waiting_in(step, queue, self.max_length + BATCH)
+
+    def make_room(self, items: Sequence[Publication]) -> None:
+        """Let what has expired leave first, where *items* would not all be within the limits."""
+        more = sum(len(item.envelope) for item in items)
+        if not self.limited or (
+            self.waiting + len(items) <= self.max_length and self.bytes + more <= self.max_bytes
+        ):
+            return
+        step, queue = self._step, self._queue
+        if not (expired := overdue(step, queue)):
+            return
+        self.waiting -= len(expired)
+        if self.counts_bytes:
+            self.bytes = max(self.bytes - step.sizes(queue, expired), 0)
+            step.execute("UPDATE queues SET waiting_bytes = ? WHERE id = ?", (self.bytes, queue))
+        expire(step, queue, expired, self._dead_expired)
 
     def full_for(self, envelope: bytes) -> bool:
         """Whether one more message is refused."""
@@ -176,10 +194,12 @@ class Limits:
 class Filing:
     """Publications that differ in nothing but the message, on their way into one queue."""
 
-    def __init__(self, step: Step, row: tuple[int, ...], first: Publication) -> None:
+    def __init__(self, step: Step, row: tuple[int, ...], items: Sequence[Publication]) -> None:
+        first = items[0]
         self._step, self._first = step, first
         self._queue, published, promoted, self._bell, self._expires, self._ttl_ms = row[:6]
         self._limits = Limits(step, self._queue, row[6:])
+        self._limits.make_room(items)
         self._known = Known(step, first.queue, first.publisher) if first.number else None
         # Publishing and promoting both move the sequence on, so it never repeats.
         self._before = self._sequence = published + promoted

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ...errors import (
     ConfigurationError,
     ReliqError,
 )
+from .owners import require_directory
 
 SCHEME = "reliq-sqlite"
 
@@ -47,7 +47,7 @@ class Location:
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except FileExistsError:
-            if not stat.S_ISREG(Path(self.path).stat().st_mode):
+            if Path(self.path).is_dir():
                 raise ConfigurationError(
                     f"{self}: expected a file of messages, found something else (a directory?)"
                 ) from None
@@ -77,14 +77,20 @@ class Location:
         )
 
     def make_bells(self) -> str:
-        """Return the directory of FIFOs and locks, made if need be; raises BrokerRefused."""
+        """Return the directory of FIFOs and locks, made if need be.
+
+        Raises BrokerRefused, and ConfigurationError where it is somebody else's.
+        """
         try:
-            Path(self.bells).mkdir(0o700, exist_ok=True)
+            Path(self.bells).mkdir(0o700)
+        except FileExistsError:
+            pass
         except OSError as exc:
             raise BrokerRefused(
                 f"{self}: the directory {self.bells!r}, on which consumers wait, cannot be made "
                 f"({exc.strerror}): let this user write beside the file"
             ) from exc
+        require_directory(self)
         return self.bells
 
 
@@ -136,6 +142,10 @@ _REFUSED = (
             "the file is corrupt, or no SQLite file ({text}). Move it away and save what can be "
             "read: sqlite3 {path} .recover"
         ),
+    ),
+    (
+        ("Could not decode",),
+        "the file holds text that is none ({text}); find out who writes to it",
     ),
     (
         ("unable to open",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...arguments import FIELDS
+from ...salvage import number
 from ...store import Place, Stored
 from ...tags import published_ms
 from .base import DELAYED, HELD_BY_MOVE, RANK, READY, UNACKED, StoreBase
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from .base import Step
 
 _MOST_BROWSED = 100
+_RANKS = 256
 _STATES: dict[Place, int] = {"ready": READY, "delayed": DELAYED, "unacked": UNACKED}
 
 
 def heads(step: Step, queue: int) -> Iterator[tuple[int, str]]:
     """Yield (rank, tag) of the ready message that is first at its rank, for each rank."""
     least = 0
-    while True:
+    for _ in range(_RANKS):
         head = step.execute(
             "SELECT tag, position FROM messages WHERE queue = ? AND state = ? "
             "AND position >= ? ORDER BY position LIMIT 1",
@@ -54,12 +56,12 @@ class SqliteLooking(StoreBase):
             )
             return [
                 Stored(
-                    tag,
-                    envelope,
-                    -1 if failed is None else failed,
+                    str(tag),
+                    envelope if isinstance(envelope, bytes) else b"",
+                    -1 if failed is None else number(failed),
                     # What is on its way to another broker has a lease without an end.
-                    0 if place == "ready" or position == HELD_BY_MOVE else position,
-                    owner or "" if place == "unacked" else "",
+                    0 if place == "ready" or position == HELD_BY_MOVE else number(position),
+                    str(owner or "") if place == "unacked" else "",
                 )
                 for tag, position, envelope, owner, failed in found
             ]
@@ -69,7 +71,7 @@ class SqliteLooking(StoreBase):
         with self.look() as step:
             row = step.queue(queue)
             found = [] if row is None else list(heads(step, row.id))
-        return min((published_ms(tag) for _, tag in found), default=None)
+        return min(filter(None, (published_ms(tag) for _, tag in found)), default=None)
 
     @essential
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
@@ -87,10 +89,8 @@ class SqliteLooking(StoreBase):
                     f"UPDATE queues SET {name} = ? WHERE id = ?",  # noqa: S608 - a known name
                     (column_value(name, value), row.id),
                 )
-            if "expires" in changes:
-                expires = changes["expires"]
-                check_at = step.now + int(expires) if expires else 0
-                step.execute("UPDATE queues SET check_at = ? WHERE id = ?", (check_at, row.id))
+            if "expires" in changes:  # it counts from now: its use was not noted before
+                step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
             return self._settings(step, queue)
 
     @staticmethod

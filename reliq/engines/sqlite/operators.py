@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...salvage import number
 from ...store import DeadLetter, Lease, QueueStatus
 from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, batches, rank_score
 from .filing import drop_surplus
@@ -76,8 +77,8 @@ def status_of(step: Step, queue: str, *, checked: bool) -> QueueStatus | None:
             (number,),
         ).fetchone()
     deaths = step.execute("SELECT reason, count FROM deaths WHERE queue = ?", (number,)).fetchall()
-    ledger = {name: n for name, n in zip(_LEDGER, counters, strict=True) if n}
-    ledger |= {f"dead:{reason}": n for reason, n in deaths}
+    ledger = {name: int(n) for name, n in zip(_LEDGER, counters, strict=True) if n}
+    ledger |= {f"dead:{reason}": int(n) for reason, n in deaths}
     ready, delayed, unacked, dead = (
         counts.get(state, 0) for state in (READY, DELAYED, UNACKED, DEAD)
     )
@@ -177,7 +178,15 @@ class SqliteOperators(StoreBase):
                 (row.id, DEAD, from_ms, limit),
             )
             return [
-                DeadLetter(tag, died, reason or "", failed or 0, owner or "", error or "", content)
+                DeadLetter(
+                    str(tag),
+                    number(died),
+                    str(reason or ""),
+                    number(failed),
+                    str(owner or ""),
+                    str(error or ""),
+                    content if isinstance(content, bytes) else None,
+                )
                 for tag, died, reason, failed, owner, error, content in found
             ]
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...forks import Part, here, register
 from . import bells
+from .owners import OPEN, is_lock
 
 if TYPE_CHECKING:
     from .location import Location
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 # What this process holds. It must never probe these: to close such a file drops the lock.
 _held: dict[str, int] = {}
 _LEFT_ALONE_S = 60.0
+# Pid and random: what stores and doorbells call themselves.
+_OURS = re.compile(r"\d+-[0-9a-f]{12}")
 
 
 def _forked() -> None:
@@ -32,7 +37,7 @@ def _forked() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+register(Part("locks of files", forget=_forked))
 
 
 def _path(where: Location, name: str) -> str:
@@ -42,13 +47,14 @@ def _path(where: Location, name: str) -> str:
 def hold(where: Location, name: str) -> None:
     """Be present as *name* until :func:`leave`, or this process ends."""
     where.make_bells()
+    here()  # locks of the parent's are left
     path = _path(where, name)
     if path not in _held:
         _held[path] = _lock(path)
 
 
 def _lock(path: str) -> int:
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | OPEN, 0o600)
     fcntl.lockf(fd, fcntl.LOCK_EX)
     return fd
 
@@ -82,9 +88,14 @@ def present(where: Location, name: str) -> bool:
     path = _path(where, name)
     if path in _held:
         return True
+    if "/" in name:  # as it stands in the table, which others may have written
+        return False
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | OPEN)
     except OSError:
+        return False
+    if not is_lock(fd):
+        os.close(fd)
         return False
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,12 +112,13 @@ def present(where: Location, name: str) -> bool:
 def sweep(where: Location) -> None:
     """Remove the locks and FIFOs that dead processes have left, but for the newest.
 
-    A new one may belong to a process that has made it just now, and not taken it yet.
+    A new one may belong to a process that has made it just now, and not taken it yet. What
+    has another name is somebody else's.
     """
     newest = time.time() - _LEFT_ALONE_S
     for path in Path(where.bells).iterdir():
         with suppress(OSError):
-            if path.stat().st_mtime < newest:
+            if _OURS.fullmatch(path.stem) and path.lstat().st_mtime < newest:
                 look = {".lock": present, ".bell": bells.is_dead}.get(path.suffix)
                 if look is not None:
                     look(where, path.stem)

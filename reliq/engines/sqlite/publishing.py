@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ...errors import BrokerRefused, BrokerUnavailable
 from ...store import CREATED, NO_QUEUE, STALE, STORED
 from ..grouping import alike
-from .base import BATCH, StoreBase
+from .base import BATCH, MOST_REMEMBERED, StoreBase
 from .filing import SELECT, Filing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...options import Confirm
     from ...store import OnResult, Publication
@@ -55,16 +55,29 @@ class SqlitePublishing(StoreBase):
             row = step.execute(SELECT, place).fetchone()
             created = row is None
             if created:
-                if first.exchange:
+                if first.exchange or not first.create:
                     return [NO_QUEUE] * len(items)
                 step.execute("INSERT INTO queues (prefix, name) VALUES (?, ?)", place)
                 row = step.execute(SELECT, place).fetchone()
-            filing = Filing(step, row, first)
+            filing = Filing(step, row, items)
             outcomes = [filing.add(item) for item in items]
             filing.finish(items, self.options.dead_letter_max)
+        if first.number and not first.moved and len(self._numbered) < MOST_REMEMBERED:
+            self._numbered.add((first.queue, first.publisher))
         if created and STORED in outcomes:
             outcomes[outcomes.index(STORED)] = CREATED
         return outcomes
+
+    def forget_publishers(self, finished: Callable[[str], bool]) -> None:
+        """Remove the numbers of publishers that have *finished*."""
+        done = [place for place in self._numbered if finished(place[1])]
+        self._numbered.difference_update(done)
+        if done:
+            with self.step() as step:
+                step.executemany(
+                    "DELETE FROM publishers WHERE prefix = ? AND queue = ? AND publisher = ?",
+                    [(step.prefix, *place) for place in done],
+                )
 
     # -- routes
 

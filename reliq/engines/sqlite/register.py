@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from ...store import Consumer, Duties, Liveness, OnResult
+from ...salvage import counts, left_out, mapping, number
+from ...store import Attached, Consumer, Duties, Liveness, OnResult
 from . import presence
 from .base import StoreBase
 from .reserve import essential
 from .topology import remove, users
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .base import Step
 
-_LOOKED_AT = 20
+_LOOKED_AT = 500
+# Of very many queues so many are looked at in a second, by all consumers together: 500.
+_A_QUEUE_MS = 2
 _REROUTED = 1000
-# A record is forgotten after so many times the time it counts.
-_FORGOTTEN = 10
+_FORGOTTEN_MS = 10 * 86_400_000
+# How many consumers one look takes in.
+_KNOWN_AT_ONCE = 1000
+# In the place of a queue's name, in the table of passes: no queue can have it.
+_REGISTER = "\x00register"
+
+
+_Record: TypeAlias = "tuple[int, int, int, dict[str, str]]"
 
 
 class SqliteRegister(StoreBase):
@@ -27,31 +36,83 @@ class SqliteRegister(StoreBase):
 
     @essential
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
-        """Note who consumes; False when the queue was deleted with the last one."""
-        key = (self._prefix, queue, consumer)
+        """Note who consumes; False when there is no such queue, or no more."""
         with self.step() as step:
-            if subscriptions:
-                step.execute(
-                    "INSERT INTO attached VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT (prefix, queue, consumer) "
-                    "DO UPDATE SET subscriptions = excluded.subscriptions",
-                    (*key, subscriptions),
-                )
-                return True
-            row = step.queue(queue)
-            if row is not None:
-                self._forget_suspects(step, row.id, consumer)
-            left = step.execute(
-                "DELETE FROM attached WHERE prefix = ? AND queue = ? AND consumer = ?", key
-            )
-            if not left.rowcount or users(step, queue) or row is None:
-                return True
-            if row.auto_delete:
-                remove(step, queue, row)
+            if not subscriptions:
+                return self._detach(step, queue, consumer, 0)
+            if step.queue(queue) is None:
                 return False
-            if row.expires is not None:
-                step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
+            step.execute(
+                "INSERT OR REPLACE INTO attached VALUES (?, ?, ?, ?, ?)",
+                (self._prefix, queue, consumer, subscriptions, self.consumer),
+            )
             return True
+
+    @essential
+    def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
+        """Take a dead consumer off *queue*, unless its mark is another by now."""
+        with self.step() as step:
+            if self._marks(step, queue).get(consumer) != mark:
+                return True
+            return self._detach(step, queue, consumer, silent_ms)
+
+    def _detach(self, step: Step, queue: str, consumer: str, silent_ms: int) -> bool:
+        row = step.queue(queue)
+        if row is not None:
+            self._forget_suspects(step, row.id, consumer)
+        left = step.execute(
+            "DELETE FROM attached WHERE prefix = ? AND queue = ? AND consumer = ?",
+            (self._prefix, queue, consumer),
+        )
+        if not left.rowcount or users(step, queue) or row is None:
+            return True
+        if row.auto_delete:
+            remove(step, queue, row)
+            return False
+        if row.expires is not None:
+            used_at = max(step.now - silent_ms, row.used_at or 0)
+            step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (used_at, row.id))
+        return True
+
+    def _marks(self, step: Step, queue: str) -> dict[str, str]:
+        return {
+            consumer: f"{subscriptions} {mark}"
+            for consumer, subscriptions, mark in step.execute(
+                "SELECT consumer, subscriptions, mark FROM attached WHERE prefix = ? AND queue = ?",
+                (self._prefix, queue),
+            )
+        }
+
+    def attached(self, queue: str) -> Attached:
+        """Return who consumes from *queue*, and whether it goes by itself."""
+        with self.look() as step:
+            row = step.queue(queue)
+            temporary = row is not None and bool(row.auto_delete or row.expires is not None)
+            return Attached(temporary, self._marks(step, queue))
+
+    def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
+        """Ask for the duty to look after all consumers."""
+        self.post(lambda: self._look_after_all(consumer, hold_ms), on_result)
+
+    @essential
+    def _look_after_all(self, consumer: str, hold_ms: int) -> list[str]:
+        key = (self._prefix, _REGISTER)
+        with self.step() as step:
+            found = step.execute(
+                "SELECT owner FROM passes WHERE prefix = ? AND queue = ? AND until > ?",
+                (*key, step.now),
+            ).fetchone()
+            if found is not None and found[0] != consumer:
+                return []
+            step.execute(
+                "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, 0, 0)",
+                (*key, consumer, step.now + hold_ms),
+            )
+            ids = step.execute(
+                "SELECT id FROM consumers WHERE prefix = ? ORDER BY seen LIMIT ?",
+                (self._prefix, _KNOWN_AT_ONCE),
+            ).fetchall()
+            return [name for (name,) in ids]
 
     @staticmethod
     def _forget_suspects(step: Step, queue: int, consumer: str) -> None:
@@ -65,42 +126,101 @@ class SqliteRegister(StoreBase):
         )
 
     def post_heartbeat(
-        self, consumer: str, ttl_ms: int, record: dict[str, str], on_result: OnResult[Duties]
+        self,
+        consumer: str,
+        ttl_ms: int,
+        again_ms: int,
+        record: dict[str, str],
+        on_result: OnResult[Duties],
     ) -> None:
         """Say that *consumer* lives; the result is what queues need of whoever lives."""
-        self.post(lambda: self._heartbeat(consumer, ttl_ms, record), on_result)
+        self.post(lambda: self._heartbeat(consumer, ttl_ms, again_ms, record), on_result)
 
     @essential
-    def _heartbeat(self, consumer: str, ttl_ms: int, record: dict[str, str]) -> Duties:
+    def _heartbeat(
+        self, consumer: str, ttl_ms: int, again_ms: int, record: dict[str, str]
+    ) -> Duties:
         presence.stay(self.where, record.get("client_id", ""))
         with self.step() as step:
+            known = self._record(step, consumer)
             step.execute(
                 "INSERT INTO consumers VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (prefix, id) DO UPDATE SET "
                 "seen = excluded.seen, until = excluded.until, record = excluded.record",
-                (self._prefix, consumer, step.now, step.now + ttl_ms, json.dumps(record)),
+                (
+                    self._prefix,
+                    consumer,
+                    step.now,
+                    step.now + ttl_ms,
+                    json.dumps({**(known or {}), **record}),
+                ),
             )
-            # Those who stopped long ago and did not say goodbye.
+            # Whoever lives removes those who stopped without a goodbye, from their queues
+            # first; here they are kept for long, in case that nobody lives.
             step.execute(
                 "DELETE FROM consumers WHERE prefix = ? AND seen <= ?",
-                (self._prefix, step.now - _FORGOTTEN * ttl_ms),
+                (self._prefix, step.now - _FORGOTTEN_MS),
             )
-            expiring = step.execute(
-                "SELECT id, name FROM queues WHERE prefix = ? AND check_at BETWEEN 1 AND ? "
-                "ORDER BY check_at LIMIT ?",
-                (self._prefix, step.now, _LOOKED_AT),
-            ).fetchall()
-            for queue, _ in expiring:
-                # Whoever looks says when to look again; until then others have their turn.
-                step.execute(
-                    "UPDATE queues SET check_at = ? WHERE id = ?", (step.now + ttl_ms, queue)
-                )
+            step.execute(
+                "DELETE FROM publishers WHERE prefix = ? AND until <= ?", (self._prefix, step.now)
+            )
+            due = self._due(step, again_ms)
             rerouted = step.execute(
                 "SELECT name FROM queues WHERE prefix = ? AND dead_letter_exchange IS NOT NULL "
                 "ORDER BY name LIMIT ?",
                 (self._prefix, _REROUTED),
             ).fetchall()
-            return Duties([name for _, name in expiring], [name for (name,) in rerouted])
+            names = [name for (name,) in rerouted]
+            return Duties(due, len(due) == _LOOKED_AT, names, known is None)
+
+    def _record(self, step: Step, consumer: str) -> dict[str, str] | None:
+        """Return the record of *consumer*, what can be read of it; None where there is none."""
+        row = step.execute(
+            "SELECT record FROM consumers WHERE prefix = ? AND id = ?", (self._prefix, consumer)
+        ).fetchone()
+        if row is None:
+            return None
+        try:
+            return mapping(row[0])
+        except (TypeError, ValueError, RecursionError):
+            return {}
+
+    def post_running(
+        self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
+    ) -> None:
+        """Say which tasks a worker runs that are acknowledged; False: it is not known."""
+        self.post(lambda: self._running(consumer, number, json.dumps(running)), on_result)
+
+    @essential
+    def _running(self, consumer: str, said: int, running: str) -> bool:
+        with self.step() as step:
+            record = self._record(step, consumer)
+            if record is None:
+                return False
+            if said > number(record.get("said", 0)):
+                record.update(said=str(said), running=running)
+                step.execute(
+                    "UPDATE consumers SET record = ? WHERE prefix = ? AND id = ?",
+                    (json.dumps(record), self._prefix, consumer),
+                )
+            return True
+
+    def _due(self, step: Step, again_ms: int) -> list[str]:
+        """Return queues to look at now: each by one consumer at a time, in turn."""
+        due = step.execute(
+            "SELECT id, name FROM queues WHERE prefix = ? AND check_at <= ? "
+            "ORDER BY check_at LIMIT ?",
+            (self._prefix, step.now, _LOOKED_AT),
+        ).fetchall()
+        if due:
+            (there,) = step.execute(
+                "SELECT count(*) FROM queues WHERE prefix = ?", (self._prefix,)
+            ).fetchone()
+            again = step.now + max(again_ms, _A_QUEUE_MS * there)
+            step.executemany(
+                "UPDATE queues SET check_at = ? WHERE id = ?", [(again, queue) for queue, _ in due]
+            )
+        return [name for _, name in due]
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
@@ -120,7 +240,7 @@ class SqliteRegister(StoreBase):
             )
 
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
-        """Return what is known of *consumers*; None for one whose record has lapsed.
+        """Return what is known of *consumers*; None for one that is not in the register.
 
         Whether one is connected is asked of the kernel, not of the file: a lock that its
         process holds. So a killed one is known at once, and no other process is taken for
@@ -132,48 +252,71 @@ class SqliteRegister(StoreBase):
             if name not in records:
                 found[name] = None
                 continue
-            _, record = records[name]
-            found[name] = self._liveness(record)
+            found[name] = self._liveness(*records[name])
         return found
 
-    def _records(self) -> dict[str, tuple[int, dict[str, str]]]:
-        """Return (last heartbeat, record) of every consumer whose record has not lapsed."""
+    def _records(self) -> dict[str, _Record]:
+        """Return (last heartbeat, ms since then, ms that one counts, record) of every consumer."""
         with self.look() as step:
             found = step.execute(
-                "SELECT id, seen, record FROM consumers WHERE prefix = ? AND until > ?",
-                (self._prefix, step.now),
+                "SELECT id, seen, until, record FROM consumers WHERE prefix = ?", (self._prefix,)
             ).fetchall()
-        return {name: (seen, json.loads(record)) for name, seen, record in found}
+        records: dict[str, _Record] = {}
+        wrong = []
+        for name, seen, until, stored in found:
+            try:
+                record = json.loads(stored)
+            except (TypeError, ValueError, RecursionError):
+                record = None
+            if isinstance(record, dict) and all(isinstance(v, str) for v in record.values()):
+                at, ends = number(seen), number(until)
+                records[str(name)] = (at, step.now - at, ends - at, record)
+            else:
+                wrong.append(name)
+        left_out(self.broker, "records of consumers", wrong)
+        return records
 
-    def _liveness(self, record: dict[str, str]) -> Liveness:
+    def _liveness(self, seen: int, silent_ms: int, ttl_ms: int, record: dict[str, str]) -> Liveness:
+        del seen
         client_id, run_id = record.get("client_id", ""), record.get("run_id", "")
         # What another machine, or this one before it was started anew, says of itself means
         # nothing here: its leases decide.
         foreign = run_id != self.server()[1]
         queues = tuple(filter(None, record.get("queues", "").split("\n")))
         connected = foreign or presence.present(self.where, client_id)
-        return Liveness(client_id, run_id, queues, connected)
+        host, pid = record.get("host", ""), number(record.get("pid", 0))
+        return Liveness(client_id, run_id, queues, connected, silent_ms, ttl_ms, host, pid)
 
     def consumers(self) -> list[Consumer]:
         """Return every consumer whose record has not lapsed, by id."""
         found = []
-        for name, (seen, record) in sorted(self._records().items()):
+        for name, (seen, silent_ms, ttl_ms, record) in sorted(self._records().items()):
             if "host" not in record:
                 continue
-            liveness = self._liveness(record)
-            found.append(
-                Consumer(
-                    name,
-                    record["host"],
-                    int(record.get("pid", 0)),
-                    record.get("version", "0"),
-                    liveness.queues,
-                    int(record.get("started_ms", 0)),
-                    seen,
-                    int(record.get("held", 0)),
-                    liveness.connected,
-                    record.get("pool", ""),
-                    json.loads(record.get("options") or "{}"),
-                )
-            )
+            liveness = self._liveness(seen, silent_ms, ttl_ms, record)
+            if liveness.lapsed:
+                continue
+            try:
+                found.append(_consumer(name, seen, liveness, record))
+            except (ValueError, RecursionError):
+                left_out(self.broker, "records of consumers", [name])
         return found
+
+
+def _consumer(name: str, seen_ms: int, liveness: Liveness, record: dict[str, str]) -> Consumer:
+    """Return what a record says; raises ValueError for one that is none."""
+    return Consumer(
+        name,
+        record["host"],
+        int(record.get("pid", 0)),
+        record.get("version", "0"),
+        liveness.queues,
+        int(record.get("started_ms", 0)),
+        seen_ms,
+        int(record.get("held", 0)),
+        liveness.connected,
+        record.get("pool", ""),
+        mapping(record.get("options")),
+        counts(record.get("running")),
+        int(record.get("processes") or 0),
+    )

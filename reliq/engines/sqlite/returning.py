@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...store import How, Lease, Lost, OnResult, Released, Restored, Returned
 from .base import BATCH, HELD_BY_MOVE, Step, StoreBase, batches
 from .filing import drop_surplus
+from .isolating import ISOLATED
 from .reserve import essential
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # The clock and one that stands still while the machine sleeps drift apart by less than
 # this between two passes.
-_JUMP_MS = 1000
+JUMP_MS = 1000
 
 
 class Back(NamedTuple):
@@ -234,7 +235,7 @@ class SqliteReturning(StoreBase):
             (step.prefix, name),
         ).fetchone()
         owner, until, known, jumped = found or (self.consumer, 0, ahead, 0)
-        if abs(ahead - known) > _JUMP_MS:
+        if abs(ahead - known) > JUMP_MS:
             # By the clock of before, the pass of another may count for hours.
             jumped, until = step.now, 0
         if hurry:
@@ -277,7 +278,7 @@ class SqliteReturning(StoreBase):
         self, step: Step, name: str, queue: QueueRow, until: int, envelopes: bool
     ) -> tuple[list[Returned], list[Returned]]:
         rows = step.execute(
-            "SELECT m.tag, ifnull(m.failed, 0), m.owner, CASE WHEN ? THEN e.envelope END "
+            "SELECT m.tag, ifnull(m.failed, 0), m.owner, m.reason, CASE WHEN ? THEN e.envelope END "
             "FROM messages m JOIN envelopes e ON e.id = m.envelope "
             "WHERE m.queue = ? AND m.state = 2 AND m.position <= ? ORDER BY m.position LIMIT ?",
             (envelopes, queue.id, until, BATCH),
@@ -290,20 +291,17 @@ class SqliteReturning(StoreBase):
         buried: list[Back] = []
         restored: list[Returned] = []
         died: list[Returned] = []
-        suspects: dict[str, str | None] = {}
-        for tag, failures, owner, envelope in rows:
-            if owner not in suspects:
-                suspects[owner] = self._suspect_of(step, queue.id, owner)
-            # A consumer that held a suspect failed because of it, not of what lay beside it.
-            blamed = suspects[owner] in {None, tag}
-            count = failures + blamed
-            if blamed and 0 < limit <= count:
-                buried.append(Back(tag, count, 0, owner))
-                died.append(Returned(tag, count, owner, envelope))
-            else:
-                wait = wait_ms(self._backoff_ms, count) if blamed else 0
-                back.append(Back(tag, count, wait, owner))
-                restored.append(Returned(tag, count, owner, envelope))
+        for tag, failures, owner, kind, envelope in rows:
+            count = failures + 1
+            if 0 < limit <= count:
+                if kind == ISOLATED:
+                    buried.append(Back(tag, count, 0, owner))
+                    died.append(Returned(tag, count, owner, envelope))
+                    continue
+                # In company nobody knows which of them it was.
+                count = max(failures, limit - 1)
+            back.append(Back(tag, count, wait_ms(self._backoff_ms, count), owner))
+            restored.append(Returned(tag, count, owner, envelope))
         bury(step, queue.id, buried, "lease ended")
         put_back(step, queue, back)
         if len(rows) < BATCH:
@@ -323,21 +321,11 @@ class SqliteReturning(StoreBase):
         It was given back just now, or was acked by one that leaves and asks for nothing again.
         """
         step.execute(
-            "DELETE FROM suspects WHERE queue = ? AND NOT EXISTS "
+            "DELETE FROM suspects WHERE queue = ? AND consumer != '' AND NOT EXISTS "
             "(SELECT 1 FROM messages m WHERE m.queue = suspects.queue AND m.tag = suspects.tag "
             "AND m.state = 2 AND m.owner = suspects.consumer)",
             (queue,),
         )
-
-    @staticmethod
-    def _suspect_of(step: Step, queue: int, owner: str) -> str | None:
-        """Return the suspect that *owner* was marked with, unless it was acked meanwhile."""
-        found = step.execute(
-            "SELECT s.tag FROM suspects s JOIN messages m ON m.queue = s.queue AND m.tag = s.tag "
-            "WHERE s.queue = ? AND s.consumer = ?",
-            (queue, owner),
-        ).fetchone()
-        return None if found is None else str(found[0])
 
     @staticmethod
     def _ring_for_what_waits(step: Step, name: str, queue: QueueRow) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from ...envelope import EnvelopeError, unpack
 from ...errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -13,11 +14,27 @@ if TYPE_CHECKING:
 
     from .location import Location
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x72656C71  # "relq"
 
 # From each version to the next: statements, all run in one transaction.
-MIGRATIONS: Mapping[int, str] = {}
+MIGRATIONS: Mapping[int, str] = {
+    1: """
+ALTER TABLE bindings ADD COLUMN queue TEXT;
+UPDATE bindings SET queue = queue_of(binding);
+CREATE INDEX bindings_queue ON bindings (prefix, queue);
+ALTER TABLE attached ADD COLUMN mark TEXT NOT NULL DEFAULT '';
+""",
+}
+
+
+def _queue_of(binding: bytes) -> str | None:
+    """Return whose a binding is; None for one that says nothing of it."""
+    try:
+        _, queue = unpack(binding)
+    except (EnvelopeError, TypeError, ValueError):
+        return None
+    return queue if isinstance(queue, str) else None
 
 
 def statements(text: str) -> Iterable[str]:
@@ -58,6 +75,7 @@ def bring_up_to_date(connection: sqlite3.Connection, where: Location) -> None:
         text = files(__package__).joinpath("schema.sql").read_text("utf-8")
     else:
         text = "".join(MIGRATIONS[step] for step in range(version, VERSION))
+    connection.create_function("queue_of", 1, _queue_of, deterministic=True)
     for statement in statements(text):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -1,4 +1,4 @@
--- The file of a broker, version 1 (PRAGMA user_version; schema.py brings older ones up to date).
+-- The file of a broker, version 2 (PRAGMA user_version; schema.py brings older ones up to date).
 --
 -- All times are ms since the epoch by the machine's clock. What belongs to one
 -- global_keyprefix carries it in the column prefix: several brokers share a file so.
@@ -35,7 +35,7 @@ CREATE TABLE queues (
     -- flags and duties
     paused INTEGER NOT NULL DEFAULT 0,
     used_at INTEGER, -- when it was declared, asked or left last
-    check_at INTEGER NOT NULL DEFAULT 0, -- when to look at its x-expires; 0: never
+    check_at INTEGER NOT NULL DEFAULT 0, -- when to look after it next
     -- the last pass of restore_visible, when the next one is long overdue; leases that ran out
     -- after spared_from are left alone until spared_until
     passed INTEGER NOT NULL DEFAULT 0,
@@ -76,7 +76,7 @@ CREATE TABLE messages (
     expires INTEGER,
     envelope INTEGER NOT NULL,
     due INTEGER, -- held by a move: when it is due; NULL: it was ready
-    reason TEXT, -- dead: why
+    reason TEXT, -- dead: why; unacked: 'alone' where the delivery is an isolated one
     error TEXT,
     PRIMARY KEY (queue, tag)
 ) WITHOUT ROWID;
@@ -96,7 +96,8 @@ CREATE TABLE deaths (
     PRIMARY KEY (queue, reason)
 ) WITHOUT ROWID;
 
--- The one suspect that a consumer holds: its death is blamed on it alone.
+-- The one poison candidate that a consumer holds. For the consumer '': the message that
+-- waits to be delivered alone, to whom, and until when (tag|consumer|ms).
 CREATE TABLE suspects (
     queue INTEGER NOT NULL,
     consumer TEXT NOT NULL,
@@ -133,6 +134,7 @@ CREATE TABLE attached (
     queue TEXT NOT NULL,
     consumer TEXT NOT NULL,
     subscriptions INTEGER NOT NULL,
+    mark TEXT NOT NULL, -- the connection that began it
     PRIMARY KEY (prefix, queue, consumer)
 ) WITHOUT ROWID;
 
@@ -158,8 +160,10 @@ CREATE TABLE bindings (
     prefix TEXT NOT NULL,
     exchange TEXT NOT NULL,
     binding BLOB NOT NULL,
+    queue TEXT, -- whose it is; NULL: not said
     PRIMARY KEY (prefix, exchange, binding)
 ) WITHOUT ROWID;
+CREATE INDEX bindings_queue ON bindings (prefix, queue);
 
 CREATE TABLE claims (
     prefix TEXT NOT NULL,

@@ -12,6 +12,7 @@ from .operators import SqliteOperators
 from .publishing import SqlitePublishing
 from .register import SqliteRegister
 from .returning import SqliteReturning
+from .surveying import SqliteSurveying
 from .topology import SqliteTopology
 
 
@@ -19,6 +20,7 @@ class SqliteStore(
     SqlitePublishing,
     SqliteConsuming,
     SqliteReturning,
+    SqliteSurveying,
     SqliteRegister,
     SqliteTopology,
     SqliteMoves,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...salvage import left_out
 from ...store import ExchangeTable, QueueDeclared, QueueDeleted
 from .base import BATCH, DELAYED, READY, StoreBase
 from .reserve import essential
@@ -54,7 +55,10 @@ def users(step: Step, name: str) -> int:
 
 
 def remove(step: Step, name: str, row: QueueRow) -> None:
-    """Delete a queue with everything in it, and forget who consumes from it."""
+    """Delete a queue with everything in it.
+
+    Its consumers stay noted: they listen on, and are those of a queue that is made anew.
+    """
     step.execute(
         "DELETE FROM envelopes WHERE id IN (SELECT envelope FROM messages WHERE queue = ?)",
         (row.id,),
@@ -62,8 +66,15 @@ def remove(step: Step, name: str, row: QueueRow) -> None:
     for table in _EVERYTHING:
         step.execute(f"DELETE FROM {table} WHERE queue = ?", (row.id,))  # noqa: S608 - ours
     step.execute("DELETE FROM queues WHERE id = ?", (row.id,))
-    step.execute("DELETE FROM attached WHERE prefix = ? AND queue = ?", (step.prefix, name))
     step.execute("DELETE FROM passes WHERE prefix = ? AND queue = ?", (step.prefix, name))
+
+
+def bindings_of(step: Step, exchange: str) -> int:
+    """Return how many bindings an exchange has."""
+    (count,) = step.execute(
+        "SELECT count(*) FROM bindings WHERE prefix = ? AND exchange = ?", (step.prefix, exchange)
+    ).fetchone()
+    return int(count)
 
 
 class SqliteTopology(StoreBase):
@@ -99,24 +110,19 @@ class SqliteTopology(StoreBase):
                 return self._declared(step, "differs", queue, row, row.arguments)
             elif row.expires is not None:
                 # Only then: a worker must be able to start when the disk is full.
-                step.execute(
-                    "UPDATE queues SET used_at = ?, check_at = ? WHERE id = ?",
-                    (step.now, step.now + row.expires, row.id),
-                )
+                step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
             return self._declared(step, "existed", queue, row, arguments)
 
     @staticmethod
     def _describe(step: Step, queue: str, arguments: bytes, meta: dict[str, str]) -> None:
         values = [column_value(name, meta.get(name)) for name in (*_NUMBERS, *_TEXTS)]
-        expires = int(meta.get("expires", 0))
         columns = ", ".join(f"{name} = ?" for name in (*_NUMBERS, *_TEXTS))
         step.execute(
-            f"UPDATE queues SET arguments = ?, used_at = ?, check_at = ?, {columns} "  # noqa: S608
+            f"UPDATE queues SET arguments = ?, used_at = ?, {columns} "  # noqa: S608
             "WHERE prefix = ? AND name = ?",
             (
                 arguments,
                 step.now,
-                step.now + expires if expires else 0,
                 *values,
                 step.prefix,
                 queue,
@@ -158,10 +164,9 @@ class SqliteTopology(StoreBase):
                     return QueueDeleted("not_idle", -1)
                 since = step.now if consumers or row.used_at is None else row.used_at
                 left = since + row.expires - step.now
+                if consumers:
+                    step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
                 if left > 0:
-                    step.execute(
-                        "UPDATE queues SET check_at = ? WHERE id = ?", (step.now + left, row.id)
-                    )
                     return QueueDeleted("not_idle", left)
             remove(step, queue, row)
             return QueueDeleted("deleted", count)
@@ -200,8 +205,18 @@ class SqliteTopology(StoreBase):
     def queues(self) -> list[str]:
         """Return the names of all queues."""
         with self.look() as step:
-            found = step.execute("SELECT name FROM queues WHERE prefix = ?", (self._prefix,))
-            return sorted(name for (name,) in found)
+            found = step.execute(
+                "SELECT CAST(name AS BLOB), typeof(name) FROM queues WHERE prefix = ?",
+                (self._prefix,),
+            ).fetchall()
+        names: list[str] = []
+        wrong: list[str] = []
+        for name, kind in found:
+            text = (name or b"").decode("utf-8", "surrogateescape")
+            readable = kind == "text" and text.encode("utf-8", "replace") == name
+            (names if readable else wrong).append(text)
+        left_out(self.broker, "names of queues", wrong)
+        return sorted(names)
 
     # -- exchanges
 
@@ -224,10 +239,12 @@ class SqliteTopology(StoreBase):
             return bytes(stored)
 
     @essential
-    def delete_exchange(self, exchange: str) -> None:
-        """Delete *exchange* and its bindings. Atomic."""
+    def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
+        """Delete *exchange* and its bindings; with *if_unbound* only where it has none. Atomic."""
         with self.step() as step:
             key = (self._prefix, exchange)
+            if if_unbound and bindings_of(step, exchange):
+                return
             step.execute("DELETE FROM exchanges WHERE prefix = ? AND name = ?", key)
             step.execute("DELETE FROM bindings WHERE prefix = ? AND exchange = ?", key)
 
@@ -241,23 +258,31 @@ class SqliteTopology(StoreBase):
             return sorted(name for (name,) in found)
 
     @essential
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes]) -> None:
+    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str = "") -> int:
         """Add or remove *bindings* and change the table's version, together."""
-        if bound:
-            change = "INSERT INTO bindings VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        else:
-            change = "DELETE FROM bindings WHERE prefix = ? AND exchange = ? AND binding = ?"
-        key = (self._prefix, exchange)
         with self.step() as step:
-            changed = sum(
-                step.execute(change, (*key, bytes(binding))).rowcount for binding in bindings
-            )
-            row = step.execute(
-                "SELECT version FROM exchanges WHERE prefix = ? AND name = ?", key
-            ).fetchone()
-            known = row[0] if row is not None else None
-            if not changed and known is not None:
-                return
+            return self._bind(step, exchange, bound, bindings, queue)
+
+    @staticmethod
+    def _bind(step: Step, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str) -> int:
+        key = (step.prefix, exchange)
+        changed = 0
+        for binding in bindings:
+            if bound:
+                changed += step.execute(
+                    "INSERT INTO bindings VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    (*key, bytes(binding), queue or None),
+                ).rowcount
+            else:
+                changed += step.execute(
+                    "DELETE FROM bindings WHERE prefix = ? AND exchange = ? AND binding = ?",
+                    (*key, bytes(binding)),
+                ).rowcount
+        row = step.execute(
+            "SELECT version FROM exchanges WHERE prefix = ? AND name = ?", key
+        ).fetchone()
+        known = row[0] if row is not None else None
+        if changed or known is None:
             # By the clock: one that is deleted and made again has no version of before.
             version = max(time.time_ns(), int(known or 0) + 1)
             step.execute(
@@ -265,6 +290,30 @@ class SqliteTopology(StoreBase):
                 "ON CONFLICT (prefix, name) DO UPDATE SET version = excluded.version",
                 (*key, b"%d" % version),
             )
+        return bindings_of(step, exchange)
+
+    @essential
+    def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
+        """Remove the bindings of a queue that is gone, unless it was made anew. Atomic."""
+        with self.step() as step:
+            if step.queue(queue) is not None:
+                return {}
+            found = step.execute(
+                "SELECT exchange, binding FROM bindings WHERE prefix = ? AND queue = ?",
+                (self._prefix, queue),
+            ).fetchall()
+            bindings: dict[str, list[bytes]] = {}
+            for exchange, binding in found:
+                bindings.setdefault(exchange, []).append(binding)
+            emptied: dict[str, bytes | None] = {}
+            for exchange, gone in bindings.items():
+                if not self._bind(step, exchange, False, gone, queue):
+                    (declaration,) = step.execute(
+                        "SELECT declaration FROM exchanges WHERE prefix = ? AND name = ?",
+                        (self._prefix, exchange),
+                    ).fetchone()
+                    emptied[exchange] = declaration
+            return emptied
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version, at one instant."""

@@ -28,6 +28,30 @@ local dead, dead_info, bell = KEYS[6], KEYS[7], KEYS[8]
 local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
 local keep, low = tonumber(ARGV[1]), ARGV[2]
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', ready)
+redis.call('ZCARD', delayed)
+redis.call('ZCARD', expiry)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', dead)
+redis.call('HLEN', dead_info)
+redis.call('HLEN', stats)
+redis.call('ZCARD', publisher)
 local outcomes = {}
 local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
@@ -43,7 +67,7 @@ for i = 3, #ARGV, 9 do
     outcome = -1
   elseif tonumber(number) >= settled and redis.call('ZADD', publisher, 'NX', number, number) == 1 then
     outcome = 1
-    local sequence = redis.call('HINCRBY', stats, 'published', 1) + (queue[2] or 0)
+    local sequence = count('published', 1) + (whole(queue[2]) or 0)
     redis.call('HSET', messages, tag, envelope)
     if failed >= 0 then
       redis.call('HSET', deliveries, tag, failed)
@@ -51,8 +75,8 @@ for i = 3, #ARGV, 9 do
     if died > 0 then
       redis.call('ZADD', dead, died, tag)
       redis.call('HSET', dead_info, tag, info)
-      redis.call('HINCRBY', stats, 'dead_lettered', 1)
-      redis.call('HINCRBY', stats, 'dead:' .. string.match(info, '^[^|]*'), 1)
+      count('dead_lettered', 1)
+      count('dead:' .. string.match(info, '^[^|]*'), 1)
     else
       if ttl >= 0 then
         redis.call('ZADD', expiry, now + ttl, tag)
@@ -63,7 +87,7 @@ for i = 3, #ARGV, 9 do
         redis.call('ZADD', ready, rank * 35184372088832 + sequence, tag)
       end
       if queue[3] then
-        redis.call('HINCRBY', stats, 'waiting_bytes', #envelope)
+        count('waiting_bytes', #envelope)
       end
     end
   end
@@ -72,7 +96,7 @@ end
 redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
 redis.call('ZADD', publisher, 'GT', low, 'low')
 redis.call('PEXPIRE', publisher, keep)
-if redis.call('EXISTS', ready, delayed) > 0 and redis.call('LLEN', bell) == 0 then
+if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
 return outcomes

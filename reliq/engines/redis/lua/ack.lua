@@ -22,27 +22,39 @@ local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], 
 local stats, ready, delayed, expiry, dead, dead_info =
   KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+
+-- The work is done: what can be removed goes, also where one of the keys holds something else.
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))
 if leased > 0 then
-  redis.call('HDEL', unacked, unpack(ARGV))
+  redis.pcall('HDEL', unacked, unpack(ARGV))
 end
 if leased < #ARGV then
   -- Some had been returned already: they wait, or have been given up on (or were acked).
-  local counted = redis.call('HEXISTS', stats, 'waiting_bytes') == 1
+  local counted = redis.pcall('HEXISTS', stats, 'waiting_bytes') == 1
   for _, tag in ipairs(ARGV) do
-    if redis.call('ZREM', ready, tag) + redis.call('ZREM', delayed, tag) > 0 and counted then
-      redis.call('HINCRBY', stats, 'waiting_bytes', -redis.call('HSTRLEN', messages, tag))
+    local waited = redis.pcall('ZREM', ready, tag) == 1
+    if (redis.pcall('ZREM', delayed, tag) == 1 or waited) and counted then
+      count('waiting_bytes', -redis.call('HSTRLEN', messages, tag))
     end
   end
-  redis.call('ZREM', expiry, unpack(ARGV))
-  redis.call('ZREM', dead, unpack(ARGV))
-  redis.call('HDEL', dead_info, unpack(ARGV))
+  redis.pcall('ZREM', expiry, unpack(ARGV))
+  redis.pcall('ZREM', dead, unpack(ARGV))
+  redis.pcall('HDEL', dead_info, unpack(ARGV))
 end
 local found = redis.call('HDEL', messages, unpack(ARGV))
 if redis.call('EXISTS', deliveries) == 1 then
-  redis.call('HDEL', deliveries, unpack(ARGV))
+  redis.pcall('HDEL', deliveries, unpack(ARGV))
 end
 if found > 0 then
-  redis.call('HINCRBY', stats, 'acked', found)
+  count('acked', found)
 end
 return found

@@ -17,27 +17,44 @@
 -- KEYS[15] moves (HASH)
 --
 -- ARGV[1] consumer (id)
--- ARGV[2] subscriptions (how many it has on the queue now; 0: it left, or is gone)
+-- ARGV[2] mark (of its subscriptions, and of the connection that has them; empty: it left, or
+--         is gone)
+-- ARGV[3] seen (the mark with which it was found dead: nothing is done where it has another;
+--         empty: whatever it has)
+-- ARGV[4] silent (ms since it was heard of: the queue's x-expires counts from then)
 --
--- Returns 1, or 0 when the last one left and the queue was deleted (auto_delete).
+-- Returns 1, or 0 when there is no such queue to consume from, or when the last one left and
+--   the queue was deleted (auto_delete).
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves = KEYS[15]
-local consumer, subscriptions = ARGV[1], tonumber(ARGV[2])
+local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', consumers, '')
-if subscriptions > 0 then
-  redis.call('HSET', consumers, consumer, subscriptions)
+if seen ~= '' and redis.call('HGET', consumers, consumer) ~= seen then
+  return 1
+end
+if mark ~= '' then
+  if redis.call('HEXISTS', meta, 'exists') == 0 then
+    return 0
+  end
+  redis.call('HSET', consumers, consumer, mark)
   return 1
 end
 -- Its marks go with it, but for one that its ended leases are still to be judged by.
 for _, field in ipairs(redis.call('HKEYS', meta)) do
   if string.sub(field, 1, 9 + #consumer) == 'suspect:' .. consumer .. '/' then
-    local record = redis.call('HGET', unacked, redis.call('HGET', meta, field))
-    local owner = record and string.match(record, '^%d+|[^|]*|[^|]*|(.*)$')
+    local suspect = string.match(redis.call('HGET', meta, field), '^[^|]*')
+    local record = redis.pcall('HGET', unacked, suspect)
+    local owner = type(record) == 'string' and string.match(record, '^%d+|[^|]*|[^|]*|(.*)$')
     if 'suspect:' .. (owner or '') ~= field then
       redis.call('HDEL', meta, field)
     end
@@ -51,6 +68,7 @@ if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) =
     return 0
   end
   local clock = redis.call('TIME')
-  redis.call('HSET', meta, 'used_at', clock[1] * 1000 + math.floor(clock[2] / 1000))
+  local used = clock[1] * 1000 + math.floor(clock[2] / 1000) - silent
+  redis.call('HSET', meta, 'used_at', math.max(used, whole(redis.call('HGET', meta, 'used_at')) or 0))
 end
 return 1

@@ -2,26 +2,26 @@
 --
 -- KEYS[1] bindings (HASH)
 --
--- ARGV[1] bound (1: add; 0: remove)
+-- ARGV[1] bound (1: add; 0: remove; -1: remove, and make no table where there is none)
 -- ARGV[2..] binding (msgpack of routing key and queue)
 --
--- Returns how many bindings changed.
+-- Returns how many bindings there are now.
 -- Redis 6.2 or newer.
 local bindings = KEYS[1]
-local bound = ARGV[1] == '1'
+local bound = tonumber(ARGV[1])
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', bindings, '')
 local changed = 0
 for i = 2, #ARGV do
-  if bound then
+  if bound == 1 then
     changed = changed + redis.call('HSETNX', bindings, ARGV[i], '')
   else
     changed = changed + redis.call('HDEL', bindings, ARGV[i])
   end
 end
-if changed > 0 or redis.call('HEXISTS', bindings, 'version') == 0 then
+if changed > 0 or (bound >= 0 and redis.call('HEXISTS', bindings, 'version') == 0) then
   local clock = redis.call('TIME')
   redis.call('HSET', bindings, 'version', clock[1] .. '.' .. clock[2])
 end
-return changed
+return math.max(redis.call('HLEN', bindings) - 1, 0)

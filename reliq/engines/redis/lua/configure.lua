@@ -22,5 +22,10 @@ for i = 1, #ARGV, 2 do
   else
     redis.call('HSET', meta, field, value)
   end
+  if field == 'expires' then
+    -- It counts from now: its use was not noted before.
+    local clock = redis.call('TIME')
+    redis.call('HSET', meta, 'used_at', clock[1] * 1000 + math.floor(clock[2] / 1000))
+  end
 end
 return redis.call('HGETALL', meta)

@@ -19,6 +19,24 @@ local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], 
 local dead, dead_info, stats = KEYS[5], KEYS[6], KEYS[7]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', unacked_index)
+redis.call('HLEN', unacked)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', dead)
+redis.call('HLEN', dead_info)
+redis.call('HLEN', stats)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refused, died = {}, 0
@@ -30,11 +48,11 @@ for i = 4, #ARGV, 2 do
     held, owner = string.match(record, '^(%d+)|[^|]*|[^|]*|(.*)$')
   end
   if held == token then
-    local count = redis.call('HGET', deliveries, tag) or '0'
+    local failed = redis.call('HGET', deliveries, tag) or '0'
     -- Removing first keeps this possible when memory is full.
     redis.call('ZREM', unacked_index, tag)
     redis.call('ZADD', dead, now, tag)
-    redis.call('HSET', dead_info, tag, reason .. '|' .. count .. '|' .. owner .. '|' .. err)
+    redis.call('HSET', dead_info, tag, reason .. '|' .. failed .. '|' .. owner .. '|' .. err)
     redis.call('HDEL', unacked, tag)
     died = died + 1
   else
@@ -42,8 +60,8 @@ for i = 4, #ARGV, 2 do
   end
 end
 if died > 0 then
-  redis.call('HINCRBY', stats, 'dead_lettered', died)
-  redis.call('HINCRBY', stats, 'dead:' .. reason, died)
+  count('dead_lettered', died)
+  count('dead:' .. reason, died)
   local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
   if over > 0 then
     local surplus = redis.call('ZRANGE', dead, 0, over - 1)
@@ -51,7 +69,7 @@ if died > 0 then
     redis.call('HDEL', dead_info, unpack(surplus))
     redis.call('HDEL', deliveries, unpack(surplus))
     redis.call('HDEL', messages, unpack(surplus))
-    redis.call('HINCRBY', stats, 'dropped', #surplus)
+    count('dropped', #surplus)
   end
 end
 return refused

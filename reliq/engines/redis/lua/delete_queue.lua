@@ -29,29 +29,41 @@ local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[1
 local moves = KEYS[15]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}
 end
-local waiting = redis.call('ZCARD', ready) + redis.call('ZCARD', delayed)
+-- A key that holds something else counts as empty: the queue can be deleted with it.
+local waiting = tonumber(redis.pcall('ZCARD', ready)) or 0
+waiting = waiting + (tonumber(redis.pcall('ZCARD', delayed)) or 0)
 if if_empty and waiting > 0 then
   return {-1, waiting}
 end
-local users = redis.call('HLEN', consumers)
+local users = tonumber(redis.pcall('HLEN', consumers)) or 0
 if if_unused and users > 0 then
   return {-2, users}
 end
 if if_idle then
   local idle = redis.call('HMGET', meta, 'expires', 'used_at')
-  if not idle[1] then
+  local expires = whole(idle[1])
+  if not expires then
     return {-3, -1}
   end
   local clock = redis.call('TIME')
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  local left = (users > 0 and now or tonumber(idle[2] or now)) + idle[1] - now
+  if users > 0 then
+    redis.call('HSET', meta, 'used_at', now)
+  end
+  local left = (users > 0 and now or whole(idle[2]) or now) + expires - now
   if left > 0 then
     return {-3, left}
   end
 end
+-- Its consumers stay noted: they listen on, and are those of a queue that is made anew.
 redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-  dead, dead_info, bell, stats, meta, consumers, mutex, moves)
+  dead, dead_info, bell, stats, meta, mutex, moves)
 return {1, waiting}

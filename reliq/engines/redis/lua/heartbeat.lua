@@ -6,37 +6,40 @@
 -- KEYS[4] rerouted (ZSET)
 --
 -- ARGV[1] id (of the consumer)
--- ARGV[2] ttl (ms that the record outlives the last heartbeat)
--- ARGV[3..] field, value (pairs for the record: host, pid, client_id, run_id, queues ...)
+-- ARGV[2] ttl (ms that it counts as living from now)
+-- ARGV[3] again (ms until somebody looks again at a queue that is looked at now)
+-- ARGV[4..] field, value (pairs for the record: host, pid, client_id, run_id, queues ...)
 --
--- Returns {names of queues whose x-expires is to be looked at now,
---   names of queues whose dead letters are routed on}
+-- Returns {names of queues to look at now, 1 when there are more than that or 0,
+--   names of queues whose dead letters are routed on,
+--   1 when it was not in the register: new, or taken for dead, or the register was lost}
 -- Redis 6.2 or newer.
 local consumers, consumer, queues, rerouted = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, ttl = ARGV[1], tonumber(ARGV[2])
+local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', consumers, '')
-redis.call('HSET', consumer, unpack(ARGV, 3))
-redis.call('PEXPIRE', consumer, ttl)
-redis.call('ZADD', consumers, now, id)
--- Those who stopped long ago and did not say goodbye.
-redis.call('PEXPIRE', consumers, 10 * ttl)
-redis.call('ZREMRANGEBYSCORE', consumers, '-inf', now - 10 * ttl)
+redis.call('HSET', consumer, 'seen', now, 'ttl', ttl, unpack(ARGV, 4))
+local new = redis.call('ZADD', consumers, now, id)
+-- Whoever lives removes those who stopped without a goodbye, from their queues first. Here they
+-- are kept for ten days, in case that nobody lives.
+redis.call('PEXPIRE', consumer, 864000000)
+redis.call('PEXPIRE', consumers, 864000000)
 -- A queue that is in use is listed, whoever died in the middle of declaring or deleting it;
 -- a look at it will tell whether it expires.
-for place = 3, #ARGV, 2 do
+for place = 4, #ARGV, 2 do
   if ARGV[place] == 'queues' then
     for queue in string.gmatch(ARGV[place + 1], '[^\n]+') do
       redis.call('ZADD', queues, 'NX', 1, queue)
     end
   end
 end
-local due = redis.call('ZRANGEBYSCORE', queues, 1, now, 'LIMIT', 0, 20)
+-- Each queue is looked at by one consumer at a time, 500 a second in all at most.
+local due = redis.call('ZRANGEBYSCORE', queues, '-inf', now, 'LIMIT', 0, 500)
+again = math.max(again, 2 * redis.call('ZCARD', queues))
 for _, queue in ipairs(due) do
-  -- Whoever looks says when to look again; until then others have their turn.
-  redis.call('ZADD', queues, 'XX', now + ttl, queue)
+  redis.call('ZADD', queues, 'XX', now + again, queue)
 end
-return {due, redis.call('ZRANGE', rerouted, 0, 999)}
+return {due, #due == 500 and 1 or 0, redis.call('ZRANGE', rerouted, 0, 999), new}

@@ -12,6 +12,8 @@
 local publisher, waiting = KEYS[1], KEYS[2]
 local keep, low = tonumber(ARGV[1]), ARGV[2]
 
+-- A key that holds something else is told before the first write.
+redis.call('LLEN', waiting)
 local outcomes = {}
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
 for i = 3, #ARGV, 2 do

@@ -21,17 +21,18 @@ local dead, stats, meta, consumers = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- Two look-ups for each rank that has messages, however many they are.
+-- By their scores, which only grow: there are 256 ranks, whatever is stored.
 local ranks, from = {}, '-inf'
-while true do
-  local head = redis.call('ZRANGEBYSCORE', ready, from, '+inf', 'LIMIT', 0, 1)[1]
-  if not head then
+while from do
+  local head = redis.call('ZRANGEBYSCORE', ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not head[1] then
     break
   end
-  local rank = tonumber(string.sub(head, 1, 2), 16)
-  local beyond = string.format('%.0f', (rank + 1) * 35184372088832)
+  local rank = math.max(0, math.min(255, math.floor(tonumber(head[2]) / 35184372088832)))
+  local beyond = rank < 255 and string.format('%.0f', (rank + 1) * 35184372088832)
   ranks[#ranks + 1] = rank
-  ranks[#ranks + 1] = redis.call('ZCOUNT', ready, from, '(' .. beyond)
-  ranks[#ranks + 1] = head
+  ranks[#ranks + 1] = redis.call('ZCOUNT', ready, from, beyond and '(' .. beyond or '+inf')
+  ranks[#ranks + 1] = head[1]
   from = beyond
 end
 return {

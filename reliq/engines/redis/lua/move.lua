@@ -19,6 +19,16 @@
 local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
 
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', dead)
+redis.call('HLEN', stats)
+redis.call('ZCARD', unacked_index)
 -- Moves whose message has left in another way (a late ack, the cap) are over.
 local begun = redis.call('HGETALL', moves)
 -- A first write that does not grow lets the rest run when memory is full.
@@ -26,23 +36,28 @@ redis.call('HDEL', moves, '')
 -- Numbers keep up with the time: a queue that is made again, or has lost its last writes
 -- in a crash, does not repeat them.
 local clock = redis.call('TIME')
-local last = math.max(clock[1] * 1000000 + clock[2], redis.call('HGET', stats, 'move') or 0)
+local last = math.max(clock[1] * 1000000 + clock[2], whole(redis.call('HGET', stats, 'move')) or 0)
 redis.call('HSET', stats, 'move', string.format('%d', last))
 local low = last + 1
 local known = {}
 for i = 1, #begun, 2 do
   local tag = begun[i]
   local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
+  number = whole(number)
+  if not number then -- no move wrote that: it begins now
+    number, to = redis.call('HINCRBY', stats, 'move', 1), target
+    redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
+  end
   if redis.call('ZSCORE', dead, tag) then
     if to ~= target and last - number > 86400000000 then
-      redis.call('HSET', moves, tag, number .. '|' .. target)
+      redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
       to = target
     end
-    known[tag] = {number, to}
-    low = math.min(low, tonumber(number))
+    known[tag] = {string.format('%d', number), to}
+    low = math.min(low, number)
   elseif redis.call('ZSCORE', unacked_index, tag) == 'inf' then
     -- Held by a move of what waited (move_out.lua), perhaps to the same target.
-    low = math.min(low, tonumber(number))
+    low = math.min(low, number)
   else
     redis.call('HDEL', moves, tag)
   end

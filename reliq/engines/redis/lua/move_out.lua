@@ -26,13 +26,37 @@ local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[
 local deliveries, expiry, dead, stats, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local target, batch = ARGV[1], tonumber(ARGV[2])
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', ready)
+redis.call('ZCARD', delayed)
+redis.call('HLEN', unacked)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', expiry)
+redis.call('ZCARD', dead)
+redis.call('HLEN', stats)
+redis.call('HLEN', moves)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 -- Numbers keep up with the time: a queue that is made again, or has lost its last writes
 -- in a crash, does not repeat them.
-local last = math.max(clock[1] * 1000000 + clock[2], redis.call('HGET', stats, 'move') or 0)
+local last = math.max(clock[1] * 1000000 + clock[2], whole(redis.call('HGET', stats, 'move')) or 0)
 redis.call('HSET', stats, 'move', string.format('%d', last))
 local low = last + 1
 local begun = redis.call('HGETALL', moves)
@@ -40,17 +64,22 @@ local going = {}
 for i = 1, #begun, 2 do
   local tag = begun[i]
   local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
+  number = whole(number)
+  if not number then -- no move wrote that: it begins now
+    number, to = redis.call('HINCRBY', stats, 'move', 1), target
+    redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
+  end
   if redis.call('ZSCORE', unacked_index, tag) == 'inf' then
-    low = math.min(low, tonumber(number))
+    low = math.min(low, number)
     if to ~= target and last - number > 86400000000 then
-      redis.call('HSET', moves, tag, number .. '|' .. target)
+      redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
       to = target
     end
     if to == target and #going < batch then
       going[#going + 1] = tag
     end
   elseif redis.call('ZSCORE', dead, tag) then
-    low = math.min(low, tonumber(number))
+    low = math.min(low, number)
   else
     redis.call('HDEL', moves, tag)
   end
@@ -78,7 +107,7 @@ if #going < batch then
     going[#going + 1] = tag
   end
   if bytes > 0 and redis.call('HEXISTS', stats, 'waiting_bytes') == 1 then
-    redis.call('HINCRBY', stats, 'waiting_bytes', -bytes)
+    count('waiting_bytes', -bytes)
   end
 end
 
@@ -86,12 +115,13 @@ local result = {string.format('%d', low)}
 for _, tag in ipairs(going) do
   local number = string.match(redis.call('HGET', moves, tag), '^%d+')
   local record = redis.call('HGET', unacked, tag)
-  local due, expires = string.match(record, '^%d+|([^|]*)|([^|]*)|')
+  local due, expires = string.match(record or '', '^%d+|([^|]*)|([^|]*)|')
+  due, expires = whole(due), whole(expires)
   result[#result + 1] = tag
   result[#result + 1] = number
   result[#result + 1] = redis.call('HGET', messages, tag)
-  result[#result + 1] = due ~= '' and math.max(due - now, 0) or 0
-  result[#result + 1] = expires ~= '' and math.max(expires - now, 0) or -1
-  result[#result + 1] = tonumber(redis.call('HGET', deliveries, tag) or -1)
+  result[#result + 1] = due and math.max(due - now, 0) or 0
+  result[#result + 1] = expires and math.max(expires - now, 0) or -1
+  result[#result + 1] = whole(redis.call('HGET', deliveries, tag)) or -1
 end
 return result

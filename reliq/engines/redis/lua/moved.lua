@@ -17,6 +17,24 @@ local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, unacked_index, unacked = KEYS[4], KEYS[5], KEYS[6]
 local stats, moves = KEYS[7], KEYS[8]
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', dead)
+redis.call('HLEN', dead_info)
+redis.call('ZCARD', unacked_index)
+redis.call('HLEN', unacked)
+redis.call('HLEN', stats)
 local gone = {}
 for _, tag in ipairs(ARGV) do
   local here = redis.call('HDEL', moves, tag) == 1
@@ -29,6 +47,6 @@ if #gone > 0 then
   redis.call('HDEL', unacked, unpack(gone))
   redis.call('HDEL', deliveries, unpack(gone))
   redis.call('HDEL', messages, unpack(gone))
-  redis.call('HINCRBY', stats, 'moved', #gone)
+  count('moved', #gone)
 end
 return #gone

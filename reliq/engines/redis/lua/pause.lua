@@ -23,7 +23,7 @@ if paused then
 end
 redis.call('HDEL', meta, 'paused')
 -- Those who wait were told of nothing that came, or fell due, meanwhile.
-if redis.call('EXISTS', ready, delayed) > 0 and redis.call('LLEN', bell) == 0 then
+if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
 return 1

@@ -1,5 +1,7 @@
 -- publish: stores messages in one queue, each once, all in one step.
 --
+-- Where a limit of the queue is reached, what has expired there leaves first.
+--
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
 -- KEYS[3] delayed (ZSET)
@@ -15,7 +17,8 @@
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
--- ARGV[3] keep (ms that the publisher's numbers are kept from now; 0: as before)
+-- ARGV[3] keep (ms that the publisher's numbers are kept from now; less than 0: so many ms
+--         where none is known yet, else as before)
 -- ARGV[4] low (every number below it is settled: it is forgotten, and refused if it comes
 --         late all the same; 0: not this time)
 -- ARGV[5] dead_letter_max (messages)
@@ -32,6 +35,11 @@ local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
 local bell, stats, meta, publisher, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local must_exist, version, keep, low = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local dead_letter_max = tonumber(ARGV[5])
+
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -53,16 +61,70 @@ if not queue[1] then
   redis.call('HSET', meta, 'exists', '1')
   stored = 2
 end
-local limited, rejects, waiting, bytes = queue[5] or queue[6], false, 0, 0
-local max_length, max_bytes
+local message_ttl, promoted = queue[2] and whole(queue[2]), queue[3] and whole(queue[3]) or 0
+local max_length, max_bytes = queue[5] and whole(queue[5]), queue[6] and whole(queue[6])
+local count
+local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0, 0, nil
 if limited then
-  max_length, max_bytes = tonumber(queue[5] or math.huge), tonumber(queue[6] or math.huge)
-  rejects = redis.call('HGET', meta, 'overflow') == 'reject-publish'
+  -- A counter that holds no number begins anew.
+  function count(field, by)
+    local value = redis.pcall('HINCRBY', stats, field, by)
+    if type(value) == 'table' then
+      redis.call('HSET', stats, field, by)
+      value = by
+    end
+    return value
+  end
+  max_length, max_bytes = max_length or math.huge, max_bytes or math.huge
+  local about = redis.call('HMGET', meta, 'overflow', 'dead_expired')
+  rejects = about[1] == 'reject-publish'
   waiting = redis.call('ZCARD', ready) + redis.call('ZCARD', delayed)
-  bytes = tonumber(redis.call('HGET', stats, 'waiting_bytes') or 0)
+  bytes = whole(redis.call('HGET', stats, 'waiting_bytes')) or 0
+  local more, more_bytes = (#ARGV - 5) / 6, 0
+  for i = 7, #ARGV, 6 do
+    more_bytes = more_bytes + #ARGV[i]
+  end
+  if waiting + more > max_length or bytes + more_bytes > max_bytes then
+    -- Something may have to give way: a key that holds something else is told before that.
+    redis.call('HLEN', messages)
+    redis.call('ZCARD', expiry)
+    redis.call('HLEN', deliveries)
+    redis.call('ZCARD', dead)
+    redis.call('HLEN', dead_info)
+    -- What has expired gives way before any other message, as expire.lua has it.
+    local clock = redis.call('TIME')
+    now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 200)
+    if #overdue > 0 then
+      redis.call('ZREM', expiry, unpack(overdue))
+      redis.call('ZREM', ready, unpack(overdue))
+      redis.call('ZREM', delayed, unpack(overdue))
+      waiting = waiting - #overdue
+      if queue[6] then
+        for _, tag in ipairs(overdue) do
+          bytes = bytes - redis.call('HSTRLEN', messages, tag)
+        end
+        bytes = math.max(bytes, 0)
+        redis.call('HSET', stats, 'waiting_bytes', bytes)
+      end
+      if about[2] then
+        local failed = redis.call('HMGET', deliveries, unpack(overdue))
+        for i, tag in ipairs(overdue) do
+          redis.call('ZADD', dead, now, tag)
+          redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
+        end
+        count('dead_lettered', #overdue)
+        count('dead:expired', #overdue)
+      else
+        redis.call('HDEL', messages, unpack(overdue))
+        redis.call('HDEL', deliveries, unpack(overdue))
+        count('expired', #overdue)
+      end
+    end
+  end
 end
 
-local now, settled, rang, numbered = nil, nil, false, false
+local settled, rang, numbered, first = nil, false, false, false
 for i = 6, #ARGV, 6 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])
@@ -71,7 +133,11 @@ for i = 6, #ARGV, 6 do
   if number == '0' then
     outcome = full and -3 or stored
   else
-    settled = settled or tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
+    if not settled then
+      settled = tonumber(redis.call('ZSCORE', publisher, 'low'))
+      first = not settled
+      settled = settled or 0
+    end
     if tonumber(number) < settled then
       -- The network held this request back until its retry had returned.
       outcome = 0
@@ -85,46 +151,63 @@ for i = 6, #ARGV, 6 do
   end
   outcomes[#outcomes + 1] = outcome
   if outcome > 0 then
-    if queue[2] and (ttl < 0 or tonumber(queue[2]) < ttl) then
-      ttl = tonumber(queue[2])
+    if message_ttl and (ttl < 0 or message_ttl < ttl) then
+      ttl = message_ttl
     end
-    -- Publishing and promoting both move the sequence on, so it never repeats.
-    local sequence = redis.call('HINCRBY', stats, 'published', 1) + (queue[3] or 0)
-    redis.call('HSET', messages, tag, envelope)
-    stored = 1
-    waiting, bytes = waiting + 1, bytes + #envelope
-    if delay > 0 or ttl >= 0 then
-      if not now then
-        local clock = redis.call('TIME')
-        now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-      end
-      if ttl >= 0 then
-        redis.call('ZADD', expiry, now + delay + ttl, tag)
+    if not now and (delay > 0 or ttl >= 0) then
+      local clock = redis.call('TIME')
+      now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    end
+    local sequence
+    local done = redis.pcall('HSET', messages, tag, envelope)
+    if type(done) == 'number' then
+      -- Publishing and promoting both move the sequence on, so it never repeats.
+      sequence = redis.pcall('HINCRBY', stats, 'published', 1)
+      if type(sequence) == 'table' then -- no number: it begins anew
+        sequence = 1
+        done = redis.pcall('HSET', stats, 'published', 1)
       end
     end
-    if delay > 0 then
-      redis.call('ZADD', delayed, now + delay, tag)
+    if type(done) == 'number' and ttl >= 0 then
+      done = redis.pcall('ZADD', expiry, now + delay + ttl, tag)
+    end
+    if type(done) == 'number' and delay > 0 then
+      done = redis.pcall('ZADD', delayed, now + delay, tag)
       -- Only a message that is now the earliest changes how long anyone may sleep.
-      rang = rang or redis.call('ZRANK', delayed, tag) == 0
-    else
-      redis.call('ZADD', ready, rank * 35184372088832 + sequence, tag)
+      rang = rang or done == 1 and redis.call('ZRANK', delayed, tag) == 0
+    elseif type(done) == 'number' then
+      done = redis.pcall('ZADD', ready, rank * 35184372088832 + sequence + promoted, tag)
       rang = true
     end
-    if queue[6] then
-      redis.call('HINCRBY', stats, 'waiting_bytes', #envelope)
+    if type(done) ~= 'number' then
+      -- A key holds something else. The message is in no place, and its number is free.
+      redis.pcall('ZREM', publisher, number)
+      redis.pcall('HDEL', messages, tag)
+      redis.pcall('ZREM', expiry, tag)
+      redis.pcall('HINCRBY', stats, 'published', sequence and -1 or 0)
+      return done
+    end
+    stored = 1
+    waiting, bytes = waiting + 1, bytes + #envelope
+    if limited and queue[6] then
+      count('waiting_bytes', #envelope)
     end
   end
 end
 
 if numbered then
-  if low ~= '0' then
+  if keep < 0 then
+    keep = first and -keep or 0
+  end
+  if first or low ~= '0' then
     redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
     redis.call('ZADD', publisher, 'GT', low, 'low')
   end
-  if queue[4] and keep <= 86400000 then
+  local expires = whole(queue[4])
+  if expires and keep <= 86400000 then
     -- A queue that expires needs to remember its publishers no longer than it lives; a
     -- move may be taken up again later than that, and asks for more.
-    keep = math.max(tonumber(queue[4]), 60000)
+    keep = math.max(expires, 60000)
   end
   if keep > 0 then
     redis.call('PEXPIRE', publisher, keep)
@@ -150,16 +233,16 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
     redis.call('ZREM', delayed, victim)
     redis.call('ZREM', expiry, victim)
     redis.call('ZADD', dead, died, victim)
-    local count = redis.call('HGET', deliveries, victim) or 0
-    redis.call('HSET', dead_info, victim, 'maxlen|' .. count .. '||')
+    local failed = redis.call('HGET', deliveries, victim) or 0
+    redis.call('HSET', dead_info, victim, 'maxlen|' .. failed .. '||')
     local size = redis.call('HSTRLEN', messages, victim)
     waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
     if queue[6] then
-      redis.call('HINCRBY', stats, 'waiting_bytes', -size)
+      count('waiting_bytes', -size)
     end
   end
-  redis.call('HINCRBY', stats, 'dead_lettered', dropped)
-  redis.call('HINCRBY', stats, 'dead:maxlen', dropped)
+  count('dead_lettered', dropped)
+  count('dead:maxlen', dropped)
   local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
   if over > 0 then
     local surplus = redis.call('ZRANGE', dead, 0, over - 1)
@@ -167,10 +250,10 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
     redis.call('HDEL', dead_info, unpack(surplus))
     redis.call('HDEL', deliveries, unpack(surplus))
     redis.call('HDEL', messages, unpack(surplus))
-    redis.call('HINCRBY', stats, 'dropped', #surplus)
+    count('dropped', #surplus)
   end
 end
-if rang and redis.call('LLEN', bell) == 0 then
+if rang and redis.pcall('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
 return outcomes

@@ -15,6 +15,21 @@ local messages, ready, delayed = KEYS[1], KEYS[2], KEYS[3]
 local deliveries, expiry, stats = KEYS[4], KEYS[5], KEYS[6]
 local batch = tonumber(ARGV[1])
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', expiry)
+redis.call('HLEN', stats)
 local source = ready
 local tags = redis.call('ZRANGE', ready, 0, batch - 1)
 if #tags == 0 then
@@ -27,12 +42,12 @@ if #tags > 0 then
     for _, tag in ipairs(tags) do
       bytes = bytes + redis.call('HSTRLEN', messages, tag)
     end
-    redis.call('HINCRBY', stats, 'waiting_bytes', -bytes)
+    count('waiting_bytes', -bytes)
   end
   redis.call('ZREM', source, unpack(tags))
   redis.call('ZREM', expiry, unpack(tags))
   redis.call('HDEL', deliveries, unpack(tags))
   redis.call('HDEL', messages, unpack(tags))
-  redis.call('HINCRBY', stats, 'purged', #tags)
+  count('purged', #tags)
 end
 return #tags

@@ -15,12 +15,28 @@
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, stats, moves = KEYS[4], KEYS[5], KEYS[6]
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', dead)
+redis.call('HLEN', dead_info)
+redis.call('HLEN', stats)
 local gone = {}
 local clock = redis.call('TIME')
 for _, tag in ipairs(ARGV) do
   -- A move's number is the time at which it began, in us.
   local move = redis.call('HGET', moves, tag)
-  local begun = move and tonumber(string.match(move, '^%d+'))
+  local begun = move and tonumber(string.match(move, '^%d+') or '')
   local idle = not begun or clock[1] * 1000000 + clock[2] - begun > 86400000000
   if idle and redis.call('ZREM', dead, tag) == 1 then
     redis.call('HDEL', moves, tag)
@@ -31,6 +47,6 @@ if #gone > 0 then
   redis.call('HDEL', dead_info, unpack(gone))
   redis.call('HDEL', deliveries, unpack(gone))
   redis.call('HDEL', messages, unpack(gone))
-  redis.call('HINCRBY', stats, 'purged', #gone)
+  count('purged', #gone)
 end
 return #gone

@@ -32,10 +32,35 @@ local bell, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('ZCARD', ready)
+redis.call('ZCARD', delayed)
+redis.call('ZCARD', unacked_index)
+redis.call('HLEN', unacked)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', expiry)
+redis.call('ZCARD', dead)
+redis.call('HLEN', dead_info)
+redis.call('HLEN', stats)
+redis.call('HLEN', messages)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
-delivery_limit = tonumber(limits[1] or delivery_limit)
+delivery_limit = whole(limits[1]) or delivery_limit
 
 local refused, died, returned, bytes = {}, {}, 0, 0
 for i = 5, #ARGV, 2 do
@@ -46,29 +71,36 @@ for i = 5, #ARGV, 2 do
     held, score, expires, owner = string.match(record, '^(%d+)|([^|]*)|([^|]*)|(.*)$')
   end
   if held == token then
+    if #score > 20 or not string.match(score, '^%-?%d+$') then -- not written by reserve: to the head of its rank
+      score = (tonumber(string.sub(tag, 1, 2), 16) or 0) * 35184372088832
+    end
     -- Removing first keeps this possible when memory is full: Redis refuses a
     -- growing command only as the first write of a script.
     redis.call('ZREM', unacked_index, tag)
     redis.call('HDEL', unacked, tag)
-    local count, wait = 0, 0
+    local failed, wait = 0, 0
     if how == 'requeued' then
-      count = redis.call('HINCRBY', deliveries, tag, 1)
-      wait = math.min(backoff_min * 2 ^ (count - 1), backoff_max)
+      failed = redis.pcall('HINCRBY', deliveries, tag, 1)
+      if type(failed) == 'table' then
+        redis.call('HSET', deliveries, tag, 1)
+        failed = 1
+      end
+      wait = math.min(backoff_min * 2 ^ (failed - 1), backoff_max)
     elseif how == 'returned' then
       redis.call('HSETNX', deliveries, tag, 0)
     end
-    if delivery_limit > 0 and count >= delivery_limit then
+    if delivery_limit > 0 and failed >= delivery_limit then
       redis.call('ZADD', dead, now, tag)
-      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. count .. '|' .. owner .. '|requeued')
+      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. failed .. '|' .. owner .. '|requeued')
       died[#died + 1] = tag
-      died[#died + 1] = count
+      died[#died + 1] = failed
     else
       if wait > 0 then
         redis.call('ZADD', delayed, now + math.floor(wait), tag)
       else
         redis.call('ZADD', ready, score, tag)
       end
-      if expires ~= '' then
+      if whole(expires) then
         redis.call('ZADD', expiry, expires, tag)
       end
       if limits[2] then
@@ -81,15 +113,15 @@ for i = 5, #ARGV, 2 do
   end
 end
 if #died > 0 then
-  redis.call('HINCRBY', stats, 'dead_lettered', #died / 2)
-  redis.call('HINCRBY', stats, 'dead:delivery_limit', #died / 2)
+  count('dead_lettered', #died / 2)
+  count('dead:delivery_limit', #died / 2)
 end
 if bytes > 0 then
-  redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
+  count('waiting_bytes', bytes)
 end
 if returned > 0 then
-  redis.call('HINCRBY', stats, how, returned)
-  if redis.call('LLEN', bell) == 0 then
+  count(how, returned)
+  if redis.pcall('LLEN', bell) == 0 then
     redis.call('RPUSH', bell, '1')
   end
 end

@@ -14,12 +14,17 @@
 local unacked_index, unacked, meta, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease = tonumber(ARGV[1])
 
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if lease > 0 then
-  lease = tonumber(redis.call('HGET', meta, 'lease') or lease)
+  lease = whole(redis.call('HGET', meta, 'lease')) or lease
 end
 local tags = {}
 for i = 2, #ARGV, 2 do

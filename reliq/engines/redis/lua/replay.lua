@@ -20,13 +20,34 @@
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bell, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', ready)
+redis.call('HLEN', deliveries)
+redis.call('HLEN', dead_info)
+redis.call('HLEN', stats)
+redis.call('HLEN', meta)
 local replayed, scored, bytes = {}, {}, 0
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))
 local clock = redis.call('TIME')
 for i, tag in ipairs(ARGV) do
   -- A move's number is the time at which it began, in us.
-  local begun = moving[i] and tonumber(string.match(moving[i], '^%d+'))
+  local begun = moving[i] and tonumber(string.match(moving[i], '^%d+') or '')
   if died[i] and (not begun or clock[1] * 1000000 + clock[2] - begun > 86400000000) then
     replayed[#replayed + 1] = tag
   end
@@ -38,19 +59,23 @@ redis.call('ZREM', dead, unpack(replayed))
 redis.call('HDEL', moves, unpack(replayed))
 redis.call('HDEL', dead_info, unpack(replayed))
 redis.call('HDEL', deliveries, unpack(replayed))
-local promoted = redis.call('HINCRBY', meta, 'promoted', #replayed) - #replayed
-local sequence = (redis.call('HGET', stats, 'published') or 0) + promoted
+local promoted = redis.pcall('HINCRBY', meta, 'promoted', #replayed)
+if type(promoted) == 'table' then
+  redis.call('HSET', meta, 'promoted', #replayed)
+  promoted = #replayed
+end
+local sequence = (whole(redis.call('HGET', stats, 'published')) or 0) + promoted - #replayed
 for i, tag in ipairs(replayed) do
-  scored[2 * i - 1] = tonumber(string.sub(tag, 1, 2), 16) * 35184372088832 + sequence + i
+  scored[2 * i - 1] = (tonumber(string.sub(tag, 1, 2), 16) or 0) * 35184372088832 + sequence + i
   scored[2 * i] = tag
   bytes = bytes + redis.call('HSTRLEN', messages, tag)
 end
 redis.call('ZADD', ready, unpack(scored))
 if redis.call('HEXISTS', meta, 'max_bytes') == 1 then
-  redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
+  count('waiting_bytes', bytes)
 end
-redis.call('HINCRBY', stats, 'replayed', #replayed)
-if redis.call('LLEN', bell) == 0 then
+count('replayed', #replayed)
+if redis.pcall('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
 return replayed

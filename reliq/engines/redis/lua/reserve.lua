@@ -18,33 +18,65 @@
 -- ARGV[3] consumer (id)
 -- ARGV[4] no_ack (1: the messages are finished as they are taken)
 -- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
+-- ARGV[6] room (bytes of envelopes; the first message is taken whatever its size)
+-- ARGV[7] company (0: the consumer holds messages; 1: none; 2: none, and asks for nothing else;
+--         -1: it has waited for long to be alone, in vain, and claims nothing)
 --
 -- A message that has failed twice, or once less than its limit if that is sooner, is a
--- suspect. Suspects run alone: a consumer gets one at a time, and while it holds it the
--- mark "suspect:<consumer>" in meta names it, so that its death is blamed on it alone.
+-- poison candidate: a consumer gets one at a time, and while it holds it the mark
+-- "suspect:<consumer>" in meta names it. The last delivery before the limit is isolated: the
+-- consumer holds nothing else, the mark ends in "|alone", and it gets nothing until it is done.
+-- One that holds others when it meets such a message claims it ("isolating" in meta: tag,
+-- consumer, until when) and gets nothing else either, until it has done what it holds.
 --
 -- Returns {ms until the next delayed message is due or -1, lease in ms,
---   1 when messages are left ready or 2 when they are, but not for this consumer while
---   it holds its suspect, first token, tags, envelopes, counts}
--- where a count is the failed deliveries, or -1 for a message never delivered.
+--   1 when messages are left ready or 2 when they are, but not for this consumer while it
+--   holds its poison candidate, or 3: it has claimed one, or 4: this delivery is isolated,
+--   first token, tags, envelopes, counts, {score, expires, ...}}
+-- where a count is the failed deliveries, or -1 for a message never delivered; the last,
+-- with no_ack only, is what hand_back needs (expires: ms, "" for none).
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
-local delivery_limit = tonumber(ARGV[5])
+local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'suspect:' .. consumer
+
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local flags = redis.call('HMGET', meta,
-  'paused', 'lease', 'expires', mark, 'delivery_limit', 'dead_expired', 'max_bytes')
-if flags[2] then
-  lease = tonumber(flags[2])
-end
-delivery_limit = tonumber(flags[5] or delivery_limit)
+  'paused', 'lease', 'expires', mark, 'delivery_limit', 'dead_expired', 'max_bytes',
+  'isolating')
+lease = flags[2] and whole(flags[2]) or lease
+delivery_limit = flags[5] and whole(flags[5]) or delivery_limit
 local suspected = delivery_limit > 0 and math.max(1, math.min(2, delivery_limit - 1)) or 0
+-- So many failures make the next delivery the last. With no_ack there is none to be judged by.
+local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
 
+-- A key that holds something else is told before the first write.
+local function intact()
+  redis.call('HLEN', messages)
+  redis.call('ZCARD', ready)
+  redis.call('HLEN', deliveries)
+  redis.call('ZCARD', dead)
+  redis.call('HLEN', dead_info)
+  redis.call('HLEN', stats)
+end
 local function expire(tags)
   if flags[6] then
     local failed = redis.call('HMGET', deliveries, unpack(tags))
@@ -52,19 +84,23 @@ local function expire(tags)
       redis.call('ZADD', dead, now, tag)
       redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
     end
-    redis.call('HINCRBY', stats, 'dead_lettered', #tags)
-    redis.call('HINCRBY', stats, 'dead:expired', #tags)
+    count('dead_lettered', #tags)
+    count('dead:expired', #tags)
   else
     redis.call('HDEL', messages, unpack(tags))
     redis.call('HDEL', deliveries, unpack(tags))
-    redis.call('HINCRBY', stats, 'expired', #tags)
+    count('expired', #tags)
   end
 end
 
+-- Whose Redis user may not take messages is refused here, before anything is written.
+redis.call('ZPOPMIN', ready, 0)
 -- Expired messages leave first, so that none of them is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 200)
 local bytes = 0
 if #overdue > 0 then
+  redis.call('ZCARD', delayed)
+  intact()
   redis.call('ZREM', expiry, unpack(overdue))
   redis.call('ZREM', ready, unpack(overdue))
   redis.call('ZREM', delayed, unpack(overdue))
@@ -79,13 +115,18 @@ end
 local next_due = -1
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, 200)
 if #due > 0 then
+  intact()
   redis.call('ZREM', delayed, unpack(due))
   -- A promoted message queues behind what is ready at its rank now.
-  local promoted = redis.call('HINCRBY', meta, 'promoted', #due) - #due
-  local sequence = redis.call('HGET', stats, 'published') + promoted
+  local promoted = redis.pcall('HINCRBY', meta, 'promoted', #due)
+  if type(promoted) == 'table' then
+    redis.call('HSET', meta, 'promoted', #due)
+    promoted = #due
+  end
+  local sequence = (whole(redis.call('HGET', stats, 'published')) or 0) + promoted - #due
   local scored = {}
   for i, tag in ipairs(due) do
-    local rank = tonumber(string.sub(tag, 1, 2), 16)
+    local rank = tonumber(string.sub(tag, 1, 2), 16) or 0
     scored[2 * i - 1] = rank * 35184372088832 + sequence + i
     scored[2 * i] = tag
   end
@@ -96,110 +137,183 @@ if head[2] then
   next_due = math.max(0, head[2] - now)
 end
 
-local tags, envelopes, counts, token = {}, {}, {}, 0
-local suspect, blocked = flags[4], false
-if suspect then
+-- Looks at up to count more of the ready, as {tag, score, ...}: no more than there is room
+-- for, but one where nothing is taken yet.
+local cut, looked_at = false, 0
+local function look(most, some)
+  local found = redis.call('ZRANGE', ready, looked_at, looked_at + most - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local size = redis.call('HSTRLEN', messages, found[i])
+    if size > room and (some or i > 1) then
+      for j = #found, i, -1 do
+        found[j] = nil
+      end
+      cut = true
+      break
+    end
+    room = room - size
+  end
+  looked_at = looked_at + #found / 2
+  return found
+end
+
+local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
+local suspect, blocked, shut, isolated, claims = nil, false, false, nil, false
+if flags[4] then
+  suspect, shut = string.match(flags[4], '^([^|]*)|?(.*)$')
+  shut = shut == 'alone'
   local record = redis.call('HGET', unacked, suspect)
   if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= consumer then
     redis.call('HDEL', meta, mark)
-    suspect = nil
+    suspect, shut = nil, false
   end
 end
-if n > 0 and not flags[1] then
-  local popped = redis.call('ZPOPMIN', ready, n)
-  if suspected > 0 and #popped > 0 and redis.call('EXISTS', deliveries) == 1 then
-    local taken, back, rounds = {}, {}, 0
-    while #popped > 0 do
+-- A claim stands until it lapses, or its message is given to another.
+local claimed, claimer, claim_ends = string.match(flags[8] or '', '^([^|]*)|(.*)|(%d+)$')
+local claimed_at = claimed and tonumber(claim_ends) > now and redis.call('ZSCORE', ready, claimed)
+local own = claimed_at and claimer == consumer and company >= 0
+-- All is read before the first is taken: a key that holds something else leaves them ready.
+if n > 0 and not flags[1] and shut then
+  blocked = true
+elseif n > 0 and not flags[1] and own and company < 2 then
+  claims = true
+elseif n > 0 and not flags[1] then
+  local taken, waits
+  local exact = true -- whether it is the head of the queue that is taken, without a gap
+  if own and not suspect and not no_ack then
+    taken, isolated, exact = {claimed, claimed_at}, claimed, false
+  else
+    taken = look(n, false)
+  end
+  local counted = #taken > 0 and redis.call('EXISTS', deliveries) == 1
+  if not isolated and suspected > 0 and #taken > 0 and (last == 0 or counted) then
+    local found, passed_over, rounds = taken, 0, 0
+    taken = {}
+    while #found > 0 and not isolated do
       local asked = {}
-      for i = 1, #popped, 2 do
-        asked[#asked + 1] = popped[i]
+      for i = 1, #found, 2 do
+        asked[#asked + 1] = found[i]
       end
       local failed = redis.call('HMGET', deliveries, unpack(asked))
       for i, tag in ipairs(asked) do
-        if tonumber(failed[i] or 0) < suspected then
-          taken[#taken + 1] = tag
-          taken[#taken + 1] = popped[2 * i]
-        elseif not suspect then
-          suspect = tag
-          redis.call('HSET', meta, mark, tag)
-          taken[#taken + 1] = tag
-          taken[#taken + 1] = popped[2 * i]
+        local failures = whole(failed[i]) or 0
+        local suspicious = failures >= suspected
+        if failures >= last then
+          if company == 2 and not suspect and #taken == 0 then
+            taken, isolated, exact = {tag, found[2 * i]}, tag, false
+            break
+          end
+          waits = waits or tag
+          passed_over = passed_over + 1
+        elseif suspicious and suspect then
+          passed_over = passed_over + 1
         else
-          back[#back + 1] = popped[2 * i]
-          back[#back + 1] = tag
+          if suspicious then
+            suspect = tag
+            redis.call('HSET', meta, mark, tag)
+          end
+          taken[#taken + 1] = tag
+          taken[#taken + 1] = found[2 * i]
         end
       end
       -- Look a little further for what may be taken beside it.
       rounds = rounds + 1
-      popped = {}
-      if #taken < 2 * n and #back > 0 and rounds < 4 then
-        popped = redis.call('ZPOPMIN', ready, n - #taken / 2)
+      found = {}
+      if #taken < 2 * n and passed_over > 0 and rounds < 4 and not isolated then
+        found = look(n - #taken / 2, #taken > 0)
       end
     end
-    popped = taken
-    if #back > 0 then
-      blocked = #taken < 2 * n
-      redis.call('ZADD', ready, unpack(back))
+    if passed_over > 0 then
+      blocked = not isolated and (#taken == 0 or (#taken < 2 * n and not cut))
+      exact = false
     end
   end
-  for i = 1, #popped, 2 do
-    tags[#tags + 1] = popped[i]
+  if isolated then
+    redis.call('HSET', meta, mark, isolated .. '|alone')
+  elseif waits and (company > 0 or (company == 0 and not claimed_at)) then
+    claims, claimed = true, waits
   end
-  local expires = {}
-  if #tags > 0 and redis.call('EXISTS', expiry) == 1 then
+  for i = 1, #taken, 2 do
+    tags[#tags + 1] = taken[i]
+  end
+  local expires, expire_here = {}, #tags > 0 and redis.call('EXISTS', expiry) == 1
+  if expire_here then
     local scores = redis.call('ZMSCORE', expiry, unpack(tags))
-    redis.call('ZREM', expiry, unpack(tags))
-    -- The look above is bounded: an expired message may still have been among these.
+    -- The look above is bounded: an expired message may still be among these.
     local kept, kept_scores, gone = {}, {}, {}
     for i, tag in ipairs(tags) do
       if scores[i] and tonumber(scores[i]) <= now then
         gone[#gone + 1] = tag
       else
         kept[#kept + 1] = tag
-        kept_scores[2 * #kept] = popped[2 * i]
+        kept_scores[2 * #kept] = taken[2 * i]
         expires[#kept] = scores[i]
       end
     end
     if #gone > 0 then
+      intact()
       if flags[7] then
         for _, tag in ipairs(gone) do
           bytes = bytes + redis.call('HSTRLEN', messages, tag)
         end
       end
+      redis.call('ZREM', ready, unpack(gone))
+      redis.call('ZREM', expiry, unpack(gone))
       expire(gone)
+      exact = false
     end
-    tags, popped = kept, kept_scores
+    tags, taken = kept, kept_scores
   end
   if #tags > 0 then
     envelopes = redis.call('HMGET', messages, unpack(tags))
-    if redis.call('EXISTS', deliveries) == 1 then
+    if counted then
       counts = redis.call('HMGET', deliveries, unpack(tags))
     end
     local again = 0
     for i = 1, #tags do
-      counts[i] = counts[i] and tonumber(counts[i]) or -1
+      counts[i] = counts[i] and whole(counts[i]) or -1
       again = again + (counts[i] >= 0 and 1 or 0)
       bytes = bytes + #(envelopes[i] or '')
     end
-    if again > 0 then
-      redis.call('HINCRBY', stats, 'redelivered', again)
-    end
     if no_ack then
+      redis.call('HLEN', stats)
       redis.call('HDEL', messages, unpack(tags))
       redis.call('HDEL', deliveries, unpack(tags))
-      redis.call('HINCRBY', stats, 'acked', #tags)
+      count('acked', #tags)
+      for i = 1, #tags do
+        places[2 * i - 1] = taken[2 * i]
+        places[2 * i] = expires[i] or ''
+      end
     else
-      token = redis.call('HINCRBY', stats, 'token', #tags) - #tags + 1
+      -- A first write that does not grow lets the rest run when memory is full.
+      redis.call('ZREM', unacked_index, '')
+      local last = redis.pcall('HINCRBY', stats, 'token', #tags)
+      if type(last) == 'table' or last < #tags or last > 9007199254740991 then
+        last = clock[1] * 1000000 + clock[2] -- no number of ours: beyond what was given out
+        redis.call('HSET', stats, 'token', string.format('%d', last))
+      end
+      token = last - #tags + 1
       local index, records = {}, {}
       for i, tag in ipairs(tags) do
         index[2 * i - 1] = now + lease
         index[2 * i] = tag
         records[2 * i - 1] = tag
         records[2 * i] = string.format(
-          '%d|%s|%s|%s', token + i - 1, popped[2 * i], expires[i] or '', consumer)
+          '%d|%s|%s|%s', token + i - 1, taken[2 * i], expires[i] or '', consumer)
       end
-      redis.call('ZADD', unacked_index, unpack(index))
       redis.call('HSET', unacked, unpack(records))
+      redis.call('ZADD', unacked_index, unpack(index))
+    end
+    if exact then
+      redis.call('ZPOPMIN', ready, #tags)
+    else
+      redis.call('ZREM', ready, unpack(tags))
+    end
+    if expire_here then
+      redis.call('ZREM', expiry, unpack(tags))
+    end
+    if again > 0 then
+      count('redelivered', again)
     end
   end
 end
@@ -210,19 +324,30 @@ if flags[3] then
   redis.call('HSET', meta, 'used_at', now)
 end
 if flags[7] and bytes > 0 then
-  if redis.call('HINCRBY', stats, 'waiting_bytes', -bytes) < 0 then
+  if count('waiting_bytes', -bytes) < 0 then
     -- What waited before the queue was declared with the limit was never counted.
     redis.call('HSET', stats, 'waiting_bytes', 0)
   end
 end
 local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
-if blocked and left == 1 then
-  -- What is left is not for this consumer now, and ringing would wake it first: it asks
-  -- again when it is done with its suspect, or in a second; others with their next look.
-  left = 2
-  next_due = next_due < 0 and 1000 or math.min(next_due, 1000)
-end
-if left == 1 and redis.call('LLEN', bell) == 0 then
+-- What is left may be for another: one that holds nothing takes a claimed message at once.
+-- Not where ringing would wake this consumer first, or was done with the claim.
+if left == 1 and (not blocked or (claims and not own)) and not (claims and own)
+  and redis.pcall('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
-return {next_due, lease, left, token, tags, envelopes, counts}
+if claims then
+  redis.call('HSET', meta, 'isolating', claimed .. '|' .. consumer .. '|' .. now + lease)
+end
+if isolated and #tags > 0 then
+  left = 4
+elseif claims then
+  left = 3
+elseif blocked and left == 1 then
+  -- It asks again when it is done with what it holds; others with their next look.
+  left = 2
+end
+if left > 1 then
+  next_due = next_due < 0 and 1000 or math.min(next_due, 1000)
+end
+return {next_due, lease, left, token, tags, envelopes, counts, places}

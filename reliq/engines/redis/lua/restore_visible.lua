@@ -1,8 +1,9 @@
 -- restore_visible: returns messages whose lease has ended, oldest first.
 --
 -- One pass per interval, however many consumers ask: the mutex lapses by itself.
--- A failed delivery is counted, and the message may have to wait (backoff); at the
--- limit it is dead-lettered instead.
+-- A failed delivery is counted, and the message may have to wait (backoff). One in company
+-- brings a message to its limit less one at most: at the limit it is dead-lettered, after an
+-- isolated delivery, of which the mark of its consumer tells.
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
@@ -46,6 +47,32 @@ local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
 local backoff_min, backoff_max, told = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
 
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', ready)
+redis.call('ZCARD', delayed)
+redis.call('HLEN', unacked)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', expiry)
+redis.call('ZCARD', dead)
+redis.call('HLEN', dead_info)
+redis.call('HLEN', stats)
+redis.call('HLEN', meta)
+redis.call('HLEN', consumers)
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
@@ -60,13 +87,13 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local own = redis.call('HMGET', meta, 'lease', 'delivery_limit', 'max_bytes',
   'dead_letter_exchange', 'paused', 'run', 'run_since',
   'passed', 'pass_due', 'spared_from', 'spared_until')
-lease = tonumber(own[1] or lease)
-delivery_limit = tonumber(own[2] or delivery_limit)
+lease = whole(own[1]) or lease
+delivery_limit = whole(own[2]) or delivery_limit
 local known = redis.call('EXISTS', meta) == 1
 -- No lease runs out sooner than one lease after the server came back, or another one
 -- took its place: meanwhile nobody could renew. Leases that were ended (0) do not wait
 -- for that. Where INFO is refused the server counts as having been there for long.
-local since, started = tonumber(own[7] or 0), 0
+local since, started = whole(own[7]) or 0, 0
 local info = redis.pcall('INFO', 'server')
 if type(info) == 'string' and string.find(info, 'run_id:') then
   local run = string.match(info, 'run_id:(%x+)')
@@ -82,10 +109,10 @@ end
 -- A pass that is long overdue, or the first: the server stood still, and renewals that were
 -- sent in time are still to be read, or nobody looked. Who lives has renewed in half a lease
 -- from now. What had run out by the pass before has had its time to be renewed since then.
-local passed, spared_from, spared_until = tonumber(own[8] or 0), own[10] or 0, own[11] or 0
+local passed, spared_from, spared_until = whole(own[8]) or 0, whole(own[10]) or 0, whole(own[11]) or 0
 if passed > now then
   spared_until = 0
-elseif now > tonumber(own[9] or 0) then
+elseif now > (whole(own[9]) or 0) then
   spared_from, spared_until = passed, now + math.floor(lease / 2)
 end
 if known and interval ~= '0' then
@@ -96,8 +123,8 @@ end
 local until_ms = now
 if now - math.max(since, started) < lease then
   until_ms = 0
-elseif known and now < tonumber(spared_until) then
-  until_ms = tonumber(spared_from)
+elseif known and now < spared_until then
+  until_ms = spared_from
 end
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
@@ -107,33 +134,37 @@ if #ended > 0 then
   local counts = redis.call('HMGET', deliveries, unpack(ended))
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
   local scored, later, counted, expires, buried, infos = {}, {}, {}, {}, {}, {}
-  local suspects, held, bytes = {}, {}, 0
+  local marks, held, bytes = {}, {}, 0
   for i, tag in ipairs(ended) do
-    local score, expire, owner = string.match(records[i], '^%d+|([^|]*)|([^|]*)|(.*)$')
-    held[owner] = (held[owner] or 0) + 1
-    if suspects[owner] == nil then
-      local suspect = redis.call('HGET', meta, 'suspect:' .. owner)
-      -- One that was acked meanwhile is to blame for nothing.
-      suspects[owner] = suspect and redis.call('HEXISTS', messages, suspect) == 1 and suspect
+    local score, expire, owner = string.match(records[i] or '', '^%d+|([^|]*)|([^|]*)|(.*)$')
+    if #(score or '') > 20 or not string.match(score or '', '^%-?%d+$') then -- not written by reserve: to the head of its rank
+      score, expire = (tonumber(string.sub(tag, 1, 2), 16) or 0) * 35184372088832, ''
+      owner = owner or ''
     end
-    -- A consumer that held a suspect failed because of it, not of what lay beside it.
-    local blamed = not suspects[owner] or suspects[owner] == tag
-    local count = tonumber(counts[i] or 0) + (blamed and 1 or 0)
+    held[owner] = (held[owner] or 0) + 1
+    if marks[owner] == nil then
+      marks[owner] = redis.call('HGET', meta, 'suspect:' .. owner)
+    end
+    local before = whole(counts[i]) or 0
+    local failed = before + 1
+    if delivery_limit > 0 and failed >= delivery_limit and marks[owner] ~= tag .. '|alone' then
+      failed = math.max(before, delivery_limit - 1)
+    end
     counted[#counted + 1] = tag
-    counted[#counted + 1] = count
+    counted[#counted + 1] = failed
     local report = told and restored
-    if blamed and delivery_limit > 0 and count >= delivery_limit then
+    if delivery_limit > 0 and failed >= delivery_limit and marks[owner] == tag .. '|alone' then
       buried[#buried + 1] = now
       buried[#buried + 1] = tag
       infos[#infos + 1] = tag
-      infos[#infos + 1] = 'delivery_limit|' .. count .. '|' .. owner .. '|lease ended'
+      infos[#infos + 1] = 'delivery_limit|' .. failed .. '|' .. owner .. '|lease ended'
       report = died
     else
-      local wait = blamed and math.floor(math.min(backoff_min * 2 ^ (count - 1), backoff_max)) or 0
+      local wait = failed > 0 and math.floor(math.min(backoff_min * 2 ^ (failed - 1), backoff_max)) or 0
       local place = wait > 0 and later or scored
       place[#place + 1] = wait > 0 and now + wait or score
       place[#place + 1] = tag
-      if expire ~= '' then
+      if whole(expire) then
         expires[#expires + 1] = expire
         expires[#expires + 1] = tag
       end
@@ -143,7 +174,7 @@ if #ended > 0 then
     end
     if report then
       report[#report + 1] = tag
-      report[#report + 1] = count
+      report[#report + 1] = failed
       report[#report + 1] = owner
       report[#report + 1] = envelopes[i] or ''
     end
@@ -158,7 +189,7 @@ if #ended > 0 then
   end
   if #later > 0 then
     redis.call('ZADD', delayed, unpack(later))
-    if redis.call('LLEN', bell) == 0 then
+    if redis.pcall('LLEN', bell) == 0 then
       redis.call('RPUSH', bell, '1')
     end
   end
@@ -168,15 +199,15 @@ if #ended > 0 then
   if #buried > 0 then
     redis.call('ZADD', dead, unpack(buried))
     redis.call('HSET', dead_info, unpack(infos))
-    redis.call('HINCRBY', stats, 'dead_lettered', #buried / 2)
-    redis.call('HINCRBY', stats, 'dead:delivery_limit', #buried / 2)
+    count('dead_lettered', #buried / 2)
+    count('dead:delivery_limit', #buried / 2)
   end
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
-  redis.call('HINCRBY', stats, 'restored', #ended - #buried / 2)
-  redis.call('HINCRBY', stats, 'lapsed', #ended)
+  count('restored', #ended - #buried / 2)
+  count('lapsed', #ended)
   if bytes > 0 then
-    redis.call('HINCRBY', stats, 'waiting_bytes', bytes)
+    count('waiting_bytes', bytes)
   end
 end
 if #ended < batch then
@@ -184,7 +215,8 @@ if #ended < batch then
   -- given back just now, or was acked by one that leaves and asks for nothing again.
   for _, field in ipairs(redis.call('HKEYS', meta)) do
     local owner = string.match(field, '^suspect:(.*)$')
-    local record = owner and redis.call('HGET', unacked, redis.call('HGET', meta, field))
+    local suspect = owner and string.match(redis.call('HGET', meta, field), '^[^|]*')
+    local record = owner and redis.call('HGET', unacked, suspect)
     if owner and (not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= owner) then
       redis.call('HDEL', meta, field)
     end
@@ -194,7 +226,7 @@ end
 -- consumer that had it.
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2]) <= now)
-if waiting and not own[5] and redis.call('LLEN', bell) == 0 then
+if waiting and not own[5] and redis.pcall('LLEN', bell) == 0 then
   redis.call('RPUSH', bell, '1')
 end
 
@@ -211,7 +243,7 @@ if #surplus > 0 then
   redis.call('HDEL', dead_info, unpack(surplus))
   redis.call('HDEL', deliveries, unpack(surplus))
   redis.call('HDEL', messages, unpack(surplus))
-  redis.call('HINCRBY', stats, 'dropped', #surplus)
+  count('dropped', #surplus)
 end
 
 local more = (#ended == batch or #surplus == batch) and 1 or 0

@@ -1,0 +1,159 @@
+"""A message that makes Celery's own code raise, after it was received.
+
+Celery expects that of a task, not of its own code: the worker ends, or the request stays for
+ever unacknowledged, takes up a place of the pool, and nobody is told. The code meets the
+content of a message at four points: where the message is delivered (which is the
+transport's), where a request is handed to the pool, also later by a timer, in the pool, and
+where its result comes back. At the last three the request is given up here.
+"""
+
+# ruff: noqa: SLF001 - Celery 5.7 has no other way to the step that takes a place of the pool
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    GiveUp = Callable[[Any, Exception], bool]
+
+# Where the target of a request runs in the worker's own process, and what it raises is lost.
+_IN_PROCESS = frozenset(f"celery.concurrency.{name}" for name in ("thread", "gevent", "eventlet"))
+
+
+def is_to_blame(consumer: Any, error: BaseException) -> bool:
+    """Whether a message is at fault for *error*, and not a connection or the machine."""
+    if isinstance(error, (OSError, MemoryError)) or not isinstance(error, Exception):
+        return False
+    if isinstance(error, LookupError):  # Kombu's Redis counts KeyError as a lost connection
+        return True
+    return not consumer.app.backend.exception_safe_to_retry(error)
+
+
+def requests_of(message: Any) -> Iterator[Any]:
+    """Yield what Celery keeps of *message*: its request, once it has one."""
+    state = sys.modules["celery.worker.state"]
+    for request in tuple(state.reserved_requests):
+        if getattr(request, "message", None) is message:
+            yield request
+
+
+def forget(request: Any) -> None:
+    """Let Celery count *request* no longer among those that it has in hand."""
+    with suppress(TypeError):  # its id may be of any type
+        sys.modules["celery.worker.state"].task_ready(request)
+
+
+def tell_the_eta(request: Any = None, **_: Any) -> None:
+    """Tell the task which eta it has waited for in the broker.
+
+    The message came without, because Celery's worker holds what has one. It has looked when
+    it sends this signal; what is in the request goes on to the task, also into a child.
+    """
+    eta = getattr(getattr(request, "message", None), "eta", None)
+    if eta is not None:
+        request.request_dict["eta"] = eta
+
+
+def watch_over(consumer: Any) -> None:
+    """Have requests of *consumer* that Celery's code fails for given up, with the error."""
+    if getattr(consumer.on_task_request, "reliq_watches", False):
+        return
+    give_up = partial(_give_up, consumer)
+    consumer.on_task_request = _watched(consumer.on_task_request, give_up)
+    worker = consumer.controller
+    if getattr(worker, "semaphore", None) is not None:
+        worker._process_task = _releasing(worker, _watched(worker._process_task, give_up))
+    pool = consumer.pool
+    if type(pool).__module__ != "celery.concurrency.solo":
+        pool.on_apply = _applied(pool.on_apply, give_up, type(pool).__module__ in _IN_PROCESS)
+
+
+def _give_up(consumer: Any, request: Any, error: Exception) -> bool:
+    """Dead-letter the message of *request*; False where it is not the message's fault."""
+    message = getattr(request, "message", None)
+    set_aside = getattr(getattr(message, "channel", None), "set_aside", None)
+    if set_aside is None or not is_to_blame(consumer, error):
+        return False
+    forget(request)
+    # In the thread that acknowledges; it may be another one's.
+    consumer.call_soon_ack(partial(set_aside, message, error, request.acknowledged))
+    return True
+
+
+def _watched(function: Callable[[Any], Any], give_up: GiveUp) -> Callable[[Any], Any]:
+    """Return *function*, of a request, with what it raises answered for."""
+
+    @wraps(function)
+    def watched(request: Any) -> Any:
+        try:
+            return function(request)
+        except Exception as exc:
+            if not give_up(request, exc):
+                raise
+            return _FAILED
+
+    watched.reliq_watches = True  # type: ignore[attr-defined]
+    return watched
+
+
+_FAILED = object()
+
+
+def _releasing(worker: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return *function* so that what it fails for takes up no place in the pool."""
+
+    def processed(request: Any) -> None:
+        if function(request) is _FAILED:
+            worker._quick_release()
+
+    return processed
+
+
+def _answered_for(
+    function: Callable[..., Any], request: Any, give_up: GiveUp, *, last: bool = False
+) -> Callable[..., Any]:
+    """Return *function* with what it raises for *request* answered for.
+
+    The *last* that is called for it raises all the same: nothing else is to be done with it.
+    """
+
+    def answered_for(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as exc:
+            if not give_up(request, exc) or last:
+                raise
+            return None
+
+    return answered_for
+
+
+def _applied(on_apply: Callable[..., Any], give_up: GiveUp, in_process: bool) -> Callable[..., Any]:
+    """Return *on_apply* of a pool, with what target and callbacks raise answered for."""
+
+    @wraps(on_apply)
+    def applied(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        request = getattr(options.get("callback"), "__self__", None)
+        if request is not None:
+            for name in ("timeout", "soft_timeout"):
+                _require_seconds(name, options.get(name))
+            if in_process:
+                target = _answered_for(target, request, give_up, last=True)
+            for name in ("accept_callback", "callback", "error_callback"):
+                if options.get(name) is not None:
+                    last = in_process and name == "accept_callback"
+                    options[name] = _answered_for(options[name], request, give_up, last=last)
+        return on_apply(target, args, kwargs, **options)
+
+    return applied
+
+
+def _require_seconds(name: str, value: Any) -> None:
+    """Raise TypeError for a time limit that pools would fail for, each in its own way."""
+    if value is not None and not isinstance(value, (int, float)):
+        raise TypeError(f"the header timelimit: {name} is to be a number, got: {value!r:.100}")

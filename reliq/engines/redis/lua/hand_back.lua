@@ -1,0 +1,63 @@
+-- hand_back: stores again what was taken with no_ack and never handed out, at its old place.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] deliveries (HASH)
+-- KEYS[4] expiry (ZSET)
+-- KEYS[5] bell (LIST)
+-- KEYS[6] stats (HASH)
+-- KEYS[7] meta (HASH)
+--
+-- ARGV[1..] tag, score, expires, count, envelope (five for each message, as reserve gave
+--   them: expires in ms or "", count of failed deliveries or -1)
+--
+-- Returns how many are ready again: none where the queue is gone, nor one that is there.
+-- Redis 6.2 or newer.
+local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local bell, stats, meta = KEYS[5], KEYS[6], KEYS[7]
+
+-- A counter that holds no number begins anew.
+local function count(field, by)
+  local value = redis.pcall('HINCRBY', stats, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', stats, field, by)
+    value = by
+  end
+  return value
+end
+
+local flags = redis.call('HMGET', meta, 'exists', 'paused', 'max_bytes')
+local back, bytes = 0, 0
+if not flags[1] then
+  return 0
+end
+-- A key that holds something else is told before the first write.
+redis.call('HLEN', messages)
+redis.call('ZCARD', ready)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', expiry)
+redis.call('HLEN', stats)
+for i = 1, #ARGV, 5 do
+  local tag, score, expires, count, envelope = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+  if redis.call('HSETNX', messages, tag, envelope) == 1 then
+    redis.call('ZADD', ready, score, tag)
+    if expires ~= '' then
+      redis.call('ZADD', expiry, expires, tag)
+    end
+    if count ~= '-1' then
+      redis.call('HSET', deliveries, tag, count)
+    end
+    back = back + 1
+    bytes = bytes + #envelope
+  end
+end
+if back > 0 then
+  count('acked', -back)
+  if flags[3] then
+    count('waiting_bytes', bytes)
+  end
+  if not flags[2] and redis.pcall('LLEN', bell) == 0 then
+    redis.call('RPUSH', bell, '1')
+  end
+end
+return back

@@ -1,0 +1,70 @@
+-- survey: tells which of many queues there is something to do in. It changes nothing.
+--
+-- One call instead of a pass over each: most queues have nothing to return most of the time.
+--
+-- KEYS[1+8n] unacked_index (ZSET)
+-- KEYS[2+8n] ready (ZSET)
+-- KEYS[3+8n] delayed (ZSET)
+-- KEYS[4+8n] expiry (ZSET)
+-- KEYS[5+8n] dead (ZSET)
+-- KEYS[6+8n] bell (LIST)
+-- KEYS[7+8n] meta (HASH)
+-- KEYS[8+8n] unacked_mutex (STRING)
+--
+-- ARGV[1] consumer (id of who asks)
+-- ARGV[2] dead_letter_max (messages)
+-- ARGV[3] dead_letter_ttl (ms)
+--
+-- A pass is needed where something is unacked, where messages wait and the bell is silent,
+-- and where dead letters are too old, too many, or to be routed on.
+--
+-- Returns for each queue with something to do {its place from 0, 0 when a pass is needed (or
+--   ms that the pass of another consumer still counts, or -1: none is needed), 1 when
+--   messages have expired or 0, 1 when its x-expires may have passed, or it is gone and
+--   whoever deleted it may not have come to its bindings, or 0}
+-- Redis 6.2 or newer.
+local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- What is no whole number counts as not set.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+local found = {}
+for n = 0, #KEYS - 8, 8 do
+  local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+  local dead, bell, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
+  local needed, expired, idle = false, false, false
+  local function look()
+    local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists')
+    local expires = whole(about[1])
+    idle = not about[5] or expires and now - (whole(about[2]) or now) >= expires
+    if redis.call('EXISTS', unacked_index, ready, delayed, expiry, dead) > 0 then
+      local ends = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
+      expired = ends and tonumber(ends) <= now
+      local died = redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]
+      needed = redis.call('EXISTS', unacked_index) == 1
+        or about[4] and (died or expired)
+        or died and (tonumber(died) <= now - dead_letter_ttl
+          or redis.call('ZCARD', dead) > dead_letter_max)
+      if not needed and not about[3] and redis.call('LLEN', bell) == 0 then
+        local due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+        needed = redis.call('EXISTS', ready) == 1 or due and tonumber(due) <= now
+      end
+    end
+  end
+  -- A queue one of whose keys holds something else does not hide the others: a pass over it
+  -- will say so.
+  needed = not pcall(look) or needed
+  if needed or expired or idle then
+    local wait = needed and 0 or -1
+    local holder = needed and redis.pcall('GET', mutex)
+    if type(holder) == 'string' and holder ~= consumer then
+      wait = math.max(redis.call('PTTL', mutex), 1)
+    end
+    found[#found + 1] = {n / 8, wait, expired and 1 or 0, idle and 1 or 0}
+  end
+end
+return found

@@ -1,0 +1,22 @@
+-- tell_running: a worker says which tasks it runs that are acknowledged already.
+--
+-- KEYS[1] consumer (HASH)
+--
+-- ARGV[1] number (of what is said: what was said after it stays)
+-- ARGV[2] running (JSON: queue -> tasks)
+--
+-- Returns 1; 0 when the consumer is not in the register, and nothing was said.
+-- Redis 6.2 or newer.
+local consumer = KEYS[1]
+local number, running = tonumber(ARGV[1]), ARGV[2]
+
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', consumer, '')
+if redis.call('EXISTS', consumer) == 0 then
+  return 0
+end
+-- Over another connection: what is said later may come sooner.
+if number > (tonumber(redis.call('HGET', consumer, 'said') or 0) or 0) then
+  redis.call('HSET', consumer, 'said', number, 'running', running)
+end
+return 1

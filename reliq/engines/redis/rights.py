@@ -1,0 +1,153 @@
+"""What each role sends to a server: the one source of the rules that ``reliq acl`` prints.
+
+Redis checks the commands inside a script as well as the script's own call. Those are read
+from the Lua files; the ones that are sent without a script are named here, and a test finds
+every one of them in the code, and each script in a role. Nothing is granted by category: one
+that holds what we need (``@scripting``) also holds what nobody may use beside others
+(FUNCTION LOAD, SCRIPT FLUSH). Redis 6.2 takes ``+command|subcommand`` too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .scripts import Script
+
+_CALLED = re.compile(r"redis\.p?call\('(\w+)'")
+
+
+class Role(NamedTuple):
+    """A kind of user: the scripts it runs, and what it sends besides."""
+
+    scripts: frozenset[Script] = frozenset()
+    sent: frozenset[str] = frozenset()
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """All commands it needs, in lower case, subcommands after a bar."""
+        return self.sent.union(*(called_by(script) for script in self.scripts))
+
+
+def called_by(script: Script) -> frozenset[str]:
+    """Return the commands that *script* may call, in lower case."""
+    return frozenset(name.lower() for name in _CALLED.findall(script.text))
+
+
+def _role(*parts: Role, runs: Iterable[Script] = (), sends: str = "") -> Role:
+    """Return a role that does what *parts* do, and more."""
+    found = Role(frozenset(runs), frozenset(sends.split()))
+    for part in parts:
+        found = Role(found.scripts | part.scripts, found.sent | part.sent)
+    return found
+
+
+# What redis-py and every wire send: to log in is allowed to everybody.
+_DIALS = _role(sends="client|setname")
+_CONNECTS = _role(_DIALS, sends="client|id eval evalsha ping select")
+
+PRODUCER = _role(
+    _CONNECTS,
+    runs=(
+        scripts.BIND,
+        scripts.DECLARE,
+        scripts.DELETE_QUEUE,
+        scripts.LIST_QUEUE,
+        scripts.PUBLISH,
+        scripts.UNBOUND,
+    ),
+    sends="del exists hdel hexists hget hgetall hkeys hmget hsetnx pexpire sadd smembers srem "
+    "unlink zadd zrange zrem zscore",
+)
+WORKER = _role(
+    PRODUCER,
+    runs=(
+        scripts.ACCEPT,
+        scripts.ACK,
+        scripts.ATTACH,
+        scripts.BROWSE,
+        scripts.DEAD_LETTER,
+        scripts.EXPIRE,
+        scripts.HAND_BACK,
+        scripts.HEARTBEAT,
+        scripts.LEASES_OF,
+        scripts.LOOK,
+        scripts.MOVE,
+        scripts.MOVED,
+        scripts.MOVE_OUT,
+        scripts.ONCE,
+        scripts.PURGE,
+        scripts.RELEASE,
+        scripts.RENEW,
+        scripts.REPLAY,
+        scripts.RESERVE,
+        scripts.RESTORE_VISIBLE,
+        scripts.STATUS,
+        scripts.SURVEY,
+        scripts.TELL_RUNNING,
+    ),
+    sends="blpop client|list client|unblock get info set time zrangebyscore",
+)
+EXPORTER = _role(
+    _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"
+)
+OPERATOR = _role(
+    EXPORTER,
+    runs=(
+        scripts.ACCEPT,
+        scripts.ATTACH,
+        scripts.BIND,
+        scripts.BROWSE,
+        scripts.CONFIGURE,
+        scripts.DEAD_LETTER,
+        scripts.DECLARE,
+        scripts.DELETE_QUEUE,
+        scripts.LEASES_OF,
+        scripts.LIST_QUEUE,
+        scripts.MOVE,
+        scripts.MOVED,
+        scripts.MOVE_OUT,
+        scripts.OLDEST,
+        scripts.PAUSE,
+        scripts.PUBLISH,
+        scripts.PURGE,
+        scripts.PURGE_DEAD,
+        scripts.RELEASE,
+        scripts.RENEW,
+        scripts.REPLAY,
+        scripts.STATUS,
+        scripts.UNBOUND,
+    ),
+    sends="acl|whoami client|list del get hdel hexists hget hgetall hkeys hmget hsetnx info sadd "
+    "scan script|exists set smembers srem time zadd zrangebyscore zrem zscore",
+)
+MIGRATION = _role(
+    OPERATOR,
+    runs=(scripts.KOMBU_ACCEPT, scripts.KOMBU_TAKE, scripts.KOMBU_TAKE_UNACKED),
+    sends="hvals llen lrange",
+)
+# At the Sentinels themselves.
+SENTINEL = _role(_DIALS, sends="sentinel|get-master-addr-by-name")
+
+ROLES = {
+    "producer": PRODUCER,
+    "worker": WORKER,
+    "operator": OPERATOR,
+    "exporter": EXPORTER,
+    "migration": MIGRATION,
+    "sentinel": SENTINEL,
+}
+# What is needed only where somebody asks for it.
+CONFIG = frozenset({"config|get"})
+BEHIND_SENTINELS = frozenset({"role"})
+CONFIRMS = {
+    "none": frozenset[str](),
+    "accepted": frozenset[str](),
+    "replicated": frozenset({"wait"}),
+    "fsynced": frozenset({"waitaof"}),
+}

@@ -1,0 +1,43 @@
+"""Expiring: messages that have waited beyond their time to live, inside a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .base import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import Step
+
+
+def count_down_bytes(step: Step, queue: int, size: int) -> None:
+    """Note that so many bytes wait no more; what came before the limit was never counted."""
+    step.execute(
+        "UPDATE queues SET waiting_bytes = max(waiting_bytes - ?, 0) WHERE id = ?", (size, queue)
+    )
+
+
+def overdue(step: Step, queue: int, most: int = BATCH) -> list[str]:
+    """Return up to *most* messages that have expired and wait, the oldest first."""
+    found = step.execute(
+        "SELECT tag FROM messages INDEXED BY expiries WHERE queue = ? AND expires <= ? "
+        "AND expires IS NOT NULL AND state < 2 ORDER BY expires LIMIT ?",
+        (queue, step.now, most),
+    ).fetchall()
+    return [tag for (tag,) in found]
+
+
+def expire(step: Step, queue: int, tags: Sequence[str], dead_expired: int | None) -> None:
+    """Remove expired messages, or bury them where the queue says so; their bytes are not."""
+    if dead_expired:
+        step.executemany(
+            "UPDATE messages SET state = 3, position = ?, "
+            "reason = 'expired', owner = '', error = '' WHERE queue = ? AND tag = ?",
+            [(step.now, queue, tag) for tag in tags],
+        )
+        step.count_deaths(queue, "expired", len(tags))
+    else:
+        step.drop(queue, tags)
+        step.execute("UPDATE queues SET expired = expired + ? WHERE id = ?", (len(tags), queue))

@@ -1,0 +1,253 @@
+"""Forks: which process this is, and what the package does when it forks.
+
+The only file that asks Python for hooks at a fork. Every other part that has threads,
+locks or identities registers here what is to be done, and it is done in this order, for
+the whole package:
+
+1. before the fork, threads are **stopped**: a thread that is waited for may need any lock,
+   so nobody holds one yet;
+2. then what must not be in the middle of something is **held**: locks that may be held by
+   threads of the application too, which are not ours to stop;
+3. in the parent what is held is **released**, and then the threads are **started**;
+4. the child, which has none of the threads, **forgets**: identities, sockets and leases are
+   its parent's. Locks it makes anew (:class:`OwnLock`): nobody would release the old ones.
+
+A fork that runs no hooks (uWSGI's default, any fork in C) is noticed where the child uses
+what it has inherited, by a mark that no child inherits (or by its pid): :func:`here` then
+does the fourth step. So nothing is used before it is known whose it is. Knows no part of the
+package.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+from contextlib import AbstractContextManager
+from os import getpid
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Part(NamedTuple):
+    """What one part of the package does at a fork; each must return, whatever it meets.
+
+    ``forget`` runs in the child, alone or before anything else of the part is used there.
+    It must use no broker, and no other part that forgets: there is no order among them.
+    """
+
+    name: str
+    stop: Callable[[], None] = _nothing
+    hold: Callable[[], None] = _nothing
+    release: Callable[[], None] = _nothing
+    start: Callable[[], None] = _nothing
+    forget: Callable[[], None] = _nothing
+
+
+class Lock(AbstractContextManager[bool], Protocol):
+    """What the locks of :mod:`threading` have in common."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; False when it could not be taken in time."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class OwnLock:
+    """An attribute that is a lock of this process: a child finds another one, not held.
+
+    To look at it is also to look whether this is a child (:func:`here`). So what a lock
+    guards is this process's own by the time that the lock is taken.
+    """
+
+    def __init__(self, reentrant: bool = False) -> None:
+        self._reentrant = reentrant
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Learn the name, under which each instance keeps its lock."""
+        self._name = f"{name} of its process"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Lock:
+        """Return the instance's lock; it is made when it is looked at first."""
+        now = _generation if _mark[0] else here()
+        found: tuple[int, Lock] | None = instance.__dict__.get(self._name)
+        return self._made(instance, now) if found is None or found[0] != now else found[1]
+
+    def _made(self, instance: Any, now: int) -> Lock:
+        with _changing():
+            found: tuple[int, Lock] | None = instance.__dict__.get(self._name)
+            if found is None or found[0] != now:
+                # Looked up late: gevent may have put its own in their place.
+                made = threading.RLock() if self._reentrant else threading.Lock()
+                found = instance.__dict__[self._name] = (now, made)
+            return found[1]
+
+
+class _Pid:
+    """In place of a page that a fork empties, where there is none: true in this process."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+
+    def __getitem__(self, place: int) -> bool:
+        return getpid() == self._pid
+
+    def __setitem__(self, place: int, value: int) -> None:
+        self._pid = getpid()
+
+
+def _made_mark() -> mmap.mmap | _Pid:
+    """Return what is true at [0] in this process and in no child of it.
+
+    It is looked at several times for each publish. A page that the kernel empties in a child
+    costs a tenth of the system call that tells the pid, and no pid is used twice there.
+    """
+    mark: mmap.mmap | _Pid = _Pid()
+    if sys.platform == "linux":
+        page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            page.madvise(_MADV_WIPEONFORK)
+            mark = page
+        except OSError:  # older than Linux 4.14, or something in its place
+            page.close()
+    mark[0] = 1
+    return mark
+
+
+_MADV_WIPEONFORK = 18
+_mark = _made_mark()
+_parts: list[Part] = []
+_generation = 0
+_forgetting = False
+# By pid: one that another thread of the parent held is not found by the child.
+_locks: dict[int, Lock] = {}
+
+
+def _changing() -> Lock:
+    """Return the lock of this process under which it changes what a fork has left."""
+    return _locks.setdefault(getpid(), threading.RLock())
+
+
+def register(part: Part) -> None:
+    """Do at every fork from now on what *part* says."""
+    _parts.append(part)
+
+
+def parts() -> list[Part]:
+    """Return what is registered."""
+    return list(_parts)
+
+
+def here() -> int:
+    """Return which process this is: a number that no process has which it was forked from.
+
+    In a child whose fork ran no hooks the first call forgets what is the parent's.
+    """
+    if not _mark[0]:
+        _become_child()
+    return _generation
+
+
+def is_here(process: int) -> bool:
+    """Whether this is the process whose number is *process*; forgets nothing.
+
+    For destructors, which run anywhere.
+    """
+    return process == _generation and bool(_mark[0])
+
+
+def _become_child(certainly: bool = False) -> None:
+    global _generation, _forgetting  # noqa: PLW0603 - a process is one
+    with _changing():
+        # Once, whoever comes first: a hook of somebody else's may have used us before ours
+        # has run. What forgets may come by here; another thread waits.
+        if _forgetting or (_mark[0] and not certainly):
+            return
+        _forgetting = True
+        try:
+            _generation += 1
+            for part in _parts:
+                part.forget()
+        finally:
+            _forgetting = False
+            _mark[0] = 1
+            for pid in list(_locks):
+                if pid != getpid():
+                    del _locks[pid]
+
+
+class _Fork:
+    """The forks that this process is making: more than one where threads make them."""
+
+    _counting = OwnLock()
+    _one_at_a_time = OwnLock()
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self._held: Lock | None = None
+
+    def before(self) -> None:
+        with self._counting:
+            self.under_way += 1
+        for part in _parts:
+            part.stop()
+        # Not earlier: one of the threads that were stopped may have been forking itself.
+        lock = self._one_at_a_time
+        lock.acquire()
+        self._held = lock
+        for part in _parts:
+            part.hold()
+
+    def after_in_parent(self) -> None:
+        for part in reversed(_parts):
+            part.release()
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
+        with self._counting:
+            self.under_way = max(self.under_way - 1, 0)
+            last = not self.under_way
+        if last:
+            for part in reversed(_parts):
+                part.start()
+
+    def after_in_child(self) -> None:
+        # None where a hook of somebody else's has used us already.
+        _become_child(certainly=self._held is not None)
+
+    def forget(self) -> None:
+        self.under_way, self._held = 0, None
+
+
+_fork = _Fork()
+register(Part("forks", forget=_fork.forget))
+os.register_at_fork(
+    before=_fork.before,
+    after_in_parent=_fork.after_in_parent,
+    after_in_child=_fork.after_in_child,
+)
+
+
+def under_way() -> bool:
+    """Whether this process is about to fork: no thread is to be started."""
+    return _fork.under_way > 0
+
+
+def renew() -> None:
+    """Begin anew as a process of its own, as a forked child does.
+
+    For copies of a process image (a snapshot that was taken while the process ran): nothing
+    tells such a copy that it is one, not even its pid. What was held and owed stays the
+    original's. To be called before the copy publishes or consumes; no other thread may use
+    the package meanwhile.
+    """
+    _fork.before()
+    _become_child(certainly=True)

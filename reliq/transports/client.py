@@ -1,0 +1,42 @@
+"""``channel.client``: what probes that were written for Kombu's Redis transport ask it.
+
+There is no Redis client here: keys are reliq's, and a file has none. Two questions have an
+answer that is cheap and safe; the others, one that says who knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+
+class Client:
+    """Answers ``ping()`` and ``llen(queue)`` over a channel's connection."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def ping(self) -> bool:
+        """Return True; raises BrokerUnavailable where the broker does not answer."""
+        self._store.bindings_version("amq.direct")  # what every publisher may ask
+        return True
+
+    def llen(self, name: str) -> int:
+        """Return how many messages of queue *name* are ready, of all priorities; 0 without it.
+
+        Kombu counts those of each priority apart, under other names, of which there is none
+        here: a sum over them is right too.
+        """
+        status = self._store.status(name)
+        return 0 if status is None else status.ready
+
+    def __getattr__(self, name: str) -> object:
+        """Raise AttributeError: what else there is to ask, others answer."""
+        raise AttributeError(
+            f"reliq has no Redis client in its channels, so no {name}(): messages are not kept in "
+            "lists as Kombu's Redis transport keeps them. channel.client has ping() and "
+            "llen(queue); reliq.admin.Inspector and the command `reliq` look into queues and "
+            "change them; for data of your own connect with redis.Redis"
+        )

@@ -1,0 +1,159 @@
+"""The last delivery before the limit is made to a consumer that is alone, and only it is judged."""
+
+import pytest
+
+from reliq.store import ALONE, BUSY, HOLDING, IDLE
+from tests.contract.steps import message
+from tests.contract.test_suspects import innocents, reserved, suspects
+from tests.support.waiting import wait_until
+
+
+def candidate(store):
+    """Publish a message that has failed once less than the limit of 3; return its tag."""
+    return suspects(store, 1)[0]
+
+
+@pytest.fixture
+def store(connect):
+    """Return a consumer of a broker whose limit is 3."""
+    return connect(delivery_limit=3)
+
+
+@pytest.fixture
+def other(connect):
+    """Return another one."""
+    return connect("s/2", delivery_limit=3)
+
+
+def test_nothing_else_is_given_until_it_is_done(store, other):
+    """Who has it gets nothing beside it; what waits is for others."""
+    last = candidate(store)
+    rest = innocents(store, 2)
+    reservation = store.reserve(9)
+    assert ([last], True) == ([d.tag for d in reservation.deliveries], reservation.isolated)
+    assert [] == reserved(store)
+    assert rest == reserved(other)
+    store.ack(last)
+    later = innocents(store, 1)
+    assert later == reserved(store)
+
+
+@pytest.mark.parametrize("company", [HOLDING, IDLE])
+def test_who_is_not_alone_claims_it(store, company):
+    """It is passed over, and what is taken beside it is the last, until the consumer is alone."""
+    last = candidate(store)
+    (beside,) = innocents(store, 1)
+    reservation = store.reserve(9, company=company)
+    assert ([beside], True) == ([d.tag for d in reservation.deliveries], reservation.claimed)
+    innocents(store, 1)
+    assert store.reserve(9, company=company).claimed
+    store.ack(beside)
+    assert [last] == reserved(store)
+
+
+def test_one_consumer_claims_it(store, other):
+    """Others that hold messages go on; one that holds none need not wait for the first."""
+    last = candidate(store)
+    assert store.reserve(9, company=HOLDING).claimed
+    (fresh,) = innocents(store, 1)
+    reservation = other.reserve(9, company=HOLDING)
+    assert ([fresh], False) == ([d.tag for d in reservation.deliveries], reservation.claimed)
+    other.ack(fresh)
+    assert other.reserve(9, company=IDLE).claimed
+    assert [last] == reserved(other)
+
+
+def test_a_claim_lapses(store, other):
+    """A consumer that has claimed it and does not ask again keeps it from nobody."""
+    candidate(store)
+    assert store.reserve(9, company=HOLDING, lease_ms=100).claimed
+    wait_until(lambda: other.reserve(9, company=HOLDING).claimed, timeout_s=5, interval_s=0.01)
+
+
+def test_who_has_waited_in_vain_goes_on(store, other):
+    """It passes over what it has claimed, claims nothing again, and another has its turn."""
+    last = candidate(store)
+    assert store.reserve(9, company=HOLDING, lease_ms=100).claimed
+    (fresh,) = innocents(store, 1)
+    reservation = store.reserve(9, company=BUSY)
+    assert ([fresh], False) == ([d.tag for d in reservation.deliveries], reservation.claimed)
+    assert not store.reserve(9, company=BUSY).claimed
+    wait_until(lambda: other.reserve(9, company=HOLDING).claimed, timeout_s=5, interval_s=0.01)
+    assert [last] == reserved(other)
+
+
+def test_a_claim_goes_with_its_message(store, other):
+    """When another has it, the one that had claimed it takes what there is."""
+    last = candidate(store)
+    assert store.reserve(9, company=HOLDING).claimed
+    assert [last] == reserved(other)
+    fresh = innocents(store, 1)
+    assert fresh == [d.tag for d in store.reserve(9, company=HOLDING).deliveries]
+
+
+def test_a_death_alone_is_the_end(store):
+    """It is dead-lettered for its limit, with as many failures."""
+    last = candidate(store)
+    (dead,) = store.return_ended(*store.take()).dead
+    assert (last, 3) == (dead.tag, dead.failed)
+
+
+def test_deaths_in_company_end_nothing(connect):
+    """A message that had company when its consumer died is at its limit less one at most."""
+    lax, strict = connect("s/1", delivery_limit=9), connect("s/2", delivery_limit=3)
+    sent = [message(), message()]
+    lax.publish(*sent)
+    for expected in (1, 2, 2):
+        lax.end(*lax.take(2) if expected == 1 else [lax.take()[0]])
+        report = strict.restore(hurry=True)
+        assert [] == report.dead
+    assert {"ready": 2} == strict.places()
+
+
+def test_the_last_delivery_after_the_limit_was_lowered(connect):
+    """One that has failed more often than the limit allows now gets its delivery alone."""
+    lax, strict = connect("s/1", delivery_limit=9), connect("s/2", delivery_limit=3)
+    (tag,) = suspects(lax, 1, failures=5)
+    lax.end(*lax.take())
+    assert [] == strict.restore(hurry=True).dead
+    (held,) = strict.take()
+    assert 5 == held.failed
+    (dead,) = strict.return_ended(held).dead
+    assert (tag, 6) == (dead.tag, dead.failed)
+
+
+@pytest.mark.parametrize("how", ["returned", "buffered"])
+def test_an_orderly_return_of_it_is_not_counted(store, how):
+    """It goes back, and its next delivery is isolated again."""
+    last = candidate(store)
+    assert ([], []) == store.give_back(how, *store.take())
+    reservation = store.reserve(9, company=ALONE)
+    assert ([last], True) == ([d.tag for d in reservation.deliveries], reservation.isolated)
+
+
+def test_a_requeue_names_its_message(store):
+    """The application itself says that it failed: it counts, whatever lay beside it."""
+    last = candidate(store)
+    (dead,) = store.give_back("requeued", *store.take()).dead
+    assert last == dead.tag
+
+
+def test_without_acks_there_is_nothing_to_judge(store):
+    """A consumer that acks nothing gets it like any other message."""
+    last = candidate(store)
+    (fresh,) = innocents(store, 1)
+    reservation = store.reserve(9, no_ack=True, company=HOLDING)
+    assert [last, fresh] == [d.tag for d in reservation.deliveries]
+    assert (False, False) == (reservation.claimed, reservation.isolated)
+
+
+def test_with_a_limit_of_one_each_is_delivered_alone(connect):
+    """The first delivery is the last one."""
+    store = connect(delivery_limit=1)
+    first, second = innocents(store, 2)
+    assert [first] == reserved(store)
+    assert [] == reserved(store)
+    store.ack(first)
+    (held,) = store.take()
+    assert second == held.tag
+    assert [second] == [dead.tag for dead in store.return_ended(held).dead]

@@ -1,0 +1,128 @@
+"""What there is to do in many queues, asked in one go."""
+
+from reliq.store import Work
+from tests.contract.steps import LONG_MS, message
+from tests.support.waiting import wait_until
+
+PASS = Work(0, False, False)
+
+
+def test_a_queue_with_nothing_to_do_is_not_named(store):
+    """Neither one that is empty, nor one whose bell has its token."""
+    store.declare("empty")
+    store.publish(message("ready"), message("later", delay_ms=LONG_MS, ttl_ms=LONG_MS))
+    assert {} == store.survey("empty", "ready", "later")
+
+
+def test_a_queue_that_is_gone_may_still_be_bound(store):
+    """Who deleted it may have died before its bindings went."""
+    assert {"missing": Work(-1, False, True)} == store.survey("missing")
+
+
+def test_what_is_unacked_needs_a_pass(store):
+    """Its holder may be dead, and its lease may have run out."""
+    store.publish(message())
+    (held,) = store.take()
+    assert {"q": PASS} == store.survey()
+    store.ack(held.tag)
+    assert {} == store.survey()
+
+
+def test_what_waits_unheard_needs_a_pass(store):
+    """The token was taken by one that died; a queue that is paused rings for nobody."""
+    store.publish(message())
+    store.take_bell("q")
+    assert {"q": PASS} == store.survey()
+    store.pause(True)
+    assert {} == store.survey()
+    store.pause(False)
+    store.restore()
+    assert {} == store.survey()
+
+
+def test_what_has_become_due_unheard_needs_a_pass(store):
+    """Who knew when it is due may be dead."""
+    store.publish(message(delay_ms=400))
+    store.take_bell("q")
+    assert {} == store.survey()
+    wait_until(lambda: {"q": PASS} == store.survey(), interval_s=0.005)
+
+
+def test_the_pass_of_another_is_waited_for(connect):
+    """Who asks is told how long it counts; whose it is may go on."""
+    store, other = connect(restore_interval=20), connect("s/2", restore_interval=20)
+    store.publish(message())
+    store.take()
+    assert store.restore().granted
+    assert {"q": PASS} == store.survey()
+    assert 0 < other.survey()["q"].pass_ms <= 20_000
+
+
+def test_dead_letters_that_are_old_or_too_many_need_a_pass(connect):
+    """Others do not, unless they are to be routed on."""
+    store, few, young = connect(), connect("s/2", dead_letter_max=1), connect("s/3")
+    store.publish(message(), message())
+    store.dead_letter(*store.take(2))
+    assert {} == store.survey()
+    assert {"q": PASS} == few.survey()
+    assert 1 == len(store.store.dead_letters("q", 1))
+    store.store.configure("q", {"dead_letter_exchange": "dlx"})
+    assert {"q": PASS} == young.survey()
+
+
+def test_dead_letters_beyond_their_age_need_a_pass(connect):
+    """They are dropped by it, and counted."""
+    store, soon = connect(), connect("s/2", dead_letter_ttl=1)
+    store.publish(message())
+    store.dead_letter(*store.take())
+    wait_until(lambda: {"q": PASS} == soon.survey(), interval_s=0.005)
+    assert {} == store.survey()
+
+
+def test_what_has_expired_is_told(store):
+    """Ready or delayed, but not what is held."""
+    store.publish(
+        message(ttl_ms=10_000), message("other", ttl_ms=1), message("held", ttl_ms=LONG_MS)
+    )
+    store.take(queue="held")
+    store.pass_time(3)
+    assert {"held": PASS, "other": Work(-1, True, False)} == store.survey("q", "other", "held")
+    store.expire("other")
+    assert {} == store.survey("q", "other")
+
+
+def test_what_has_expired_and_is_to_be_routed_needs_a_pass_too(store):
+    """It dies, and somebody is to route it on."""
+    store.declare(arguments=b"a", dead_letter_exchange="dlx", dead_expired="1")
+    store.publish(message(ttl_ms=1))
+    store.pass_time(3)
+    assert {"q": Work(0, True, False)} == store.survey()
+
+
+def test_a_queue_whose_x_expires_has_passed_is_told(store):
+    """One that is in use is so again only when that time has passed once more."""
+    store.declare(expires="400")
+    assert {} == store.survey()
+    wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
+    store.store.attach("q", "host:1", 1)
+    assert ("not_idle", 400) == store.delete(if_idle=True)
+    assert {} == store.survey()
+    wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
+
+
+def test_x_expires_counts_from_when_an_operator_sets_it(store):
+    """The use of the queue was not noted before."""
+    store.declare()
+    store.pass_time(310)
+    store.store.configure("q", {"expires": "300"})
+    assert {} == store.survey()
+    wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
+
+
+def test_hundreds_of_queues_are_surveyed(store):
+    """In as many commands as it takes; each is named by what there is in it."""
+    names = [f"q{number}" for number in range(450)]
+    store.publish(*(message(queue=name) for name in names))
+    for name in names[::50]:
+        store.take(queue=name)
+    assert dict.fromkeys(names[::50], PASS) == store.survey(*names)

@@ -1,0 +1,294 @@
+"""What a process does around forks; each function is one process of test_forks.py.
+
+Arguments: the function, the URL, then its own. A fork in C runs none of Python's hooks.
+An alarm ends whoever hangs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from kombu import Connection, Consumer, Queue
+
+import reliq
+from reliq.forks import renew
+from reliq.publisher import PUBLISHER
+from reliq.tags import new_tag
+
+FORKS = {"in C": ctypes.PyDLL(None).fork, "in Python": os.fork}
+FAST = {
+    "visibility_timeout": 1.2,
+    "restore_interval": 0.2,
+    "orphan_grace": 0.5,
+    "poll_interval": 0.5,
+    "probe_interval": 0.5,
+}
+# A tick every half second.
+SLOWER = {"visibility_timeout": 3.0, "restore_interval": 0.6}
+
+
+def wait_for(children):
+    """Wait for children; fail where one did not end well."""
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def leave(connection, how):
+    """End a child as programs end."""
+    if how == "release":
+        connection.release()
+    if how == "exit":
+        sys.exit(0)
+    os._exit(0)
+
+
+def siblings(url, fork, used, how):
+    """Four children publish 25 messages each over what they inherited, and so does the parent.
+
+    The parent has only connected, or has published, or holds a message too.
+    """
+    connection = Connection(url, transport_options=FAST)
+    connection.ensure_connection()
+    producer, held = connection.Producer(), None
+    if used != "connected":
+        connection.default_channel.queue_declare("q")
+        producer.publish("first", routing_key="q")
+    if used == "holding":
+        held = connection.default_channel.basic_get("q")
+    children = []
+    for n in range(4):
+        child = FORKS[fork]()
+        if child == 0:
+            signal.alarm(20)
+            for i in range(25):
+                producer.publish([n, i], routing_key="q")
+            leave(connection, how)
+        children.append(child)
+    for i in range(25):
+        producer.publish(["parent", i], routing_key="q")
+    wait_for(children)
+    producer.publish("last", routing_key="q")
+    if held is not None:
+        time.sleep(FAST["visibility_timeout"] * 1.5)  # its lease is renewed
+        held.ack()
+    connection.release()
+
+
+def tags():
+    """Print tags of a process that has only looked at the package, and of its children."""
+    fork = FORKS["in C"]
+    assert reliq.once
+    for _ in range(4):
+        if fork() == 0:
+            break
+    os.write(1, "".join(new_tag(5) + "\n" for _ in range(500)).encode())
+
+
+def busy(url):
+    """Publish from a thread, over the connection that children find; they never wait for it."""
+    connection = Connection(url, transport_options=FAST)
+    connection.default_channel.queue_declare("q")
+    stop, count = threading.Event(), []
+
+    def publish():
+        producer = connection.Producer()
+        while not stop.is_set():
+            producer.publish("from the thread", routing_key="q")
+            count.append(1)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    children = []
+    for _ in range(20):
+        time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            connection.Producer().publish("from a child", routing_key="q")
+            os._exit(0)
+        children.append(child)
+    wait_for(children)
+    stop.set()
+    thread.join()
+    connection.release()
+    print(len(count) + len(children))
+
+
+def waiting(url):
+    """Fork in C while a thread waits for the broker, with all its locks."""
+    connection = Connection(url, transport_options=FAST)
+    connection.default_channel.queue_declare("q")
+    print("ready", flush=True)
+    sys.stdin.readline()  # the broker stands still now
+    producer = connection.Producer()
+    thread = threading.Thread(target=producer.publish, args=("x",), kwargs={"routing_key": "q"})
+    thread.start()
+    while sys._current_frames()[thread.ident].f_code.co_name not in {"_read_some", "_again"}:
+        time.sleep(0.001)
+    child = FORKS["in C"]()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            producer.publish("from a child", routing_key="q")
+        except reliq.BrokerRefused as exc:
+            os._exit(3 if "py-call-osafterfork" in str(exc) else 1)
+        os._exit(0)
+    print("forked", flush=True)
+    thread.join()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    connection.release()
+
+
+def orphaned(url):
+    """Close and end before the children do, which publish before and after that."""
+    connection = Connection(url, transport_options=FAST)
+    connection.default_channel.queue_declare("q")
+    producer = connection.Producer()
+    producer.publish("from the parent", routing_key="q")
+    reader, writer = os.pipe()
+    for n in range(3):
+        if FORKS["in C"]() == 0:
+            os.close(writer)
+            if n:  # one uses nothing before its parent is gone
+                producer.publish("at once", routing_key="q")
+            os.read(reader, 1)
+            for _ in range(10):
+                producer.publish("later", routing_key="q")
+            if n == 1:  # what it has stored is in the log of the file
+                os._exit(0)
+            sys.exit(0)
+    connection.release()
+
+
+def image(url):
+    """Hold a message, renew, publish: as a copy of a process image does."""
+    connection = Connection(url, transport_options=FAST)
+    connection.default_channel.queue_declare("q")
+    producer = connection.Producer()
+    producer.publish("held", routing_key="q")
+    held = connection.default_channel.basic_get("q")
+    before = new_tag(5)[14:24], PUBLISHER.id, connection.transport.session.id
+    renew()
+    after = new_tag(5)[14:24], PUBLISHER.id, connection.transport.session.id
+    assert not set(before) & set(after)
+    held.ack()  # it is the original's
+    for n in range(5):
+        producer.publish(n, routing_key="q")
+    connection.release()
+
+
+def claims(url):
+    """Leave the block of a claim first in a child, which has not taken it."""
+    for name, fork in FORKS.items():
+        with reliq.once(name, 60, lease=5, url=url) as first:
+            assert first
+            child = fork()
+            if child:
+                wait_for([child])
+                with Connection(url, transport_options=FAST) as other:
+                    store = other.transport.store
+                    store.connect()
+                    assert store.claim(name, "another", 5) > 0  # taken, and not finished
+        if not child:
+            os._exit(0)
+
+
+def often(url, fork_every_s):
+    """Hold a message for many leases, and fork all the time as subprocesses with hooks do."""
+    got, options = [], {**FAST, **SLOWER}
+    with (
+        Connection(url, transport_options=options) as connection,
+        Consumer(connection, Queue("q"), on_message=got.append, prefetch_count=1),
+    ):
+        while not got:
+            connection.drain_events(timeout=10)
+        print("holding", flush=True)
+        until = time.monotonic() + 2 * options["visibility_timeout"]
+        while time.monotonic() < until:
+            subprocess.run(["true"], preexec_fn=int, check=True)
+            time.sleep(float(fork_every_s))
+        got[0].ack()
+
+
+def spooled(urls, fork_every_s):
+    """Publish to a spool, then only fork until standard input ends."""
+    with Connection(urls, transport_options=FAST, failover_strategy="primary") as connection:
+        connection.ensure_connection(max_retries=5, interval_start=0, interval_step=0.1)
+        for n in range(50):
+            connection.Producer().publish(n, routing_key="q")
+        print("spooled", flush=True)
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+        while True:
+            subprocess.run(["true"], preexec_fn=int, check=True)
+            time.sleep(float(fork_every_s))
+
+
+def hold(connection, count):
+    """Return so many messages, which the keeper renews."""
+    held = []
+    while len(held) < count:
+        message = connection.default_channel.basic_get("q")
+        if message is not None:
+            held.append(message)
+    return held
+
+
+def fork_for(seconds, connection):
+    """Fork every few ms; return how often, and how many children have published."""
+    until, forks, published = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < until:
+        publishes = forks % 5 == 0
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            if publishes:
+                connection.Producer().publish("from a child", routing_key="q")
+            os._exit(0)
+        wait_for([child])
+        published += publishes
+        forks += 1
+        time.sleep(0.003)
+    return forks, published
+
+
+def storm(url, seconds):
+    """Fork while threads publish, over a shared connection and their own, and keepers tick."""
+    options = {**FAST, "visibility_timeout": 0.3}
+    shared, own, consumer = (Connection(url, transport_options=options) for _ in range(3))
+    shared.default_channel.queue_declare("q")
+    stop, count = threading.Event(), []
+
+    def publish(connection):
+        producer = connection.Producer()
+        while not stop.is_set():
+            producer.publish("from a thread", routing_key="q")
+            count.append(1)
+
+    threads = [threading.Thread(target=publish, args=(it,)) for it in (shared, shared, own)]
+    for thread in threads:
+        thread.start()
+    held = hold(consumer, 5)
+    forks, published = fork_for(float(seconds), shared)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    for message in held:
+        message.ack()
+    consumer.release()
+    shared.release()
+    print(json.dumps([forks, len(count) + published]))
+
+
+if __name__ == "__main__":
+    signal.alarm(50 if "storm" not in sys.argv else 100)
+    # Python itself hangs in a child without hooks where another thread has asked for the GIL,
+    # which a thread does that has waited for it for so long.
+    sys.setswitchinterval(60)
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,112 @@
+"""A group's results come, whatever the publish of its tasks has met on its way.
+
+Celery makes two results of each task of a group, and drops one at once. Before Celery 5.7 a
+result that is destroyed ends the process's subscription to the task's result, whoever waits:
+one that was kept by what went wrong, until the garbage collector ran, made the group hang.
+"""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import threading
+from collections import Counter
+from contextlib import closing, contextmanager
+
+import pytest
+from celery import group
+from celery.result import AsyncResult
+
+from tests.support.files import FileBroker
+from tests.support.site import CelerySite
+
+TASKS = 100
+ROUNDS = 3
+
+
+def add_here(x, y):
+    """Stand for the worker's task of that name."""
+    raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def no_collector():
+    """Run without the garbage collector, but for where the test calls it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def groups_of(app, trouble):
+    """Publish groups of tasks, each where *trouble* has just begun; return their results."""
+    add = app.task(name="add")(add_here)
+    groups = []
+    for _ in range(ROUNDS):
+        with trouble():
+            groups.append(group(add.s(number, 1) for number in range(TASKS))())
+    return groups
+
+
+def assert_they_come(site, groups):
+    """Fail unless each task has one result, and a worker that begins now brings all of them."""
+    alive = Counter(one.id for one in gc.get_objects() if isinstance(one, AsyncResult))
+    assert [] == [one.id for many in groups for one in many.results if alive[one.id] > 1]
+    gc.collect()
+    site.worker(pool="threads", concurrency=2)
+    expected = [number + 1 for number in range(TASKS)]
+    for many in groups:
+        assert expected == many.get(timeout=20)
+    site.settled()
+
+
+def test_the_connection_was_killed_before_the_first(site):
+    """CLIENT KILL of the publisher's connection, before the first publish of each group."""
+    site.send("add", 1, 1)
+    raw = site.server.client()
+
+    @contextmanager
+    def killed():
+        victims = [one["id"] for one in raw.client_list() if one["name"].startswith("reliq")]
+        assert victims
+        for victim in victims:
+            raw.client_kill_filter(_id=victim)
+        yield
+
+    with closing(raw):
+        groups = groups_of(site.app, killed)
+    assert_they_come(site, groups)
+
+
+@contextmanager
+def contended(path):
+    """Have another writer hold the file for a moment, again and again."""
+    ended = threading.Event()
+
+    def write():
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=20)) as other:
+            while not ended.is_set():
+                other.execute("BEGIN IMMEDIATE")
+                ended.wait(0.005)
+                other.execute("ROLLBACK")
+                ended.wait(0.005)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+
+
+def test_the_file_is_locked_now_and_then(redis_server, redis_url, tmp_path, tmp_path_factory):
+    """Another writer that is in the way of one publish or another."""
+    broker = FileBroker(tmp_path)
+    config = {"result_backend": redis_server.url("redis", db=1)}
+    site = CelerySite(broker, "reliq", tmp_path_factory.mktemp("site"), config)
+    try:
+        site.send("add", 1, 1)
+        assert_they_come(site, groups_of(site.app, lambda: contended(broker.path)))
+    finally:
+        site.close()

@@ -1,0 +1,95 @@
+"""What dead workers leave: nothing that stays, and nothing that the next one obeys."""
+
+from __future__ import annotations
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+from kombu import Connection
+
+from reliq.admin import Inspector
+from tests.support.waiting import wait_until
+
+QUIET = {"task_ignore_result": True, "result_backend": None}
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def make_site(request, tmp_path, site_factory):
+    """Return a function that makes a Celery application, by its settings, on one of the engines."""
+    if request.param == "redis":
+        server = request.getfixturevalue("fresh_redis")
+    else:
+        url = f"reliq-sqlite:///{tmp_path / 'broker.db'}"
+        server = SimpleNamespace(url=lambda scheme, db=0: url)
+    return lambda **config: site_factory(server, **QUIET, **config)
+
+
+def second(site, **options):
+    """Start another worker of the name of one before, whose log it goes on with."""
+    worker = site.worker(ready=False, **options)
+    worker.wait_log(" ready.", times=2, timeout_s=40)
+    return worker
+
+
+def answers(site, worker):
+    """Whether *worker* answers a ping."""
+    return bool(site.app.control.ping(destination=[worker.name], timeout=2))
+
+
+def left(site):
+    """Return the queues and the bindings that there are."""
+    with (
+        Inspector(site.broker, site.transport_options) as inspector,
+        Connection(site.broker, transport_options=site.transport_options) as connection,
+    ):
+        return inspector.queues(), sorted(connection.default_channel.list_bindings())
+
+
+def test_an_old_command_is_not_for_a_new_worker(make_site):
+    """A worker is killed, told to shut down, and followed by one of its name: that one lives.
+
+    With default options, so that the dead one was seen a moment ago.
+    """
+    site = make_site(broker_transport_options={})
+    killed = site.worker(pool="threads", name="one")
+    killed.kill_group()
+    site.app.control.shutdown()
+    again = second(site, pool="threads", name="one")
+    assert answers(site, again)
+    assert answers(site, again)  # a command of before would have been obeyed by now
+    assert again.running
+
+
+def test_what_killed_workers_leave_goes(make_site):
+    """Any living worker sees to it, though it consumes from other queues."""
+    site = make_site()
+    site.worker(pool="threads", name="living", queues=["living"])
+    before = left(site)
+    for number in range(3):
+        killed = site.worker(pool="threads", name=f"killed{number}", queues=["killed"])
+        killed.kill_group()
+    wait_until(
+        lambda: (
+            [q for q in left(site)[0] if q.startswith(("killed", "celeryev.killed"))] == ["killed"]
+        ),
+        timeout_s=30,
+        what=lambda: str(left(site)),
+    )
+    queues, bindings = left(site)
+    assert [*before[0], "killed"] == sorted(queues, key=lambda name: name == "killed")
+    assert before[1] == [row for row in bindings if row[0] != "killed"]
+
+
+def test_a_worker_that_stood_still_can_be_spoken_to(make_site):
+    """It was taken for dead, and its mailbox is gone; it makes it anew when it goes on."""
+    site = make_site()
+    site.worker(pool="threads", name="other", queues=["other"])
+    frozen = site.worker(pool="threads", name="frozen")
+    mailbox = "frozen@test.celery.pidbox"
+    assert mailbox in left(site)[0]
+    frozen.freeze()
+    wait_until(lambda: mailbox not in left(site)[0], timeout_s=30)
+    frozen.signal(signal.SIGCONT)
+    wait_until(lambda: answers(site, frozen), timeout_s=20)
+    assert "is declared again" in frozen.log()

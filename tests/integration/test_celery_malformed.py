@@ -1,0 +1,222 @@
+"""A message whose content makes Celery's own code raise ends no worker, and harms no other."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kombu.utils.uuid import uuid
+
+from reliq.admin import Inspector
+from tests.support.servers import RedisServer
+from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
+from tests.support.workers import POOLS
+
+EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+GOOD = json.dumps([[], {}, EMBED])
+TASKS = ("record", "record_late")
+
+
+def headers(task, changes=()):
+    """Return the headers of a task message of Celery's, with *changes*."""
+    task_id = uuid()
+    return {
+        "lang": "py",
+        "task": task,
+        "id": task_id,
+        "root_id": task_id,
+        "parent_id": None,
+        "group": None,
+        "argsrepr": "()",
+        "kwargsrepr": "{}",
+        "retries": 0,
+        "timelimit": [None, None],
+        "eta": None,
+        "expires": None,
+        "ignore_result": True,
+        **dict(changes),
+    }
+
+
+# (body, changed headers, properties); first those that ended a worker, in every pool.
+FATAL = (
+    ("7", {}, {}),
+    ("null", {}, {}),
+    (GOOD, {"timelimit": "x"}, {}),
+    (GOOD, {"timelimit": ["x", "y"]}, {}),
+    (GOOD, {"id": {}}, {}),
+    (GOOD, {"task": ["a"]}, {}),
+    (GOOD, {"stamped_headers": 7}, {}),
+    (GOOD, {}, {"content_type": 7}),
+    (GOOD, {}, {"content_encoding": ["x"]}),
+)
+BAD = (
+    *FATAL,
+    ('[{"a":1},[1],7]', {}, {}),
+    (json.dumps([[], {}, {"chain": 7}]), {}, {}),
+    (json.dumps([[], {}, {"callbacks": 7, "errbacks": 3, "chord": [1]}]), {}, {}),
+    (GOOD, {"eta": 7.5}, {}),
+    (GOOD, {"expires": {"a": 1}}, {}),
+    (GOOD, {"retries": "x"}, {}),
+    (GOOD, {"task": "nobody's"}, {}),
+    ("[]", {}, {}),
+)
+
+
+class Hostile:
+    """A site with one worker that is to outlive everything."""
+
+    def __init__(self, site, **worker):
+        self.site = site
+        self.worker = site.worker(**worker)
+
+    def throw(self, body, head, **properties):
+        """Publish a message as it is."""
+        properties = {
+            "content_type": "application/json",
+            "content_encoding": "utf-8",
+            "routing_key": "celery",
+            **properties,
+        }
+        stored = body.encode() if isinstance(body, str) else body
+        with self.site.app.producer_or_acquire() as producer:
+            producer.publish(stored, headers=head, **properties)
+
+    def good(self):
+        """Send a task that does no harm; return its id."""
+        return self.site.send("record_late").id
+
+    def outlives(self, good):
+        """Fail unless the worker lives and has run every good task, and all is settled."""
+        wait_until(
+            lambda: set(good) <= set(self.site.journal.finished()) or not self.worker.running,
+            timeout_s=30,
+            what=lambda: f"good tasks: {self.site.counts()}\n{self.worker.tail(40)}",
+        )
+        assert self.worker.running, self.worker.tail(40)
+        self.site.wait_counts(ready=0, delayed=0, unacked=0)
+
+    def letters(self):
+        """Return the dead letters; each carries its error."""
+        with Inspector(
+            self.site.broker, transport_options=self.site.transport_options
+        ) as inspector:
+            found = inspector.dead_letters("celery", 10_000)
+        assert [] == [(letter.tag, letter.reason) for letter in found if not letter.error]
+        return found
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def hostile(request, tmp_path_factory):
+    """Return a worker of the pool, for all tests of this module."""
+    with ExitStack() as stack:
+        server = RedisServer()
+        stack.callback(server.destroy)
+        directory = tmp_path_factory.mktemp(request.param)
+        site = CelerySite(server.start(), "reliq", directory)
+        stack.callback(site.close)
+        # As few as bad ones: one that kept its place would soon stop all.
+        yield Hostile(site, pool=request.param, concurrency=2, arguments=["--task-events"])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_bad_messages_among_good_ones(hostile, task):
+    """Each of those that ended the worker is a dead letter with its error; the others run."""
+    good = []
+    for body, changes, properties in BAD * 2:
+        good.append(hostile.good())
+        hostile.throw(body, headers(task, changes), **properties)
+    good.append(hostile.good())
+    hostile.outlives(good)
+    reasons = [letter.reason for letter in hostile.letters()]
+    assert reasons.count("malformed") >= 2 * (len(FATAL) - 2)
+    assert reasons.count("undecodable") >= 2 * 2
+    hostile.site.settled(dead=len(reasons))
+
+
+def test_bad_events_and_commands(hostile):
+    """What nobody acknowledges, events and remote control, ends no worker either."""
+    for exchange in ("celeryev", "celery.pidbox"):
+        for body in ("7", "null", '{"method": 7, "type": {}}', "[1]", "{"):
+            for head in ({}, {"clock": "x"}, {"hostname": [], "clock": {}}):
+                hostile.throw(body, head, exchange=exchange, routing_key="worker.heartbeat")
+    hostile.outlives([hostile.good()])
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(), st.text(max_size=8)
+)
+ANY = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(
+    [
+        *("lang", "task", "id", "root_id", "parent_id", "group", "group_index", "argsrepr"),
+        *("kwargsrepr", "retries", "timelimit", "eta", "expires", "ignore_result", "shadow"),
+        *("origin", "stamped_headers", "stamps", "replaced_task_nesting", "compression"),
+        *("x-delivery-count", "redelivered", "meth", "clock"),
+    ]
+)
+EMBEDS = st.dictionaries(st.sampled_from([*EMBED, "other"]), ANY, max_size=3)
+BODIES = st.one_of(
+    ANY.map(json.dumps),
+    st.tuples(ANY, ANY, ANY | EMBEDS).map(json.dumps),
+    EMBEDS.map(lambda embed: json.dumps([[], {}, embed])),
+    st.fixed_dictionaries({"task": ANY | st.just("record"), "id": ANY, "args": ANY}).map(
+        json.dumps
+    ),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+)
+PROPERTIES = st.dictionaries(
+    st.sampled_from(
+        ["content_type", "content_encoding", "correlation_id", "reply_to", "delivery_tag", "type"]
+    ),
+    ANY
+    | st.sampled_from(["application/json", "application/x-python-serialize", "utf-8", "binary"]),
+    max_size=2,
+)
+MESSAGES = st.tuples(
+    BODIES, st.sampled_from(TASKS), st.dictionaries(NAMES, ANY, max_size=2), PROPERTIES
+)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(batch=st.lists(MESSAGES, min_size=6, max_size=12))
+def test_nothing_in_a_message_ends_a_worker(hostile, batch):
+    """Whatever a message says, its worker lives and every good task runs."""
+    good = [hostile.good()]
+    for body, task, changes, properties in batch:
+        hostile.throw(body, headers(task, changes), **properties)
+        good.append(hostile.good())
+    hostile.outlives(good)
+    hostile.site.settled(dead=len(hostile.letters()))
+
+
+@pytest.mark.parametrize("kind", ["undecodable", "malformed"])
+def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
+    """Forty that are set aside do not hold up the task behind them."""
+    site = site_factory(redis_factory(), broker_transport_options={"poll_interval": 5.0})
+    hostile = Hostile(site, pool="solo")
+    hostile.outlives([hostile.good()])
+    hostile.worker.freeze()
+    for _ in range(40):
+        hostile.throw("7" if kind == "malformed" else "{", headers("record"))
+    good = hostile.good()
+    began = time.monotonic()
+    hostile.worker.thaw()
+    hostile.outlives([good])
+    assert time.monotonic() - began < 5

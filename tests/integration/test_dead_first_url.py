@@ -1,0 +1,183 @@
+"""A list whose first URL is dead: what Kombu asks of the transport it looked up too early.
+
+Kombu evaluates `self.transport.verb(self.connection)` from left to right: the transport
+of the dead URL is looked up, and then the connection fails over to another.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import contextmanager, suppress
+
+import pytest
+from kombu import Connection, Consumer, Producer, Queue
+from kombu.asynchronous import Hub
+
+from reliq import BrokerUnavailable
+from tests.support.audits import assert_balanced
+from tests.support.servers import free_port
+from tests.support.waiting import wait_until
+
+from .kombu_client import FAST, Taker, publish
+
+POLICY = {"max_retries": 3, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+OPTIONS = {**FAST, "socket_timeout": 0.3, "failback": False}
+
+
+@contextmanager
+def locked(path):
+    """Yield the URL of a new file that somebody else has locked: nobody can connect to it."""
+    holder = sqlite3.connect(path)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        yield f"reliq-sqlite:///{path}"
+    finally:
+        holder.close()
+
+
+@pytest.fixture(params=["reliq", "reliq-sqlite"])
+def live(request, tmp_path):
+    """Return the URL of a broker that answers, of each engine."""
+    if request.param == "reliq":
+        yield request.getfixturevalue("redis_url")
+    else:
+        yield f"reliq-sqlite:///{tmp_path / 'live.db'}"
+
+
+@pytest.fixture(params=["reliq", "reliq-sqlite"])
+def dead(request, tmp_path):
+    """Return the URL of a broker that does not, of each engine."""
+    if request.param == "reliq":
+        yield f"reliq://127.0.0.1:{free_port()}/0"
+    else:
+        with locked(tmp_path / "dead.db") as url:
+            yield url
+
+
+@pytest.fixture(params=["list", "semicolons"])
+def connection(request, dead, live):
+    """Return a connection to both, the dead one first; the ledger is audited at the end."""
+    urls = [dead, live] if request.param == "list" else f"{dead};{live}"
+    with Connection(urls, transport_options=dict(OPTIONS)) as connection:
+        yield connection
+    assert_balanced(live, {})
+
+
+def sizes(connection):
+    """Return how many messages wait in the queue."""
+    return connection.default_channel.queue_declare("q", passive=True).message_count
+
+
+def test_its_channel_publishes(connection):
+    """The first channel is one of the broker that answers: it declares, publishes, retries."""
+    with connection.channel() as channel:
+        assert channel.connection is connection.transport
+        Queue("q")(channel).declare()
+        producer = Producer(channel)
+        producer.publish(1, routing_key="q")
+        producer.publish(2, routing_key="q", retry=True, retry_policy=POLICY)
+        assert 2 == sizes(connection)
+
+
+def test_a_first_publish_with_retry(connection):
+    """So does a publish that is retried, as the first thing done with a channel."""
+    with connection.channel() as channel:
+        Producer(channel).publish(1, routing_key="q", retry=True, retry_policy=POLICY)
+    assert 1 == sizes(connection)
+
+
+def test_a_producer_over_the_connection(connection):
+    """And one that has the connection and makes its channel itself."""
+    connection.Producer().publish(1, routing_key="q", retry=True, retry_policy=POLICY)
+    assert 1 == sizes(connection)
+
+
+def test_a_batch(connection):
+    """And a batch."""
+    with connection.channel() as channel:
+        producer = Producer(channel)
+        with producer.batch():
+            for number in range(3):
+                producer.publish(number, routing_key="q", retry=True, retry_policy=POLICY)
+    assert 3 == sizes(connection)
+
+
+def test_its_consumer_is_served(connection):
+    """A consumer on the first channel gets its messages."""
+    got = []
+    with connection.channel() as channel:
+        consumer = Consumer(channel, [Queue("q")], on_message=got.append)
+        consumer.consume()
+        Producer(channel).publish(1, routing_key="q")
+        connection.drain_events(timeout=5)
+        assert [1] == [message.payload for message in got]
+        got.pop().ack()
+
+
+def test_drain_events_is_that_of_the_connection(connection):
+    """Waiting for messages before anything else waits at the broker that answers."""
+    with pytest.raises(TimeoutError, match="no message within the timeout"):
+        connection.drain_events(timeout=0.05)
+    assert connection.connected
+
+
+def test_the_loop_drives_the_connection(connection):
+    """Registered as the first thing, the transport that answers is in the loop."""
+    hub = Hub()
+    got = []
+    try:
+        connection.register_with_event_loop(hub)
+        channel = connection.channel()
+        Consumer(channel, [Queue("q")], on_message=got.append).consume()
+        Producer(channel).publish(1, routing_key="q")
+        loop = hub.create_loop()
+        hub.call_repeatedly(0.05, lambda: None)
+
+        def turned():
+            next(loop)
+            return got
+
+        wait_until(turned, interval_s=0, timeout_s=10)
+        got.pop().ack()
+        next(loop)
+        connection.transport.unregister_from_event_loop(connection.connection, hub)
+    finally:
+        connection.release()
+        hub.close()
+
+
+def test_what_has_no_broker(connection):
+    """The other verbs that Kombu asks in that way answer, and change nothing."""
+    assert 0 == connection.get_heartbeat_interval()
+    assert connection.heartbeat_check() is None
+    assert connection.qos_semantics_matches_spec
+    assert connection.connected
+
+
+def test_a_consumer_left_behind_is_told(redis_factory, redis_url):
+    """A consumer whose broker died learns it, though another thread saw the loss first.
+
+    Then Kombu goes on to the next URL before it waits for messages, and there nobody consumes.
+    """
+    first = redis_factory()
+    options = {**OPTIONS, "failback": False}
+    with Connection([first.url(), redis_url], transport_options=options) as connection:
+        lost = Taker(connection, "q")
+        store = connection.transport.store
+        first.stop()
+
+        def look():
+            with suppress(BrokerUnavailable):
+                store.receive()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert not store.alive
+        with pytest.raises(BrokerUnavailable, match="consume again"):
+            connection.drain_events(timeout=5)
+        publish(connection, "q", "x")
+        assert ["x"] == Taker(connection, "q").take_bodies(1)
+        assert [] == lost.messages
+    assert_balanced(redis_url, {})

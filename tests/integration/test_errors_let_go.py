@@ -1,0 +1,217 @@
+"""What met a fault lets go of its callers, without the garbage collector's help.
+
+A result of Celery, for example, cancels its subscription as it is collected: one that is
+collected later than it was dropped may take down what another has subscribed to meanwhile.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sqlite3
+import threading
+import time
+import weakref
+from contextlib import contextmanager, suppress
+
+import pytest
+from kombu import Exchange, Queue
+from kombu.exceptions import ContentDisallowed
+
+from reliq import BatchUncertain
+from tests.support.audits import assert_balanced
+
+from .kombu_client import Client, declare, get, publish
+
+POLICY = {"max_retries": 3, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+
+
+class Held:
+    """Something that a caller holds."""
+
+
+def outlives(act, *errors):
+    """Call *act* from a function that holds something; return whether that outlives it."""
+
+    def caller(held):
+        with suppress(*errors):
+            act()
+
+    held = Held()
+    seen = weakref.ref(held)
+    caller(held)
+    del held
+    return seen() is not None
+
+
+@pytest.fixture(autouse=True)
+def no_collector(caplog):
+    """Run without the garbage collector, and without the log that keeps each error."""
+    caplog.set_level(logging.CRITICAL)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def ready_message(connection):
+    """Return what takes a message now, to be settled later."""
+    publish(connection, "q", "x")
+    return get(connection, "q")
+
+
+def publishes(connection):
+    """Return a publish."""
+    return lambda: publish(connection, "q", "x")
+
+
+def publishes_with_retry(connection):
+    """Return a publish that Kombu retries."""
+    producer = connection.Producer()
+    return lambda: producer.publish("x", routing_key="q", retry=True, retry_policy=POLICY)
+
+
+def publishes_through_an_exchange(connection):
+    """Return a publish by a route."""
+    Queue("r", Exchange("e", "topic"), "a.#")(connection.default_channel).declare()
+    producer = connection.Producer()
+    producer.publish("x", exchange="e", routing_key="a.b")
+    return lambda: producer.publish("x", exchange="e", routing_key="a.b")
+
+
+def publishes_a_batch(connection):
+    """Return a batch of more messages than a call takes."""
+    producer = connection.Producer()
+
+    def act():
+        with producer.batch(max_size=250):
+            for number in range(250):
+                producer.publish(number, routing_key="q")
+
+    return act
+
+
+def gets(connection):
+    """Return a basic_get."""
+    return lambda: get(connection, "q")
+
+
+def acks(connection):
+    """Return an ack, and a look at what became of it."""
+    message = ready_message(connection)
+
+    def act():
+        message.ack()
+        connection.transport.store.settle()
+
+    return act
+
+
+def requeues(connection):
+    """Return a requeue."""
+    return ready_message(connection).requeue
+
+
+def rejects(connection):
+    """Return a reject."""
+    return ready_message(connection).reject
+
+
+def declares(connection):
+    """Return a declaration."""
+    return lambda: connection.default_channel.queue_declare("other")
+
+
+def waits(connection):
+    """Return a wait for messages of a consumer."""
+    connection.default_channel.basic_consume("other", False, print, "tag")
+    with suppress(TimeoutError):
+        connection.drain_events(timeout=0.05)
+    return lambda: connection.drain_events(timeout=0.05)
+
+
+ACTS = [
+    publishes,
+    publishes_with_retry,
+    publishes_through_an_exchange,
+    publishes_a_batch,
+    gets,
+    acks,
+    requeues,
+    rejects,
+    declares,
+    waits,
+]
+ERRORS = (BatchUncertain, TimeoutError)
+
+
+@pytest.mark.parametrize("silence_s", [0.0, 0.05])
+@pytest.mark.parametrize("act", ACTS)
+def test_a_connection_that_was_killed(client, act, silence_s):
+    """At once it is met by the command, after some silence by the look before it."""
+    connection = client.connect()
+    declare(connection, "q")
+    declare(connection, "other")
+    do = act(connection)
+    for entry in client.raw.client_list():
+        if entry["name"].startswith("reliq"):
+            client.raw.client_kill_filter(_id=entry["id"])
+    time.sleep(silence_s)  # the case itself: for so long the connection is not used
+    errors = (*connection.connection_errors, *ERRORS)
+    assert not outlives(do, *errors)
+
+
+@contextmanager
+def locked(path, for_s):
+    """Have somebody else write to the file for so long."""
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(for_s, holder.execute, ("ROLLBACK",))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        holder.close()
+
+
+@pytest.mark.parametrize("for_s", [0.1, 0.6])
+@pytest.mark.parametrize("act", ACTS)
+def test_a_file_that_is_locked(tmp_path, act, for_s):
+    """Both where it waits for the file and gets it, and where socket_timeout ends the wait."""
+    path = tmp_path / "broker.db"
+    client = FileClient(path)
+    try:
+        connection = client.connect(socket_timeout=0.3)
+        declare(connection, "q")
+        declare(connection, "other")
+        do = act(connection)
+        errors = (*connection.connection_errors, *ERRORS)
+        with locked(path, for_s):
+            assert not outlives(do, *errors)
+    finally:
+        client.close()
+    assert_balanced(client.url, {})
+
+
+class FileClient(Client):
+    """An application with a file as its broker."""
+
+    def __init__(self, path):
+        self.url = f"reliq-sqlite:///{path}"
+        self._connections = []
+        self._prefixes = set()
+
+
+def test_a_message_that_may_not_be_decoded(client):
+    """The message is gone with its last name: it does not keep its error, which leads to it."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", "x", serializer="pickle")
+    message = get(connection, "q")
+    assert not outlives(message.decode, ContentDisallowed)
+    assert "ContentDisallowed: Refusing" in message.decode_error
+    message.reject()
+    seen = weakref.ref(message)
+    del message
+    assert seen() is None

@@ -1,0 +1,204 @@
+"""Forks: with Python's hooks or without, in the middle of anything, and all the time."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager, suppress
+
+import pytest
+from kombu import Connection, Consumer, Queue
+
+from reliq.admin import Inspector
+from tests.integration.apps.forks import SLOWER
+from tests.support.audits import assert_balanced
+from tests.support.files import FileBroker
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT
+
+COMMAND = [sys.executable, "-m", "tests.integration.apps.forks"]
+
+
+@pytest.fixture(params=["redis", "file"])
+def url(request, tmp_path):
+    """Return the URL of a broker of each engine; it balances at the end."""
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+        yield url
+        assert_balanced(url)
+        return
+    broker = FileBroker(tmp_path)
+    yield broker.url()
+    broker.assert_sound()
+
+
+@pytest.fixture
+def started():
+    """Return a function that starts one of the processes; none is left after the test."""
+    processes = []
+
+    def begin(*arguments):
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def run(*arguments):
+    """Run one of the processes to its end; return what it printed."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
+def ledger(url):
+    """Return what became of the queue's messages."""
+    with Inspector(url) as inspector:
+        return inspector.status("q").ledger
+
+
+def stored(url):
+    """Return how many messages were ever stored in the queue."""
+    return ledger(url)["published"]
+
+
+@pytest.mark.parametrize(
+    ("used", "how"),
+    [("connected", "exit"), ("published", "release"), ("holding", "_exit"), ("holding", "exit")],
+)
+@pytest.mark.parametrize("fork", ["in C", "in Python"])
+def test_every_publish_of_parent_and_children_is_stored(url, fork, used, how):
+    """None is taken for another's, none waits for ever, and the parent's lease stays its own."""
+    run("siblings", url, fork, used, how)
+    assert 4 * 25 + 25 + 1 + (used != "connected") == stored(url)
+    with Inspector(url) as inspector:
+        status = inspector.status("q")
+    assert (0, int(used == "holding")) == (status.unacked, status.ledger.get("acked", 0))
+    assert 0 == status.ledger.get("redelivered", 0)
+
+
+def test_children_make_other_tags():
+    """Also where nothing but a name of the package was looked at before the fork."""
+    tags = run("tags").split()
+    assert (5 * 500, 5) == (len(set(tags)), len({tag[14:24] for tag in tags}))
+
+
+def test_a_busy_thread_blocks_no_child(url):
+    """A child publishes at once, and so does who forks all the time."""
+    assert int(run("busy", url)) == stored(url)
+
+
+@contextmanager
+def standing_still(url, redis_server):
+    """Let no step of the broker end."""
+    if not url.startswith("reliq-sqlite"):
+        redis_server.freeze()
+        yield
+        redis_server.thaw()
+        return
+    path = url.removeprefix("reliq-sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def test_locks_of_threads_that_are_not_there(url, redis_server, started):
+    """A child of a fork without hooks does not wait for a thread that its parent has.
+
+    Where it cannot go on, because the thread was writing to a file, an error says so.
+    """
+    process = started("waiting", url)
+    assert "ready\n" == process.stdout.readline()
+    with standing_still(url, redis_server):
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert "forked\n" == process.stdout.readline()
+    code, _ = process.communicate(timeout=40)
+    refused = url.startswith("reliq-sqlite")
+    assert (3 if refused else 0, 1 if refused else 2) == (int(code), stored(url))
+
+
+def test_children_outlive_their_parent(url):
+    """It closes, is the last to do so, and ends: what its children store stays."""
+    run("orphaned", url)
+    wait_until(lambda: stored(url) == 1 + 2 + 30, timeout_s=20)
+
+
+def test_a_copy_of_a_process_image_begins_anew(url):
+    """It publishes under a name of its own, and neither acks nor returns what is held."""
+    run("image", url)
+    with Inspector(url) as inspector:
+        status = inspector.status("q")
+    assert (6, 5, 1) == (status.ledger["published"], status.ready, status.unacked)
+
+
+def test_a_claim_stays_the_parents(url):
+    """A child that leaves the block neither finishes the claim nor gives it up."""
+    run("claims", url)
+
+
+@pytest.mark.parametrize("every_s", ["0.3", "0.01"])
+def test_forks_that_follow_each_other_do_not_end_renewal(url, started, every_s):
+    """A process that forks sooner than it renews keeps its lease for many times its length."""
+    with Connection(url, transport_options=SLOWER) as connection:
+        connection.default_channel.queue_declare("q")
+        connection.Producer().publish("x", routing_key="q")
+        process = started("often", url, every_s)
+        assert "holding\n" == process.stdout.readline()
+        got = []
+        with Consumer(connection, Queue("q"), on_message=got.append):  # it would return it
+            while process.poll() is None:
+                with suppress(TimeoutError):
+                    connection.drain_events(timeout=0.2)
+    assert ([], 0) == (got, process.returncode)
+    assert 1 == ledger(url)["acked"]
+
+
+@pytest.mark.parametrize("every_s", ["0.3", "0.01"])
+def test_forks_that_follow_each_other_do_not_keep_a_spool(
+    redis_factory, tmp_path, started, every_s
+):
+    """A process that only forks still learns that home answers, and carries its spool there."""
+    server = redis_factory()
+    home, spool = server.url("reliq"), FileBroker(tmp_path).url()
+    server.kill()
+    process = started("spooled", f"{home};{spool}", every_s)
+    assert "spooled\n" == process.stdout.readline()
+    server.start()
+    with Inspector(spool) as inspector:
+        wait_until(lambda: inspector.status("q").ready == 0, timeout_s=30)
+    with Inspector(home) as inspector:
+        assert 50 == inspector.status("q").ready
+    process.communicate("", timeout=20)
+    assert_balanced(home)
+    assert_balanced(spool)
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_forks_among_threads_that_publish(url, seconds):
+    """A fork every few ms, while threads publish and keepers tick, neither waits nor loses."""
+    forks, count = json.loads(run("storm", url, str(seconds)))
+    assert count == stored(url)
+    assert forks > seconds  # one that waits for a lock in vain would take five

@@ -1,0 +1,129 @@
+"""Queues that go by themselves, and consumers whose connection was lost."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from kombu import Exchange, Queue
+
+from tests.support.waiting import stays_true, wait_until
+
+from .kombu_client import Taker, declare, exists, get, publish
+
+
+def cut(client):
+    """Let the server close every connection of applications."""
+    client.raw.client_kill_filter(_type="normal", skipme=True)
+
+
+def reconnected(connection):
+    """Notice that the connection is gone, and open it again as Kombu and Celery do."""
+    with pytest.raises(connection.connection_errors):
+        connection.drain_events(timeout=5)
+    connection.collect()
+    connection.ensure_connection()
+    return connection
+
+
+def vanish(connection):
+    """Be away: neither the connection nor the background loop's speaks to the broker."""
+    connection.transport.session.keeper.stop()
+    connection.transport.store.close()
+
+
+def listen(connection, queue):
+    """Consume from a queue of its own, bound to a fanout exchange, as events do."""
+    bound = Queue(queue, Exchange("events", "fanout"), auto_delete=True)
+    bound(connection.default_channel).declare()
+    return Taker(connection, queue, auto_declare=False, no_ack=True)
+
+
+def test_what_lost_connections_leave_goes(client):
+    """A queue of a new name after each cut: those of before go with their bindings."""
+    connection, other = client.connect(), client.connect(socket_timeout=6)
+    other.connect()
+    for _ in range(4):
+        listen(connection, f"events.{uuid4()}")
+        cut(client)
+        reconnected(connection)
+    last = f"events.{uuid4()}"
+    listen(connection, last)
+
+    def bound():
+        return [queue for queue, *_ in other.default_channel.list_bindings()]
+
+    other.close()
+    wait_until(lambda: bound() == [last], timeout_s=10, what=lambda: str(bound()))
+    assert 1 == sum(b"{events." in key and b":meta" in key for key in client.raw.scan_iter())
+
+
+def test_a_queue_waits_for_its_consumer(client):
+    """What is sent to it between the loss and the return is there; it is the only consumer."""
+    connection, other = client.connect(), client.connect(socket_timeout=6)
+    declare(connection, "q", auto_delete=True)
+    Taker(connection, "q", auto_declare=False)
+    cut(client)
+    reconnected(connection)
+    other.ensure_connection()
+    publish(other, "q", "x")
+    again = Taker(connection, "q", auto_declare=False)
+    assert ["x"] == again.take_bodies(1)
+    assert ("q", 0, 1) == tuple(other.default_channel.queue_declare("q", passive=True))
+    again.consumer.cancel()
+    assert not exists(other, "q")
+
+
+def test_one_that_comes_back_sees_no_other_consumer(client):
+    """Its own of before is not counted: a mailbox would be taken for in use."""
+    connection = client.connect()
+    declare(connection, "q", auto_delete=True)
+    Taker(connection, "q", auto_declare=False)
+    cut(client)
+    reconnected(connection)
+    channel = connection.default_channel
+    assert ("q", 0, 0) == tuple(channel.queue_declare("q", auto_delete=True))
+    assert 0 == channel.queue_delete("q", if_unused=True)
+
+
+def test_a_queue_that_went_meanwhile_is_made_anew(client):
+    """Its consumer was away for longer than others waited, and comes back without declaring."""
+    connection, other = client.connect(), client.connect(socket_timeout=6)
+    listen(connection, "q")
+    Taker(other, "others")
+    vanish(connection)
+    wait_until(lambda: not exists(other, "q"), timeout_s=10)
+    wait_until(lambda: not other.default_channel.list_bindings(), what="the end of its binding")
+    reconnected(connection)
+    again = Taker(connection, "q", auto_declare=False, no_ack=True)
+    other.Producer().publish("x", exchange="events")
+    assert "x" == again.take()[0].payload
+
+
+def test_a_living_consumers_queue_is_not_taken(client):
+    """Whoever else declares it finds what is in it, also while that one reconnects."""
+    connection, other = client.connect(orphan_grace=5), client.connect(socket_timeout=6)
+    declare(connection, "q", auto_delete=True)
+    taker = Taker(connection, "q", auto_declare=False, prefetch_count=1)
+    publish(other, "q", "held", "waits")
+    taker.take()
+    other.default_channel.queue_declare("q", auto_delete=True)
+    assert 1 == client.status("q").ready
+    vanish(connection)
+    other.default_channel.queue_declare("q", auto_delete=True)
+    assert (1, 1) == (client.status("q").ready, client.status("q").unacked)
+    assert "waits" == get(other, "q", no_ack=True).payload
+
+
+def test_messages_of_a_queue_that_expires_outlive_its_consumer(client):
+    """They are there for x-expires, as in AMQP: who declares it sooner gets them."""
+    connection, other = client.connect(), client.connect(socket_timeout=6)
+    declare(connection, "q", expires=60)
+    Taker(connection, "q", auto_declare=False)
+    Taker(other, "others")
+    vanish(connection)
+    wait_until(lambda: 0 == client.status("q").consumers, timeout_s=10)
+    publish(other, "q", "x")
+    stays_true(lambda: exists(other, "q"), for_s=1)
+    declare(other, "q", expires=60)
+    assert "x" == get(other, "q", no_ack=True).payload

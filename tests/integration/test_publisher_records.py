@@ -1,0 +1,109 @@
+"""What a broker keeps of a publisher: little, and not for longer than it is needed."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from kombu import Connection
+
+from tests.integration.kombu_client import declare, publish
+from tests.support.audits import assert_balanced
+from tests.support.files import FileBroker
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+PUBLISH = """
+import os, sys
+from kombu import Connection
+import reliq
+
+url, how = sys.argv[1:]
+connection = Connection(url)
+producer = connection.Producer()
+for queue in ("a", "b"):
+    for number in range(3):
+        producer.publish(number, exchange="", routing_key=queue)
+if how == "closes":
+    connection.close()
+elif how == "is killed":
+    os._exit(9)
+"""
+
+
+def run(url, how):
+    """Let a process publish to two queues, and end so."""
+    subprocess.run([sys.executable, "-c", PUBLISH, url, how], check=how != "is killed", timeout=60)
+
+
+def records(client):
+    """Return the ms for which each record is kept."""
+    return [client.pttl(key) for key in client.keys("reliq:*publisher:*")]
+
+
+@pytest.mark.parametrize(("how", "left"), [("closes", 0), ("just ends", 0), ("is killed", 2)])
+def test_a_process_that_ends_leaves_nothing(redis_server, redis_url, how, left):
+    """Whether or not it closes its connection; what a killed one leaves lapses."""
+    run(redis_url, how)
+    client = redis_server.client()
+    kept = records(client)
+    client.close()
+    assert left == len(kept)
+    assert all(0 < ms <= 86_400_000 for ms in kept)
+    assert_balanced(redis_url)
+
+
+@pytest.mark.parametrize(("how", "left"), [("closes", 0), ("just ends", 0), ("is killed", 2)])
+def test_a_process_that_ends_leaves_nothing_in_a_file(tmp_path, how, left):
+    """The same."""
+    broker = FileBroker(tmp_path)
+    run(broker.url(), how)
+    with closing(sqlite3.connect(broker.path)) as rows:
+        assert (left,) == rows.execute("SELECT count(*) FROM publishers").fetchone()
+    broker.assert_sound()
+
+
+def test_what_lost_a_reply_is_remembered(redis_server, redis_url, scheme):
+    """The first try may arrive late, after the process that made it has ended in order."""
+    proxy = Proxy(redis_server)
+    try:
+        with Connection(proxy.url(scheme)) as connection:
+            declare(connection, "q")
+            proxy.cut_replies(0)
+            publish(connection, "q", "x", retry=True, retry_policy={"interval_start": 0})
+        client = redis_server.client()
+        assert 1 == len(records(client))
+        client.close()
+    finally:
+        proxy.close()
+    assert_balanced(redis_url)
+
+
+def test_every_record_lapses_also_after_flushall(redis_server, redis_url):
+    """A publisher says for how long once an hour; a record that is new has that time at once."""
+    client = redis_server.client()
+    with Connection(redis_url) as connection:
+        publish(connection, "q", *range(3))
+        client.flushall()
+        publish(connection, "q", *range(40))
+        (ms,) = records(client)
+        assert 86_000_000 < ms <= 86_400_000
+    assert [] == records(client)
+    client.close()
+    assert_balanced(redis_url)
+
+
+def test_children_of_a_pool_leave_nothing(fresh_redis, site_factory):
+    """Each is a publisher of its own where a task publishes, and there may be one for each task."""
+    site = site_factory(fresh_redis)
+    site.worker(concurrency=1, config={"worker_max_tasks_per_child": 1})
+    task = site.send("fail_first", 3)
+    site.journal.wait_finished(task.id)
+    client = fresh_redis.client()
+    # That of this process, which has not ended.
+    wait_until(lambda: len(records(client)) == 1, what=lambda: client.keys("reliq:*publisher:*"))
+    client.close()
+    assert_balanced(site.broker)

@@ -1,0 +1,175 @@
+"""TLS that a URL asks for is TLS for everybody who is given that URL."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from contextlib import closing
+from urllib.request import urlopen
+
+import pytest
+from click.testing import CliRunner
+from kombu import Connection
+
+import reliq
+from reliq import ConfigurationError
+from reliq.admin import Inspector
+from reliq.cli import main
+from reliq.kombu_broker import connect_kombu
+from reliq.metrics import Collector
+from reliq.migration import Migration
+from tests.integration.kombu_client import declare, publish
+from tests.support.audits import assert_balanced
+from tests.support.commands import RELIQ, data, environment, run
+
+PASSWORD = "geheim-123"
+HANDSHAKE = 0x16  # the first byte of TLS; that of a command is "*"
+
+
+@pytest.fixture
+def tls_server(redis_factory, certificates):
+    """Return a server with a password and a certificate of the test's own CA."""
+    return redis_factory(tls=certificates, password=PASSWORD)
+
+
+@pytest.fixture(params=["reliq", "reliqs"])
+def tls_url(request, tls_server):
+    """Return its URL: as a scheme, and as what the query of a plain one asks for."""
+    return tls_server.url("reliqs").replace("reliqs://", f"{request.param}://")
+
+
+def test_everybody_speaks_tls(tls_server, tls_url):
+    """Transport, Inspector, commands, exporter, once, move and migrate."""
+    with Connection(tls_url) as connection:
+        declare(connection, "orders")
+        publish(connection, "orders", 1, 2)
+    with Inspector(tls_url) as inspector:
+        assert 2 == inspector.status("orders").ready
+        assert inspector.broker.startswith("reliqs://")
+    (row,) = data(tls_url, "status", "--interval", 0)["queues"]
+    assert ("orders", 2) == (row["queue"], row["ready"])
+    collector = Collector(tls_url)
+    with closing(collector):
+        up = next(family for family in collector.collect() if family.name == "reliq_up")
+        assert [1] == [sample.value for sample in up.samples]
+    with reliq.once("x", ttl=60, url=tls_url) as first:
+        assert first
+    plain = f"reliq://:{PASSWORD}@127.0.0.1:{tls_server.port}/1"
+    for source, target in ((tls_url, plain), (plain, tls_url)):
+        done = run(None, "move", "orders", "--from", source, "--to", target)
+        assert 0 == done.returncode, done.stderr
+    kombu = tls_url.replace("reliq", "redis", 1)
+    with Migration(tls_url, kombu) as migration:
+        assert [2] == [step.moved for step in migration.run("orders")]
+    with Migration(kombu, tls_url) as migration:
+        assert [2] == [step.moved for step in migration.run("orders")]
+    assert_balanced(tls_url)
+
+
+def test_an_exporter_process(tls_url):
+    """`reliq exporter` too."""
+    command = [*RELIQ, "exporter", "--port", "0"]
+    with subprocess.Popen(
+        command, env=environment(tls_url), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            with urlopen(process.stdout.readline().split()[-1], timeout=30) as reply:
+                assert 'reliq_up{broker="reliqs://127.0.0.1' in reply.read().decode()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+class Ear:
+    """A port that notes how each connection to it begins, and hangs up."""
+
+    def __init__(self):
+        self.heard = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection:
+                self.heard.append(connection.recv(4096))
+
+    def close(self):
+        """Hang up for good."""
+        self._server.close()
+
+
+@pytest.fixture
+def ear():
+    """Return a port that notes what is said to it."""
+    listening = Ear()
+    yield listening
+    listening.close()
+
+
+@pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "ssl=true", "ssl_ciphers=HIGH"])
+@pytest.mark.parametrize("scheme", ["reliq", "reliqs", "reliq-sentinel", "redis"])
+def test_no_password_leaves_in_plain_text(ear, scheme, query):
+    """Whoever is given a URL that asks for TLS begins with a handshake."""
+    url = f"{scheme}://me:{PASSWORD}@127.0.0.1:{ear.port}/0?{query}"
+    options = {"master_name": "m", "sentinel_password": PASSWORD}
+    if scheme == "redis":
+        with pytest.raises(reliq.BrokerUnavailable):
+            connect_kombu(url, None, "me")
+    else:
+        connection = Connection(url, transport_options=options)
+        with connection, pytest.raises(reliq.BrokerUnavailable):
+            connection.transport.establish_connection()
+        with pytest.raises(reliq.BrokerUnavailable):
+            Inspector(url, options)
+        for command in ("status", "doctor"):
+            words = [command, "--url", url, "--master-name", "m"]
+            assert 2 == CliRunner().invoke(main, words).exit_code
+    assert ear.heard
+    assert {HANDSHAKE} == {said[0] for said in ear.heard}
+    assert PASSWORD.encode() not in b"".join(ear.heard)
+
+
+def wrong(tls_server, **options):
+    """Return what the transport and the Inspector say of TLS options."""
+    url = tls_server.url("reliqs").partition("?")[0]
+    with Connection(url, ssl=options) as connection, pytest.raises(ConfigurationError) as one:
+        connection.transport.establish_connection()
+    query = "&".join(f"ssl_{name}={value}" for name, value in options.items())
+    with pytest.raises(ConfigurationError) as other:
+        Inspector(f"{url}?{query}")
+    assert str(one.value) == str(other.value)
+    return str(one.value)
+
+
+def test_a_wrong_option_is_named_with_its_value(tls_server, certificates, tmp_path):
+    """Before anything is connected, and the same by whoever finds it."""
+    nowhere = tmp_path / "nowhere.pem"
+    for name in ("ca_certs", "certfile", "keyfile", "ca_path"):
+        said = wrong(tls_server, **{name: str(nowhere)})
+        assert f"ssl_{name}" in said
+        assert str(nowhere) in said
+    none = tmp_path / "none.pem"
+    none.write_text("no certificate")
+    said = wrong(tls_server, ca_certs=str(none))
+    assert "ssl_ca_certs" in said
+    assert str(none) in said
+    said = wrong(tls_server, certfile=str(certificates.client_cert), keyfile=str(none))
+    assert "ssl_keyfile" in said
+    assert "ssl_min_version to be one of TLSv1.2, TLSv1.3, got: '9'" in wrong(
+        tls_server, min_version="9"
+    )
+    assert "ssl_ciphers" in wrong(tls_server, ciphers="NO-SUCH")
+
+
+@pytest.mark.parametrize("version", ["1.2", "TLSv1.3", "TLSv1_2"])
+def test_a_version_that_is_there(tls_server, version):
+    """It is taken, however it is spelled."""
+    url = f"{tls_server.url('reliqs')}&ssl_min_version={version}"
+    with Inspector(url) as inspector:
+        assert [] == inspector.queues()

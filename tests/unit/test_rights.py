@@ -1,0 +1,122 @@
+"""The rules of `reliq acl` come from what the code sends, and the documents print them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from reliq import ConfigurationError
+from reliq.admin import ROLES, acl_rule
+from reliq.engines.redis import rights, scripts
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = Path(rights.__file__).parent
+SCRIPTS = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
+
+# Commands whose second word counts.
+_CONTAINERS = {"ACL", "CLIENT", "CONFIG", "SCRIPT", "SENTINEL"}
+# What begins like a command and is the beginning of an error.
+_ERRORS = {"OOM", "NOPERM", "MISCONF", "WRONGTYPE"}
+# Sent by redis-py as it connects.
+_BY_REDIS_PY = {"client|setname", "select"}
+
+
+def _words(nodes):
+    return [node.value if isinstance(node, ast.Constant) else None for node in nodes]
+
+
+def sent(source):
+    """Return the commands that a module sends: tuples and calls that begin with one."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        words = []
+        if isinstance(node, ast.Tuple):
+            words = _words(node.elts)
+        elif isinstance(node, ast.Call) and "ask" in ast.unparse(node.func):
+            words = [word for word in _words(node.args) if word is not None]
+        first = words[0] if words else None
+        if isinstance(first, str) and re.fullmatch("[A-Z]+", first) and first not in _ERRORS:
+            found.add(f"{first}|{words[1]}".lower() if first in _CONTAINERS else first.lower())
+    return found
+
+
+def test_every_command_that_is_sent_is_in_a_role():
+    """And no role has one that nothing sends."""
+    optional = (
+        rights.CONFIG | rights.BEHIND_SENTINELS | frozenset().union(*rights.CONFIRMS.values())
+    )
+    named = optional.union(*(role.sent for role in rights.ROLES.values()))
+    found = set(_BY_REDIS_PY).union(*(sent(path.read_text()) for path in ENGINE.glob("*.py")))
+    assert sorted(found) == sorted(named)
+
+
+def test_what_the_walk_finds():
+    """Tuples that are commands, and questions; not the words of errors."""
+    source = (
+        'wire.call(("HGET", key, "x")); self._ask("CONFIG", "GET", name); ("OOM", "full")\n'
+        'ask(connection, "ROLE"); ("CLIENT", "LIST", "ID", *ids); name.startswith("RDB")'
+    )
+    assert {"hget", "config|get", "role", "client|list"} == sent(source)
+
+
+def test_every_script_is_in_a_role():
+    """Each is run by somebody, and each command in it can be read."""
+    run = {script.name for role in rights.ROLES.values() for script in role.scripts}
+    assert sorted(script.name for script in SCRIPTS) == sorted(run), "see engines/redis/rights.py"
+    for script in SCRIPTS:
+        code = "\n".join(line.partition("--")[0] for line in script.text.splitlines())
+        assert code.count("redis.call") + code.count("redis.pcall") == len(
+            re.findall(r"redis\.p?call\('[A-Z]+'", code)
+        ), script.name
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nothing_is_granted_that_harms_others(role):
+    """No category, and nothing that reaches beyond the keys of the rule."""
+    rule = acl_rule(role, confirm="replicated", config=True, sentinels=True)
+    words = rule.split()
+    assert not [word for word in words if "@" in word or word.startswith("-")]
+    harmful = "acl config eval_ro fcall flushall flushdb function keys module monitor script client"
+    harmful += " acl|setuser config|set script|flush script|kill function|load client|kill debug"
+    harmful += " replicaof shutdown swapdb save subscribe publish rename copy restore migrate"
+    assert set() == {word[1:] for word in words if word[0] == "+"} & set(harmful.split())
+
+
+def test_what_is_only_for_who_asks():
+    """Settings (passwords among them), waiting and the role of a server."""
+    rules = " ".join(acl_rule(role) for role in ROLES).split()
+    assert set() == {"+config|get", "+wait", "+waitaof", "+role"} & set(rules)
+    assert "+config|get" in acl_rule("operator", config=True).split()
+    assert "+config|get" not in acl_rule("worker", config=True).split()
+    assert "+role" in acl_rule("worker", sentinels=True).split()
+    assert "+waitaof" in acl_rule("producer", confirm="fsynced").split()
+    with pytest.raises(ConfigurationError, match="one of none, accepted, replicated, fsynced"):
+        acl_rule("producer", confirm="replicate")
+
+
+def test_a_password_with_a_space_is_not_shown():
+    """It is refused, without a part of it."""
+    with pytest.raises(ConfigurationError, match="password to be free of spaces") as caught:
+        acl_rule("worker", password="hush hush")
+    assert "hush" not in str(caught.value)
+
+
+def printed(path):
+    """Return the ACL rules in a document."""
+    text = path.read_text("utf-8")
+    blocks = re.findall(r"^```acl\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [" ".join(rule.split()) for block in blocks for rule in re.split(r"\n(?=ACL)", block)]
+
+
+def test_the_readme_prints_the_rule_of_workers():
+    """Where a script calls another command, `reliq acl worker --user celery` says what to print."""
+    assert printed(ROOT / "README.md") == [acl_rule("worker", "celery")], "run docs/rules.py"
+
+
+def test_the_page_for_operators_prints_every_rule():
+    """What `reliq acl` prints."""
+    page = ROOT / "docs" / "operations.md"
+    assert printed(page) == [acl_rule(role) for role in ROLES], "run docs/rules.py"

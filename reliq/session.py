@@ -14,7 +14,8 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -110,6 +111,8 @@ class Session:
         self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
+        # Returns that are being sent: how many calls. They are owed until they are answered.
+        self._returning = 0
         # Taken with no_ack, never handed out.
         self._unhanded: deque[Delivery] = deque()
         self._abandoned: deque[str] = deque()
@@ -178,15 +181,20 @@ class Session:
     def idle(self) -> bool:
         """Whether nothing is held and nothing is owed."""
         return not (
-            self.held or self._unconfirmed or self._returns or self._unhanded or self._lost_reserves
+            self.held
+            or self._unconfirmed
+            or self._returns
+            or self._returning
+            or self._unhanded
+            or self._lost_reserves
         )
 
     @property
     def has_something(self) -> bool:
         """Whether it holds messages, or may: some may be on their way to it, or back."""
-        return bool(self.held or self._returns or self._abandoned or self._lost_reserves) or any(
-            carrier.asking for carrier in list(self._carriers)
-        )
+        return bool(
+            self.held or self._returns or self._returning or self._abandoned or self._lost_reserves
+        ) or any(carrier.asking for carrier in list(self._carriers))
 
     @property
     def expected_back(self) -> bool:
@@ -280,7 +288,22 @@ class Session:
                 )
                 store.attach(queue, self.id, len(kinds))
 
+    @contextmanager
+    def _being_returned(self) -> Iterator[None]:
+        """Owe what is taken out to be returned until that is done, or is owed again."""
+        with self.lock:
+            self._returning += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._returning -= 1
+
     def _return_owed(self, store: Store) -> None:
+        with self._being_returned():
+            self._send_returns(store)
+
+    def _send_returns(self, store: Store) -> None:
         with self.lock:
             returns, self._returns = self._returns, deque()
         grouped: dict[tuple[str, How], list[Lease]] = {}
@@ -414,14 +437,15 @@ class Session:
 
         Where the broker cannot be reached the return is kept for the next connection.
         """
-        with self.lock:
-            for lease in leases:
-                self._let_go(lease)
-        try:
-            return store.release(queue, how, leases)
-        except BrokerUnavailable:
-            self.release_later(queue, how, leases)
-            raise
+        with self._being_returned():
+            with self.lock:
+                for lease in leases:
+                    self._let_go(lease)
+            try:
+                return store.release(queue, how, leases)
+            except BrokerUnavailable:
+                self.release_later(queue, how, leases)
+                raise
 
     def release_later(self, queue: str, how: How, leases: Sequence[Lease]) -> None:
         """Give messages back over the next connection."""
@@ -493,8 +517,8 @@ class Session:
                 held = self.held.get(tag)
                 if held is None or held.token != token:
                     continue
+                self._returns.append((held.queue, held.how, Lease(tag, token)))
                 del self.held[tag]
-            self._returns.append((held.queue, held.how, Lease(tag, token)))
 
     def return_later(self, deliveries: Iterable[Delivery], *, no_ack: bool = False) -> None:
         """Give back messages that were reserved but never handed out, when it is possible."""

@@ -291,16 +291,20 @@ class Channel(Publishing, virtual.Channel):
             self.session.keep_while_alive(delivery.tag, delivery.token, message)
         return message
 
-    def callback_raised(self, message: Message, error: Exception, no_ack: bool) -> bool:
+    def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
         """Note a failed delivery; False where the application is to have the exception.
 
         In a Celery worker the message becomes a dead letter. Elsewhere the delivery
         counts as failed, unless the message is acknowledged in spite of it. A lost
-        connection is nobody's fault.
+        connection is nobody's fault, nor is an interrupt.
         """
-        if isinstance(error, (*self.transport.connection_errors, ReliqError)):
+        worker = WATCH.takes_from(self.transport)
+        message.callback_raised = not worker
+        if not isinstance(error, Exception) or isinstance(
+            error, (*self.transport.connection_errors, ReliqError)
+        ):
             return False
-        if not WATCH.takes_from(self.transport):
+        if not worker:
             if not no_ack:
                 self.session.delivery_failed(message.delivery_tag, message.token)
             return False
@@ -398,11 +402,8 @@ class Channel(Publishing, virtual.Channel):
         here()
         messages = list(self.qos_.delivered.values())
         self.qos_.delivered.clear()
-        failed = [message for message in messages if self.session.failed(message.delivery_tag)]
-        if how == "returned" and failed:
-            messages = [message for message in messages if message not in failed]
-            self._release("requeued", failed)
-        self._release(how, messages)
+        for kind, some in self._by_how(how, messages):
+            self._release(kind, some)
         self.transport.credit_regained()
 
     def _open_store(self) -> Store:
@@ -520,9 +521,25 @@ class Channel(Publishing, virtual.Channel):
         self.let_messages_go()
 
     def let_messages_go(self) -> None:
-        """Keep the leases of unacked messages only while somebody else has the messages."""
+        """Keep the leases of unacked messages only while somebody else has the messages.
+
+        Who has only the error that a callback raised, a log for example, has its message too,
+        and nobody works on that: it goes back as soon as the broker can be told.
+        """
         messages, self.qos_.delivered = self.qos_.delivered, {}
         self._let_go.update(messages)
+        left = [message for message in messages.values() if message.callback_raised]
+        for how, some in self._by_how("returned", left):
+            for queue, leases in _leases(some):
+                self.session.release_later(queue, how, leases)
+
+    def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
+        """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
+        failed = [message for message in messages if self.session.failed(message.delivery_tag)]
+        if how != "returned" or not failed:
+            return [(how, messages)]
+        rest = [message for message in messages if message not in failed]
+        return [("requeued", failed), (how, rest)]
 
 
 def _by_queue(messages: list[Message]) -> Iterable[tuple[str, list[str]]]:

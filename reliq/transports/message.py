@@ -67,6 +67,8 @@ class Message(virtual.Message):
     """Whether a Celery worker's code raised for it."""
     error = ""
     """What was raised, in words."""
+    callback_raised = False
+    """Whether the callback that was given it has ended so: nobody works on it."""
     eta: str | None = None
     """Of a task for Celery's worker: which eta it has waited for in the broker."""
 

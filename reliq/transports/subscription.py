@@ -127,7 +127,7 @@ class Subscription:
         if message is not None:
             try:
                 self.callback(message)
-            except Exception as exc:
+            except BaseException as exc:
                 if not self.channel.callback_raised(message, exc, self.no_ack):
                     raise
 

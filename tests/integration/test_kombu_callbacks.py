@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from threading import Event
+
 import pytest
+from kombu import Connection
 
 from reliq.errors import BrokerUnavailable
+from tests.support.audits import assert_balanced
+from tests.support.proxy import Proxy
+from tests.support.waiting import stays_true, wait_until
 
-from .kombu_client import declare, get, publish
+from .kombu_client import FAST, declare, get, publish
 
 
 class AsToldError(Exception):
@@ -127,3 +136,131 @@ def test_a_message_that_nobody_acknowledges_is_gone(client):
         connection.drain_events(timeout=5)
     connection.release()
     assert client.settled("q")
+
+
+@contextmanager
+def cut(proxy):
+    """Lose the connections to a server, and let nobody connect."""
+    proxy.refusing = True
+    proxy.cut_all()
+    try:
+        yield
+    finally:
+        proxy.refusing = False
+
+
+@contextmanager
+def locked(path):
+    """Let nobody write to the file."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def broker(request, tmp_path):
+    """Return (the URL of a broker, a context without it); the ledger is audited at the end."""
+    if request.param == "sqlite":
+        url = f"reliq-sqlite:///{tmp_path / 'broker.db'}"
+        yield url, lambda: locked(tmp_path / "broker.db")
+    else:
+        url = request.getfixturevalue("redis_url")
+        proxy = Proxy(request.getfixturevalue("redis_server"))
+        yield proxy.url(), lambda: cut(proxy)
+        proxy.close()
+    assert_balanced(url, {})
+
+
+@pytest.mark.parametrize("end", ["release", "collect"])
+@pytest.mark.parametrize("error", [AsToldError, BrokerUnavailable, KeyboardInterrupt])
+def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
+    """Its frames lead to the message, which no callback works on; the broker was lost then."""
+    url, outage = broker
+    # Longer than the test: a lease that lapses would bring the message back as well.
+    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 0.5}
+    with Connection(url, transport_options=options) as connection:
+        publish(connection, "q", "x")
+        consume(connection, failing(error=error))
+        with pytest.raises(error) as kept:
+            connection.drain_events(timeout=5)
+        with outage():
+            getattr(connection, end)()
+        message = wait_until(lambda: get(connection, "q"), timeout_s=10)
+        assert message.headers["redelivered"]
+        assert (error is AsToldError) == ("x-delivery-count" in message.headers)
+        message.ack()
+    assert kept.value.args == ("as told",)
+
+
+@pytest.mark.parametrize("end", ["release", "collect"])
+def test_who_still_works_on_a_message_keeps_it(broker, end):
+    """A callback that has returned may have given it to a thread, which acknowledges it later."""
+    url, outage = broker
+    options = {**FAST, "socket_timeout": 0.5}
+    seen = []
+    with Connection(url, transport_options=options) as connection:
+        publish(connection, "q", "x")
+        consume(connection, seen.append)
+        connection.drain_events(timeout=5)
+        with outage():
+            getattr(connection, end)()
+        stays_true(lambda: get(connection, "q") is None, for_s=2.5)
+        seen[0].ack()
+        connection.transport.store.settle()
+
+
+def test_an_ack_after_all_counts(broker):
+    """Who kept the message of a callback that raised may acknowledge it when it is lost."""
+    url, outage = broker
+    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 0.5}
+    seen = []
+    with Connection(url, transport_options=options) as connection:
+        publish(connection, "q", "x")
+        consume(connection, failing(seen.append))
+        with pytest.raises(AsToldError):
+            connection.drain_events(timeout=5)
+        with outage():
+            connection.collect()
+            seen[0].ack()
+        assert get(connection, "q") is None
+
+
+class Asleep:
+    """A store whose releases stand still until it is woken."""
+
+    def __init__(self, store):
+        self.store, self.reached, self.awake = store, Event(), Event()
+
+    def __getattr__(self, name):
+        """Return what is the store's."""
+        return getattr(self.store, name)
+
+    def release(self, *arguments):
+        """Give messages back, when it is time."""
+        self.reached.set()
+        assert self.awake.wait(20)
+        return self.store.release(*arguments)
+
+
+def test_a_return_that_fails_late_is_owed_still(broker):
+    """A thread sends it as the last connection ends, and only then learns that it failed."""
+    url, outage = broker
+    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 0.5}
+    with Connection(url, transport_options=options) as connection, ThreadPoolExecutor(1) as pool:
+        publish(connection, "q", "x")
+        message = get(connection, "q")
+        session = connection.transport.session
+        session.keeper.stop()  # it would send it first
+        with outage(), pytest.raises(BrokerUnavailable):
+            message.requeue()
+        store = Asleep(session.open_store())
+        sent = pool.submit(session.send_owed, store)
+        store.reached.wait(20)
+        connection.release()
+        with outage():
+            store.awake.set()
+            with pytest.raises(BrokerUnavailable):
+                sent.result()
+        store.close()
+        message = wait_until(lambda: get(connection, "q"), timeout_s=10)
+        message.ack()

@@ -13,6 +13,7 @@ from kombu import Consumer, Exchange, Queue
 from kombu.mixins import ConsumerMixin
 
 from reliq import BrokerUnavailable
+from tests.support.proxy import Proxy
 from tests.support.waiting import stays_true, wait_until
 
 from .kombu_client import Client, Taker, declare, get, payloads, publish
@@ -155,20 +156,24 @@ class Fragile(ConsumerMixin):
         self.seen.append(message.payload)
         if len(self.seen) == 1:
             self.cut()
-            message.channel.queue_declare("q", passive=True)
+            message.channel.queue_declare("seen-nowhere-else")
         message.ack()
         self.should_stop = True
 
 
 def test_connection_lost_while_a_callback_raises(client):
     """A ConsumerMixin whose callback raised gets the message again over its new connection."""
-    connection = client.connect(visibility_timeout=60)
+    proxy = Proxy(client.server)
+    connection = client.connect(proxy.url(), visibility_timeout=60)
     queue = declare(connection, "q")
     publish(connection, "q", "x")
-    worker = Fragile(connection, queue, lambda: cut_all(client))
+    # By the command itself: a connection that is already gone is made anew before one is sent.
+    worker = Fragile(connection, queue, lambda: proxy.cut_at(b"seen-nowhere-else"))
     worker.run()
     assert worker.seen == ["x", "x"]
     wait_until(lambda: client.settled("q"))
+    connection.release()
+    proxy.close()
 
 
 def cut_all(client):

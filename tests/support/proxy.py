@@ -3,7 +3,9 @@
 It stands between a client and a server of the test, in this process. Armed with
 `cut_requests(n)` or `cut_replies(n)` it forwards exactly n more bytes that way, over
 whatever connection they come, and then closes both ends of the connection that would
-carry the next one. Each arming cuts once; connections made after it work.
+carry the next one. Each arming cuts once; connections made after it work. Armed with
+`cut_at(text)` it cuts the connection that carries that text to the server, whatever others
+do meanwhile.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._left: dict[str, int] = {}
+        self._text = b""
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._closed = False
+        self.refusing = False
+        """Whether a connection that is made now is ended at once."""
         self.cuts = 0
         """How often a connection was cut."""
         self.forwarded = {"requests": 0, "replies": 0}
@@ -52,10 +57,18 @@ class Proxy:
         with self._lock:
             self._left = {"replies": after}
 
+    def cut_at(self, text: bytes) -> None:
+        """Cut instead of forwarding the request with *text*: it is sent, and never comes.
+
+        A short request comes in one piece, over loopback.
+        """
+        with self._lock:
+            self._text = text
+
     def disarm(self) -> None:
         """Cut nothing that is not cut yet."""
         with self._lock:
-            self._left = {}
+            self._left, self._text = {}, b""
 
     def cut_all(self) -> None:
         """Cut every connection there is now."""
@@ -79,6 +92,9 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self.refusing:
+                client.close()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._server.port))
             except OSError:
@@ -108,6 +124,10 @@ class Proxy:
     def _allowed(self, way: str, data: bytes) -> tuple[bytes, bool]:
         """Return what of *data* may pass, and whether the connection ends with it."""
         with self._lock:
+            if self._text and way == "requests" and self._text in data:
+                self._text = b""
+                self.cuts += 1
+                return b"", True
             left = self._left.get(way)
             # A reply is cut before its next byte, a request after its last one.
             passing = 0 if left is None else left if way == "replies" else left - 1

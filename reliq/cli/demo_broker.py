@@ -14,10 +14,12 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .endings import interrupts_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,8 +146,10 @@ def private_broker(folder: Path) -> Iterator[PrivateBroker]:
     executable, version = find_server()
     password = secrets.token_hex(16)
     port = _free_port()
-    server = _start(executable, folder, port, password)
-    try:
+    with ExitStack() as stack:
+        with interrupts_deferred():
+            server = _start(executable, folder, port, password)
+            stack.callback(_stop, server)
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not _answers(port):
             if server.poll() is not None or time.monotonic() > deadline:
@@ -154,5 +158,3 @@ def private_broker(folder: Path) -> Iterator[PrivateBroker]:
             time.sleep(0.02)
         name = Path(executable).name
         yield PrivateBroker(f":{password}@127.0.0.1:{port}/0", name, version, port)
-    finally:
-        _stop(server)

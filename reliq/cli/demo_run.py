@@ -15,6 +15,7 @@ from reliq.admin import AuditResult, Inspector
 from .demo_record import Record, now_ms
 from .demo_tasks import Settings, lasts_ms, words_of
 from .demo_worker import PROCESSES, Worker, publish
+from .endings import interrupts_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -131,8 +132,9 @@ class DemoRun:
         )
 
     def _worker(self, name: str, stack: ExitStack) -> Worker:
-        worker = Worker(self._settings(name), self._folder)
-        stack.callback(worker.kill)
+        with interrupts_deferred():
+            worker = Worker(self._settings(name), self._folder)
+            stack.callback(worker.kill)
         return worker
 
     def _wait(

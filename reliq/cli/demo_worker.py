@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING
+
+from .endings import interrupts_deferred
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,20 +58,28 @@ def _failed(name: str, code: int, log: Path) -> ProcessFailed:
 def publish(settings: Settings, folder: Path) -> None:
     """Publish the tasks from a process of its own; raises ProcessFailed."""
     path = folder / "publisher.log"
-    with path.open("wb") as log:
-        done = subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "-m", APP],
-            cwd=folder,
-            env=_environment(settings, folder),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            timeout=PUBLISHES_WITHIN_S,
-            check=False,
-        )
-    if done.returncode:
-        raise _failed("publisher", done.returncode, path)
+    with path.open("wb") as log, ExitStack() as stack:
+        with interrupts_deferred():
+            process = _started([sys.executable, "-m", APP], settings, folder, log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # first, unless it has ended
+        code = process.wait(PUBLISHES_WITHIN_S)
+    if code:
+        raise _failed("publisher", code, path)
+
+
+def _started(
+    command: list[str], settings: Settings, folder: Path, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own command
+        command,
+        cwd=folder,
+        env=_environment(settings, folder),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 class Worker:
@@ -78,20 +89,13 @@ class Worker:
         self._name = f"{settings.process} worker"
         self._log = folder / f"{settings.process}.log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [
-                    *(sys.executable, "-m", "celery", "-A", APP, "worker"),
-                    *("--pool", "prefork", "--concurrency", str(PROCESSES)),
-                    *("--hostname", f"{settings.process}@%h", "--loglevel", "WARNING"),
-                    *("--without-gossip", "--without-mingle", "--without-heartbeat"),
-                ],
-                cwd=folder,
-                env=_environment(settings, folder),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            command = [
+                *(sys.executable, "-m", "celery", "-A", APP, "worker"),
+                *("--pool", "prefork", "--concurrency", str(PROCESSES)),
+                *("--hostname", f"{settings.process}@%h", "--loglevel", "WARNING"),
+                *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+            ]
+            self._process = _started(command, settings, folder, log)
 
     @property
     def pid(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,26 @@ def interruptible(context: click.Context) -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):  # the latter: at a question
         click.echo("\ninterrupted", err=True)
         context.exit(INTERRUPTED)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the block has ended, which must be short.
+
+    For a process that is started: until it is noted who ends it, an interrupt would leave it
+    behind. Main thread only.
+    """
+    came: list[int] = []
+    handlers: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers[number] = signal.signal(number, lambda signum, _frame: came.append(signum))
+        yield
+    finally:
+        for caught, handler in handlers.items():
+            signal.signal(caught, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class Group(click.Group):

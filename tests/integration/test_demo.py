@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,14 @@ def processes_of_demo(folder):
         if where.is_relative_to(folder):
             found.append(int(process.name))
     return found
+
+
+def alive(pid):
+    """Return whether a process is there that has not ended."""
+    try:
+        return "Z" != Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
 
 
 def assert_nothing_lost(run, tasks):
@@ -123,6 +132,48 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment, arguments)
         assert 130 == demo.wait(30), demo.tail()
         assert "interrupted" in demo.log()
         wait_until(lambda: not processes_of_demo(folder), what="the end of its processes")
+        assert [] == list(folder.iterdir())
+    finally:
+        demo.kill_group()
+
+
+INTERRUPTED_AS_IT_STARTS = """
+import os, signal, subprocess
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Popen(subprocess.Popen):
+    def __init__(self, args, **options):
+        super().__init__(args, **options)
+        if {part!r} in str(args):
+            print("started", self.pid)
+            os.kill(os.getpid(), {number})
+
+subprocess.Popen = Popen
+from reliq.cli import main
+main(["demo", "--tasks", "100", *{arguments!r}])
+"""
+
+
+@pytest.mark.parametrize("number", [int(signal.SIGINT), int(signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("part", "arguments"),
+    [("'-'", ["--redis"]), ("worker", []), ("'reliq.cli.demo_app']", [])],
+    ids=["broker", "worker", "publisher"],
+)
+def test_what_is_just_being_started_is_ended_too(tmp_path, number, part, arguments):
+    """The interrupt comes when the process is there, and before the demo knows of it."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    script = INTERRUPTED_AS_IT_STARTS.format(part=part, number=number, arguments=arguments)
+    demo = Process(
+        [sys.executable, "-u", "-c", script],
+        log_path=tmp_path / "demo.log",
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    try:
+        assert 130 == demo.wait(60), demo.tail()
+        pid = int(re.search(r"started (\d+)", demo.log()).group(1))
+        assert not alive(pid)
         assert [] == list(folder.iterdir())
     finally:
         demo.kill_group()

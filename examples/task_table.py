@@ -88,12 +88,12 @@ def on_published(_broker: str, *, task_id: str | None, headers: dict[str, Any], 
 @message_restored.connect
 def on_restored(_broker: str, *, task_id: str | None, count: int, **_: Any) -> None:
     """Put it back: its worker is gone and the message waits again."""
-    # A higher count than the row's is news. 0 is that of a first run that was cut off
-    # beside a task which is to blame for it (docs/leases.md, "Messages that kill").
+    # A higher count than the row's is news. Each run that was cut off counts, whichever task
+    # of the worker was to blame (docs/leases.md, "Messages that kill").
     execute(
         """
         UPDATE tasks SET state = 'pending', retries = :count, updated = datetime('now')
-        WHERE id = :id AND state IN ('pending', 'running') AND (retries < :count OR :count = 0)
+        WHERE id = :id AND state IN ('pending', 'running') AND retries < :count
         """,
         id=task_id,
         count=count,

@@ -10,9 +10,10 @@ engine.
 
 from __future__ import annotations
 
-import os
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from .forks import Part, here, register
 
 if TYPE_CHECKING:
     from .session import Session
@@ -29,6 +30,10 @@ class Isolation:
     """What this process is to take alone, or holds alone."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, as a child does: what is held alone is its parent's."""
         self._patience_s = 0.0
         self._gave_up_at = 0.0
         self._rests_until = 0.0
@@ -36,7 +41,6 @@ class Isolation:
 
     def _forget(self) -> None:
         self._on = False
-        self._pid = 0
         self.session: Session | None = None
         self.queue = ""
         self.since = 0.0
@@ -48,14 +52,15 @@ class Isolation:
     @property
     def active(self) -> bool:
         """Whether a message is held alone or waited for."""
+        here()
         if not self._on:
             return False
         now = monotonic()
         waits = self._given is None and now - self._asked_at < _FORGOTTEN_S
-        if self._pid == os.getpid() and waits and now - self._waits_since >= self._patience_s:
+        if waits and now - self._waits_since >= self._patience_s:
             self._give_up(now)
             return False
-        if self._pid != os.getpid() or not (waits or self.holds):
+        if not (waits or self.holds):
             self._forget()
             return False
         return True
@@ -98,12 +103,12 @@ class Isolation:
             return
         elif began_at > self.since:
             self.since = now
-        self._on, self._pid, self._asked_at = True, os.getpid(), now
+        self._on, self._asked_at = True, now
         self.session, self.queue = session, queue
 
     def given(self, session: Session, delivery: Delivery) -> None:
         """Note that a message was delivered to this process alone."""
-        self._on, self._pid, self.since = True, os.getpid(), monotonic()
+        self._on, self.since = True, monotonic()
         self.session, self.queue = session, delivery.queue
         self._given = delivery.tag, delivery.token
         self._patience_s = 0.0
@@ -115,3 +120,4 @@ class Isolation:
 
 
 ISOLATION = Isolation()
+register(Part("isolation", forget=ISOLATION.begin))

@@ -310,7 +310,7 @@ class Keeper:
                 store.post_renew(queue, session.lease_ms, batch, on_result)
 
     def _overstayed(self, tag: str, held: Held) -> None:
-        del self.session.held[tag]
+        self.session.lease_lost(tag, held.token)
         logger.warning(
             "message %s of %r was held longer than consumer_timeout (%g s): "
             "its lease is no longer renewed and it will be delivered again",
@@ -332,11 +332,9 @@ class Keeper:
         tokens = dict(leases)
         self._note_length(tokens, result)
         for tag in result.tags:
-            with self.session.lock:
-                held = self.session.held.get(tag)
-                if held is None or held.token != tokens[tag]:
-                    continue  # acked or returned meanwhile
-                del self.session.held[tag]
+            held = self.session.lease_lost(tag, tokens[tag])
+            if held is None:
+                continue  # acked or returned meanwhile
             if tag in result.gone:
                 reports.lease_gone(queue, tag)
                 self._tell_lost(tag, held, "gone")

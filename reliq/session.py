@@ -107,6 +107,8 @@ class Session:
         host = socket.gethostname().split(".")[0]
         self.id = f"{host}:{os.getpid()}:{os.urandom(4).hex()}"
         self.held: dict[str, Held] = {}
+        # Messages whose lease was lost, while somebody works on them.
+        self._adrift: dict[str, weakref.ref[object]] = {}
         self.subscriptions: dict[str, list[bool]] = {}
         self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._unsent: set[str] = set()
@@ -190,11 +192,17 @@ class Session:
         )
 
     @property
-    def has_something(self) -> bool:
-        """Whether it holds messages, or may: some may be on their way to it, or back."""
-        return bool(
-            self.held or self._returns or self._returning or self._abandoned or self._lost_reserves
-        ) or any(carrier.asking for carrier in list(self._carriers))
+    def in_hand(self) -> bool:
+        """Whether a message of this broker may run in this process, or be on its way to it.
+
+        What is owed to the broker does not: what was given back or dropped runs no more, and
+        a reserve whose connection is gone brings nothing. If the process dies before the
+        broker hears of it, that is a death in company for what the broker believes it had.
+        """
+        self._note_dropped()
+        return bool(self.held or self._adrift) or any(
+            carrier.asking for carrier in list(self._carriers)
+        )
 
     @property
     def expected_back(self) -> bool:
@@ -248,8 +256,7 @@ class Session:
         for queue, tags in owed.items():
             for start in range(0, len(tags), _ACKED_AT_ONCE):
                 self._post_acks(store, queue, tags[start : start + _ACKED_AT_ONCE])
-        self._clear_dropped()
-        self._release_abandoned()
+        self._note_dropped()
         self._return_owed(store)
         self.hand_back(store)
         self._leave_queues(store)
@@ -378,7 +385,7 @@ class Session:
         now = monotonic()
         with self.lock:
             for tag in tags:
-                self.held.pop(tag, None)
+                self._settled(tag)
                 self._unconfirmed[tag] = (queue, now)
         try:
             store.check()
@@ -392,7 +399,7 @@ class Session:
         """Finish messages over the next connection: this one is gone."""
         with self.lock:
             for tag in tags:
-                self.held.pop(tag, None)
+                self._settled(tag)
                 self._unconfirmed[tag] = (queue, monotonic())
                 self._unsent.add(tag)
 
@@ -464,10 +471,26 @@ class Session:
                 self._let_go(lease)
         return refused
 
+    def _settled(self, tag: str) -> None:
+        self.held.pop(tag, None)
+        if self._adrift:
+            self._adrift.pop(tag, None)
+
     def _let_go(self, lease: Lease) -> None:
         held = self.held.get(lease.tag)
-        if held is not None and held.token == lease.token:
-            del self.held[lease.tag]
+        if held is None or held.token == lease.token:
+            self._settled(lease.tag)
+
+    def lease_lost(self, tag: str, token: str) -> Held | None:
+        """Note that a lease is not ours any more; None where it was not. Its message may run on."""
+        with self.lock:
+            held = self.held.get(tag)
+            if held is None or held.token != token:
+                return None
+            del self.held[tag]
+            if held.message is not None and held.message() is not None:
+                self._adrift[tag] = held.message
+            return held
 
     # -- channels that are gone
 
@@ -499,6 +522,13 @@ class Session:
         """
         self._dropped.append((queue, no_ack, buffer))
 
+    def _note_dropped(self) -> None:
+        """Owe what destructors have left: they may run at any point of any thread."""
+        if self._dropped or self._abandoned:
+            with self.lock:
+                self._clear_dropped()
+                self._release_abandoned()
+
     def _clear_dropped(self) -> None:
         while self._dropped:
             queue, no_ack, buffer = self._dropped.popleft()
@@ -513,12 +543,14 @@ class Session:
     def _release_abandoned(self) -> None:
         while self._abandoned:
             token, _, tag = self._abandoned.popleft().partition(" ")
-            with self.lock:
-                held = self.held.get(tag)
-                if held is None or held.token != token:
-                    continue
-                self._returns.append((held.queue, held.how, Lease(tag, token)))
-                del self.held[tag]
+            adrift = self._adrift.get(tag)
+            if adrift is not None and adrift() is None:
+                del self._adrift[tag]
+            held = self.held.get(tag)
+            if held is None or held.token != token:
+                continue
+            self._returns.append((held.queue, held.how, Lease(tag, token)))
+            del self.held[tag]
 
     def return_later(self, deliveries: Iterable[Delivery], *, no_ack: bool = False) -> None:
         """Give back messages that were reserved but never handed out, when it is possible."""
@@ -697,8 +729,8 @@ register(
 
 
 def nothing_in_hand() -> bool:
-    """Whether this process holds no message, of any broker, and no reserve is under way."""
-    return not any(session.has_something for session in list(_registry.sessions.values()))
+    """Whether no message of any broker may run in this process, and no reserve is under way."""
+    return not any(session.in_hand for session in list(_registry.sessions.values()))
 
 
 def session_for(

@@ -7,6 +7,7 @@ which of the properties it lacks.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from reliq.session import nothing_in_hand
 from tests.support.certificates import make_certificates
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer
@@ -41,6 +43,27 @@ def pytest_collection_modifyitems(items):
             # By signal: the test fails and its finalizers still end what it started.
             seconds = SLOW_TIMEOUT_S if slow else QUICK_TIMEOUT_S
             item.add_marker(pytest.mark.timeout(seconds, method="signal"))
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Note which tests have failed: their tracebacks hold what they had."""
+    report = yield
+    item.stash[_FAILED] = report.failed or item.stash.get(_FAILED, False)
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_in_hand(request):
+    """Fail where a test leaves a message in hand: no later one in this process is ever alone."""
+    before = nothing_in_hand()
+    yield
+    if before and not request.node.stash.get(_FAILED, False) and not nothing_in_hand():
+        gc.collect()
+        assert nothing_in_hand(), "this process still has a message in hand (Session.in_hand)"
 
 
 @pytest.fixture(scope="session")

@@ -166,7 +166,7 @@ class Reserving:
             if not self._may_get(queue):
                 return Reservation([], -1, self.session.lease_ms, left=True)
             company = self._alone
-        self._getting = True
+        self._getting = not no_ack
         asked_at = monotonic()
         try:
             reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack, company)
@@ -292,7 +292,9 @@ class Reserving:
     @property
     def asking(self) -> bool:
         """Whether a consumer's reserve is under way that may bring leases."""
-        return any(item.in_flight and not item.no_ack for item in list(self.subscriptions))
+        return self._getting or any(
+            item.in_flight and not item.no_ack for item in list(self.subscriptions)
+        )
 
     @property
     def _company(self) -> int:

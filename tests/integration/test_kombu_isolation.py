@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
-from .kombu_client import Taker, declare, get, payloads, publish
+from tests.support.waiting import wait_until
+
+from .kombu_client import Client, Taker, declare, get, payloads, publish
 
 LIMIT = 3
 
@@ -104,3 +108,109 @@ def test_a_process_that_polls_gets_it(client):
     other = get(connection, "r")
     assert "other" == other.payload
     other.ack()
+
+
+def test_what_the_broker_has_lost_runs_on(client, consume, caplog):
+    """A message without its lease is still worked on, and may still be what kills."""
+    connection = client.connect()
+    publish(connection, "r", "runs")
+    runs = get(connection, "r")
+    client.raw.flushall()
+    wait_until(lambda: "lease" in caplog.text)
+    candidate(client)
+    taker = consume("q", prefetch_count=10)
+    assert taker.gets_nothing(1.5)
+    runs.ack()
+    (last,) = taker.take()
+    assert "last" == last.payload
+    last.ack()
+
+
+# -- a second broker, which dies while this process has to do with it
+
+
+@pytest.fixture
+def dying(redis_factory):
+    """Return a Client of a broker that a test is to kill."""
+    server = redis_factory()
+    other = Client(server, server.url("reliq"))
+    yield other
+    other.close()
+    other.raw.close()
+
+
+def owes_a_return(dying):
+    """Give back what was taken, when the broker is gone; return what the process has left."""
+    connection = dying.connect()
+    publish(connection, "q", "owed")
+    message = get(connection, "q")
+    dying.server.kill()
+    with pytest.raises(connection.connection_errors):
+        message.requeue()
+
+
+def owes_an_ack(dying):
+    """Finish what was taken, when the broker is gone."""
+    connection = dying.connect()
+    publish(connection, "q", "owed")
+    message = get(connection, "q")
+    dying.server.kill()
+    message.ack()
+    with pytest.raises(connection.connection_errors):
+        connection.transport.store.settle()
+
+
+def asked_without_an_answer(dying):
+    """Ask for a message while the broker stands still, until the timeout."""
+    connection = dying.connect(socket_timeout=0.5, restore_interval=60)
+    declare(connection, "q")
+    assert get(connection, "q") is None  # also looks after the queue, once in an interval
+    dying.server.freeze()
+    with pytest.raises(connection.connection_errors):
+        get(connection, "q")
+    dying.server.kill()
+
+
+def dropped_a_message(dying):
+    """Take a message and forget it unsettled, with its connection."""
+    connection = dying.connect()
+    publish(connection, "q", "dropped")
+    message = get(connection, "q")
+    dying.server.kill()
+    connection.collect()
+    del message
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    "owe",
+    [
+        owes_a_return,
+        owes_an_ack,
+        asked_without_an_answer,
+        dropped_a_message,
+    ],
+)
+def test_what_is_owed_to_a_dead_broker_runs_no_more(client, consume, dying, owe):
+    """Who went over to another broker holds nothing, though it could not tell the first one."""
+    owe(dying)
+    candidate(client)
+    (last,) = consume("q", prefetch_count=10).take()
+    assert "last" == last.payload
+    last.ack()
+
+
+def test_what_a_dead_broker_gave_may_still_run(client, consume, dying):
+    """Who works on it holds it, whatever became of the broker: until then it is not alone."""
+    connection = dying.connect()
+    publish(connection, "q", "runs")
+    runs = get(connection, "q")
+    dying.server.kill()
+    connection.collect()
+    candidate(client)
+    taker = consume("q", prefetch_count=10)
+    assert taker.gets_nothing(1.5)
+    runs.ack()
+    (last,) = taker.take()
+    assert "last" == last.payload
+    last.ack()

@@ -132,12 +132,12 @@ def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
     wait_settled(table.url, "celery", dead=1)
 
 
-def test_the_row_of_an_innocent_neighbour_goes_back_uncounted(table, tmp_path):
-    """It ran beside a suspect that killed their worker: pending again, without a retry."""
+def test_the_row_of_an_innocent_neighbour_goes_back_too(table, tmp_path):
+    """It ran beside one that killed their worker: pending again, with one retry, and done."""
     kill, busy, release = tmp_path / "kill", tmp_path / "busy", tmp_path / "release"
     (bad,) = table.send("poison", str(kill))
     kill.touch()
-    for _ in range(2):  # after two deaths it is a suspect
+    for _ in range(2):  # after two deaths it is a poison candidate
         assert -9 == table.worker(ready=False).wait()
     kill.unlink()
     killed = table.worker(concurrency=2)
@@ -150,12 +150,13 @@ def test_the_row_of_an_innocent_neighbour_goes_back_uncounted(table, tmp_path):
     kill.touch()
     assert -9 == killed.wait()
     table.wait_rows([bad], "pending", 3)
-    table.wait_rows(innocent, "pending", 0)
+    table.wait_rows(innocent, "pending", 1)
     table.wait_rows(blockers, "running", 0)
     kill.unlink()
     release.touch()
     busy.touch()
-    table.wait_rows([*innocent, *blockers], "done", 0)
+    table.wait_rows(blockers, "done", 0)
+    table.wait_rows(innocent, "done", 1)
     table.wait_rows([bad], "running", 3)
     assert_balanced(table.url)
 

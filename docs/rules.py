@@ -1,4 +1,4 @@
-"""Write the ACL rules that `reliq acl` prints into README.md and docs/operations.md.
+"""Write the ACL rules that `reliq acl` prints into docs/operations.md.
 
     python docs/rules.py
 
@@ -35,5 +35,4 @@ def write(path: Path, *rules: str) -> None:
 
 
 if __name__ == "__main__":
-    write(ROOT / "README.md", acl_rule("worker", "celery"))
     write(ROOT / "docs" / "operations.md", *(acl_rule(role) for role in ROLES))

@@ -126,7 +126,8 @@ def test_a_target_without_its_peer_is_not_judged():
 
 def test_readme_and_page_are_made_again_from_the_json(tmp_path):
     """`--from` writes what the run wrote, and changes nothing of the README but its table."""
-    measured = outcome([30.0], [10.0], Target("ratio_at_least", 2))
+    row = Row("celery-prefork", "a title", "messages/s", (Target("ratio_at_least", 2),))
+    measured = Outcome(row, {"reliq": [30.0], "kombu": [10.0]})
     labels = {"reliq": "reliq", "kombu": "Kombu"}
     finished = results.Run("c", 1, 1.0, labels, {"CPU": "one"}, [], [], {"Section": [measured]})
     results.write(finished, tmp_path / "results.json")
@@ -137,7 +138,7 @@ def test_readme_and_page_are_made_again_from_the_json(tmp_path):
     done = run("--from", tmp_path / "results.json", "--report", page, "--readme", readme)
     assert done.returncode == 0, done.stderr
     after = readme.read_text()
-    assert "| a title (messages/s) | 30 | 10 | 3.00x |  |  | >= 2x |" in after
+    assert f"| {report.HEADLINES['celery-prefork']} | 30 | 10 | 3.00x |  |" in after
     for mark, side in ((report.MARK, 0), (report.END_MARK, 1)):
         assert before.split(mark)[side] == after.split(mark)[side]
     assert "| a title (messages/s) | 30 | 10 | 3.00x | >= 2x | pass |" in page.read_text()

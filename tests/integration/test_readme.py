@@ -67,9 +67,11 @@ def test_links_lead_somewhere(path):
 
 
 def test_the_first_screen():
-    """Before line 30: what it is, what it is not, and two commands that do all the set-up."""
-    screen = "\n".join(README.read_text("utf-8").splitlines()[:30])
+    """Before line 40: what it is, the changed line, the proof, what it is not, two commands."""
+    screen = "\n".join(README.read_text("utf-8").splitlines()[:40])
     assert "is a message transport for Kombu and Celery" in screen
+    assert 'broker="reliq://localhost:6379/0")' in screen
+    assert "674,569 confirmed tasks none was lost" in screen
     assert "It is not" in screen
     assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
     install, test = "pip install -e '.[test]'", "pytest -n 4 --dist loadfile -m 'not slow'"
@@ -77,9 +79,10 @@ def test_the_first_screen():
 
 
 def test_the_options_table_is_complete():
-    """The README lists every option there is, with its default, and no other."""
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| ", README.read_text("utf-8"), re.MULTILINE)
-    listed = {name: eval(default) for name, default in rows}  # our own README
+    """docs/options.md lists every option there is, with its default, and no other."""
+    text = (ROOT / "docs" / "options.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| ", text, re.MULTILINE)
+    listed = {name: eval(default) for name, default in rows}  # our own page
     assert {field.name: field.default for field in fields(Options)} == listed
     assert parse(listed) == Options()
 
@@ -97,9 +100,10 @@ def test_the_options_of_the_move_are_what_they_seem():
 
 
 def rule():
-    """Return the ACL rule of the README as the words of a command, with a password."""
-    (text,) = blocks(README, "acl")
-    return text.replace("<password>", "secret").split()
+    """Return a worker's ACL rule of docs/operations.md as the words of a command."""
+    (text,) = blocks(ROOT / "docs" / "operations.md", "acl")
+    (worker,) = re.findall(r"^ACL SETUSER reliq-worker .*\n(?: .*\n)*", text, re.MULTILINE)
+    return worker.replace("<password>", "secret").split()
 
 
 def test_the_acl_rule_is_enough(redis_factory):
@@ -107,7 +111,7 @@ def test_the_acl_rule_is_enough(redis_factory):
     server = redis_factory()
     admin = server.client(decode_responses=True)
     assert "OK" == admin.execute_command(*rule())
-    url = server.url("reliq").replace("://", "://celery:secret@")
+    url = server.url("reliq").replace("://", "://reliq-worker:secret@")
     options = {"visibility_timeout": 3, "restore_interval": 0.2, "orphan_grace": 0.2}
     with Connection(url, transport_options=options) as connection:
         exercise(connection)

@@ -111,11 +111,6 @@ def printed(path):
     return [" ".join(rule.split()) for block in blocks for rule in re.split(r"\n(?=ACL)", block)]
 
 
-def test_the_readme_prints_the_rule_of_workers():
-    """Where a script calls another command, `reliq acl worker --user celery` says what to print."""
-    assert printed(ROOT / "README.md") == [acl_rule("worker", "celery")], "run docs/rules.py"
-
-
 def test_the_page_for_operators_prints_every_rule():
     """What `reliq acl` prints."""
     page = ROOT / "docs" / "operations.md"

@@ -27,7 +27,7 @@ from .contrib.celery import WATCH
 from .errors import BrokerUnavailable, ReliqError
 from .forks import OwnLock, Part, here, register
 from .keeper import Keeper
-from .pacing import Pace
+from .pacing import Pace, Paces
 from .routing import Routes
 from .running import Running
 from .signals import emit_at_the_limit
@@ -95,10 +95,11 @@ class Session:
 
     lock = OwnLock(reentrant=True)
 
-    def __init__(self, key: Hashable, options: Options, factory: StoreFactory) -> None:
+    def __init__(self, key: Hashable, options: Options, factory: StoreFactory, pace: Pace) -> None:
         self.key = key
         self.options = options
         self._factory = factory
+        self.pace = pace
         self._carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
         self.lease_ms = int(options.visibility_timeout * 1000)
         self._begin()
@@ -129,7 +130,6 @@ class Session:
         # Since when there may be another server in the place of the one before.
         self.replaced_at = 0.0
         self._began = monotonic()
-        self.pace = Pace()
         self.consumed = False
         """Whether it ever was a consumer: otherwise it only publishes."""
         self.topology = Topology()
@@ -140,6 +140,7 @@ class Session:
     def forget_parent(self) -> None:
         """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
         self._begin()
+        self.pace = Pace()
         for carrier in list(self._carriers):
             carrier.forget_parent()
 
@@ -218,6 +219,11 @@ class Session:
     def age_s(self) -> float:
         """For how long this process has been a consumer."""
         return monotonic() - self._began
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no transport uses it, no thread looks after it, and it knows nothing."""
+        return not self._carriers and not self.keeper.threaded and self.topology.is_empty
 
     def maybe_end(self) -> None:
         """End the session when no transport is open and nothing is owed."""
@@ -685,8 +691,28 @@ class _Registry:
 
     def __init__(self) -> None:
         self.sessions: dict[Hashable, Session] = {}
+        self._paces = Paces()
         atexit.register(self._finish_all)
         WATCH.at_child_end = self._end_publishing
+
+    def session_for(
+        self, key: Hashable, options: Options, factory: StoreFactory, carrier: Carrier
+    ) -> Session:
+        """Return the session for *key*, which *carrier* uses until it leaves."""
+        self._end_deserted(key)
+        with self.lock:
+            session = self.sessions.get(key)
+            if session is None:
+                session = Session(key, options, factory, self._paces.of(key))
+                self.sessions[key] = session
+            session.add(carrier)
+            return session
+
+    def _end_deserted(self, key: Hashable) -> None:
+        """End other sessions whose transports vanished without leaving, or do not come back."""
+        for session in list(self.sessions.values()):
+            if session.key != key and session.deserted:
+                session.maybe_end()
 
     def stop_keepers(self) -> None:
         """Have no thread while the process forks: the child could inherit a held lock."""
@@ -737,9 +763,4 @@ def session_for(
     key: Hashable, options: Options, factory: StoreFactory, carrier: Carrier
 ) -> Session:
     """Return this process's session for *key*, which *carrier* uses until it leaves."""
-    with _registry.lock:
-        session = _registry.sessions.get(key)
-        if session is None:
-            session = _registry.sessions[key] = Session(key, options, factory)
-        session.add(carrier)
-        return session
+    return _registry.session_for(key, options, factory, carrier)

@@ -44,6 +44,11 @@ class Topology:
         self._passing: dict[str, tuple[Declaration, dict[str, tuple[bytes | None, set[bytes]]]]]
         self._passing = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell a connection that comes later."""
+        return not (self._queues or self._exchanges or self._bindings or self._passing)
+
     def keep(self, routes: Routes, declared: Declared, consumed: Collection[str] = ()) -> None:
         """Keep what a lost connection knew.
 

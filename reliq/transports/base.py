@@ -82,6 +82,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         let_others_run()
         WATCH.connect()
         show_queues()
+        self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
         self.session = session_for(self.session_key(), self.options, self.store_factory(), self)
@@ -96,6 +97,18 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self._epoch = 0
         EventLoop.__init__(self)
         Homing.__init__(self)
+
+    @property
+    def client(self) -> Any:
+        """The Kombu connection whose transport this is; None once that has dropped it."""
+        return self._client
+
+    @client.setter
+    def client(self, client: Any) -> None:
+        self._client = client
+        if client is None and not self._released:
+            # Kombu closes what it has connected, and drops the rest with no more than this.
+            self._let_go(lost=False)
 
     # -- what a scheme says
 
@@ -193,9 +206,10 @@ class Transport(Homing, EventLoop, virtual.Transport):
         for channel in list(self.channels):
             channel.collect()
             self.close_channel(channel)
-        self._let_go(lost=True)
+        self._let_go(lost=self._epoch > 0)  # otherwise it was never there
 
     def _let_go(self, lost: bool) -> None:
+        self._released = True
         if lost:
             consumed = {item.queue for item in self.subscriptions}
             self.session.topology.keep(self.routes, self.declared_queues, consumed)

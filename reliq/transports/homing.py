@@ -275,6 +275,7 @@ class Homing:
         except ReliqError as exc:
             BROKERS.failed(self.urls[0])
             logger.info("%s: staying where we are", exc)
+            home.release()
             return
         self._adopt(home, other)
 

@@ -177,7 +177,7 @@ def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
     """Its frames lead to the message, which no callback works on; the broker was lost then."""
     url, outage = broker
     # Longer than the test: a lease that lapses would bring the message back as well.
-    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 0.5}
+    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 2}
     with Connection(url, transport_options=options) as connection:
         publish(connection, "q", "x")
         consume(connection, failing(error=error))
@@ -196,7 +196,7 @@ def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
 def test_who_still_works_on_a_message_keeps_it(broker, end):
     """A callback that has returned may have given it to a thread, which acknowledges it later."""
     url, outage = broker
-    options = {**FAST, "socket_timeout": 0.5}
+    options = {**FAST, "socket_timeout": 2}
     seen = []
     with Connection(url, transport_options=options) as connection:
         publish(connection, "q", "x")
@@ -206,13 +206,13 @@ def test_who_still_works_on_a_message_keeps_it(broker, end):
             getattr(connection, end)()
         stays_true(lambda: get(connection, "q") is None, for_s=2.5)
         seen[0].ack()
-        connection.transport.store.settle()
+        wait_until(lambda: connection.transport.session.idle)
 
 
 def test_an_ack_after_all_counts(broker):
     """Who kept the message of a callback that raised may acknowledge it when it is lost."""
     url, outage = broker
-    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 0.5}
+    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 2}
     seen = []
     with Connection(url, transport_options=options) as connection:
         publish(connection, "q", "x")
@@ -245,7 +245,7 @@ class Asleep:
 def test_a_return_that_fails_late_is_owed_still(broker):
     """A thread sends it as the last connection ends, and only then learns that it failed."""
     url, outage = broker
-    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 0.5}
+    options = {**FAST, "visibility_timeout": 100, "socket_timeout": 2}
     with Connection(url, transport_options=options) as connection, ThreadPoolExecutor(1) as pool:
         publish(connection, "q", "x")
         message = get(connection, "q")

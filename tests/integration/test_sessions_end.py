@@ -1,0 +1,204 @@
+"""What a connection leaves in the process: nothing, whatever it met, once it is released.
+
+A session has what outlives connections: leases, what is owed, a thread, what is done at a fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import threading
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from kombu.pools import reset
+
+from reliq import session
+from tests.support.audits import assert_balanced
+from tests.support.servers import free_port
+from tests.support.waiting import wait_until
+
+from .kombu_client import FAST, declare, get, publish
+
+OPTIONS = {**FAST, "socket_timeout": 0.2, "failback": False}
+POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+MANY = 10
+
+
+def left():
+    """Return what this process has: sessions, their transports, threads, files."""
+    gc.collect()
+    sessions = list(session._registry.sessions.values())
+    return {
+        "sessions": sorted(str(item.key) for item in sessions),
+        "transports": sum(len(item._carriers) for item in sessions),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "files": Counter(map(_kind, Path("/proc/self/fd").iterdir())),
+    }
+
+
+def _kind(descriptor):
+    with suppress(FileNotFoundError):  # that of the look itself
+        return str(descriptor.readlink()).partition(":")[0]
+    return ""
+
+
+@pytest.fixture
+def nothing_left():
+    """Fail where the test leaves more than it found."""
+    reset()
+    before = left()
+    yield
+    reset()
+    wait_until(lambda: left() == before, timeout_s=10, what=lambda: (before, left()))
+
+
+@pytest.fixture(params=["reliq", "reliq-sqlite"])
+def live(request, tmp_path):
+    """Return the URL of a broker that answers, of each engine; its ledger is audited."""
+    if request.param == "reliq":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = f"reliq-sqlite:///{tmp_path / 'live.db'}"
+    yield url
+    assert_balanced(url, {})
+
+
+@pytest.fixture(params=["reliq", "reliq-sqlite"])
+def dead(request, tmp_path):
+    """Return the URLs of brokers that do not answer, of each engine."""
+    if request.param == "reliq":
+        port = free_port()
+        yield [f"reliq://127.0.0.1:{port}/{number}" for number in range(MANY)]
+    else:
+        holders = []
+        for number in range(MANY):
+            holder = sqlite3.connect(tmp_path / f"dead{number}.db")
+            holder.execute("BEGIN EXCLUSIVE")
+            holders.append(holder)
+        yield [f"reliq-sqlite:///{tmp_path}/dead{number}.db" for number in range(MANY)]
+        for holder in holders:
+            holder.close()
+
+
+@pytest.fixture
+def refusing(redis_factory):
+    """Return the URLs of a broker that lets nobody in."""
+    server = redis_factory()
+    with closing(server.client()) as client:
+        client.config_set("requirepass", "secret")
+    return [server.url().replace("//", f"//:wrong{number}@") for number in range(MANY)]
+
+
+def connects(connection):
+    """Connect, as Kombu does of itself."""
+    connection.default_channel.queue_declare("q")
+
+
+def publishes(connection):
+    """Publish, with retries."""
+    connection.Producer().publish("x", routing_key="q", retry=True, retry_policy=POLICY)
+    declare(connection, "q")
+    get(connection, "q").ack()
+
+
+def consumes(connection):
+    """Take a message as a consumer, and leave it to the broker."""
+    seen = []
+    queue = declare(connection, "q")
+    with connection.Consumer([queue], on_message=seen.append):
+        publish(connection, "q", "x")
+        connection.drain_events(timeout=5)
+        seen.pop().ack()
+
+
+def gets(connection):
+    """Hold a message as the connection is released; the next one takes it away."""
+    queue = declare(connection, "q")
+    queue.purge()
+    publish(connection, "q", "x")
+    assert get(connection, "q")
+
+
+def asks(connection):
+    """Ask for what is known without a broker."""
+    with connection.clone() as other:
+        other.as_uri()
+    assert connection.connection_errors
+    assert connection.info()
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("act", [connects, publishes, consumes, gets, asks])
+def test_a_list_whose_first_url_is_dead(live, dead, act):
+    """The transport of the dead URL, which Kombu drops without a word, is left as well."""
+    for url in dead:
+        with Connection([url, live], transport_options=OPTIONS) as connection:
+            act(connection)
+    with Connection(live) as connection:
+        declare(connection, "q").purge()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_thread_that_looks_for_the_way_home(live, dead):
+    """It ends with the last connection that is away from home."""
+    options = {**OPTIONS, "failback": True, "probe_interval": 0.2}
+    for url in dead:
+        with Connection([url, live], transport_options=options) as connection:
+            connects(connection)
+            assert "reliq-failback" in left()["threads"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_connection_that_is_not_made_again(redis_server, redis_url):
+    """A lost consumer is expected back for a lease; with the next connection it is forgotten."""
+    for number in range(MANY):
+        connection = Connection(
+            redis_url, transport_options={**OPTIONS, "poll_interval": number + 1}
+        )
+        connection.connect()
+        lost = connection.transport.session
+        with closing(redis_server.client()) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        connection.collect()
+        connection.release()
+    wait_until(lambda: not lost.expected_back)
+    with Connection(redis_url) as connection:
+        connection.connect()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_connections_that_nobody_releases(redis_url):
+    """They are collected with what holds them, as Kombu's are; the next connection clears up."""
+    for number in range(MANY):
+        options = {**OPTIONS, "poll_interval": number + 1}
+        connects(Connection(redis_url, transport_options=options))
+    gc.collect()
+    with Connection(redis_url) as connection:
+        connection.connect()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_brokers_that_are_not_there(dead):
+    """Neither one, nor a list of them."""
+    for number, url in enumerate(dead):
+        for urls in (url, [url, dead[number - 1]]):
+            connection = Connection(urls, transport_options=OPTIONS)
+            with connection, pytest.raises(OperationalError):
+                connection.ensure_connection(**POLICY)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_brokers_that_refuse(refusing, redis_url):
+    """The password is wrong; an application may drop the connection without a release."""
+    for url in refusing:
+        with Connection(url, transport_options=OPTIONS) as connection:
+            with pytest.raises(OperationalError, match="refused the login"):
+                connection.ensure_connection(**POLICY)
+            connection.collect()
+    with Connection(redis_url) as connection:
+        connection.connect()

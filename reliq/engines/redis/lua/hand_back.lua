@@ -37,6 +37,8 @@ redis.call('ZCARD', ready)
 redis.call('HLEN', deliveries)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', stats)
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('HDEL', messages, '')
 for i = 1, #ARGV, 5 do
   local tag, score, expires, count, envelope = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
   if redis.call('HSETNX', messages, tag, envelope) == 1 then

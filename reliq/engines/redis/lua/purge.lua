@@ -37,17 +37,20 @@ if #tags == 0 then
   tags = redis.call('ZRANGE', delayed, 0, batch - 1)
 end
 if #tags > 0 then
-  if redis.call('HEXISTS', stats, 'waiting_bytes') == 1 then
-    local bytes = 0
+  local counted, bytes = redis.call('HEXISTS', stats, 'waiting_bytes') == 1, 0
+  if counted then
     for _, tag in ipairs(tags) do
       bytes = bytes + redis.call('HSTRLEN', messages, tag)
     end
-    count('waiting_bytes', -bytes)
   end
+  -- Before the counters: a first write that does not grow lets the rest run when memory is full.
   redis.call('ZREM', source, unpack(tags))
   redis.call('ZREM', expiry, unpack(tags))
   redis.call('HDEL', deliveries, unpack(tags))
   redis.call('HDEL', messages, unpack(tags))
+  if counted then
+    count('waiting_bytes', -bytes)
+  end
   count('purged', #tags)
 end
 return #tags

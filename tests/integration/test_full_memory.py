@@ -1,0 +1,61 @@
+"""Each script at a Redis whose memory is full: what empties a queue or returns to it goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliq.errors import BrokerRefused, ReliqError
+
+from .test_malformed_scripts import Junked, K
+
+REFUSED = {"publish", "accept"}
+"""What brings something new: it is refused as a whole."""
+
+NAMES = (
+    *("publish", "reserve", "reserve no_ack", "ack", "late ack", "release", "requeue"),
+    *("dead_letter", "renew", "restore", "expire", "survey", "replay", "purge_dead", "purge"),
+    *("move", "move_out", "accept"),
+)
+
+
+@pytest.fixture(scope="module")
+def full():
+    """Return a queue with a message of each kind, on a server that can be filled."""
+    from tests.support.servers import RedisServer
+
+    server = RedisServer(extra=["--maxmemory-policy", "noeviction"])
+    try:
+        queue = Junked(server.start())
+        yield queue
+        queue.store.close()
+    finally:
+        server.destroy()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_full_memory_stops_only_what_is_new(full, name):
+    """A full Redis refuses what is new, does the rest, and leaves no message in two places."""
+    full.fresh()
+    operation, takes = full.operations()[name]
+    before = full.places("")
+    full.raw.config_set("maxmemory", 1)
+    error = None
+    try:
+        operation()
+    except ReliqError as exc:
+        error = exc
+    finally:
+        full.raw.config_set("maxmemory", 0)
+    after = full.places("")
+    stored = {tag.decode() for tag in full.raw.hkeys(K.messages)}
+    assert isinstance(error, BrokerRefused) if name in REFUSED else error is None, error
+    assert after.keys() == stored
+    assert [] == [places for places in after.values() if len(places) > 1]
+    assert set() == before.keys() - after.keys() - set(takes)
+    if error is not None:
+        assert before == after
+
+
+def test_every_script_is_among_them(full):
+    """The names above are all there are."""
+    assert sorted(full.operations()) == sorted(NAMES)

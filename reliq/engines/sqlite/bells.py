@@ -41,6 +41,11 @@ def make(where: Location, bell: str) -> int:
     return fd
 
 
+def stands(where: Location, bell: str) -> bool:
+    """Whether a FIFO is where it was made: else no ring would reach it."""
+    return os.path.lexists(path_of(where, bell))
+
+
 def _open(path: str) -> int:
     """Open a FIFO to write to it; raises OSError, also where there is something else."""
     fd = os.open(path, os.O_WRONLY | OPEN)

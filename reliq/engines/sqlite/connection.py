@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerUnavailable, ConfigurationError
 from ...forks import Lock, OwnLock, Part, here, is_here, register
 from .inherited import leave, require_left
-from .location import is_busy, is_shut, translate
+from .location import is_busy, is_shut, moved, translate
 from .owners import require_own
 from .reserve import Reserve
 from .schema import VERSION, bring_up_to_date, version_of
+from .standing import Standing, identity
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Connection:
         self._pinned = False
         self._closed = False
         self._suspended = False
+        self._standing = Standing(where.path)
         self._turns = Turns.at(where.path)
         self._turn: Lock | None = None
         _connections.add(self)
@@ -167,6 +169,8 @@ class Connection:
         again, self._suspended = self._suspended and own, False
         if self._closed or (self._pinned and own and not again):
             raise BrokerUnavailable(f"{self.where}: the connection is closed")
+        if again:
+            self._require_same()
         self._find()
         require_left(self.where)
         began = monotonic()
@@ -175,6 +179,7 @@ class Connection:
         deadline = began + self._timeout_s
         raw = None
         while self._raw is None:
+            found = identity(self.where.path)
             try:
                 raw = raw or sqlite3.connect(
                     self.where.path,
@@ -185,8 +190,9 @@ class Connection:
                 )
                 _open[raw] = self.where, self.lock
                 self._prepare(raw)
+                self._standing.note(found)
                 self._raw, self._process = raw, here()
-            except sqlite3.Error as exc:  # noqa: PERF203 - it is what the loop is for
+            except sqlite3.Error as exc:
                 if is_busy(exc) and monotonic() < deadline:
                     sleep(uniform(_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S))  # noqa: S311
                     continue
@@ -279,9 +285,29 @@ class Connection:
             if not is_busy(exc):
                 raise
         else:
-            return raw
+            return self._in_place(raw)
         self._again(raw, statement, deadline)
+        return self._in_place(raw)
+
+    def _require_same(self) -> None:
+        if not self._standing.holds():
+            self._standing.clear_away()
+            raise moved(self.where)
+
+    def _in_place(self, raw: sqlite3.Connection) -> sqlite3.Connection:
+        """Return *raw*; raises BrokerUnavailable where another file, or none, is at its path."""
+        if not self._standing.holds():
+            self._let_go(raw)
+            raise moved(self.where)
         return raw
+
+    def _let_go(self, raw: sqlite3.Connection) -> None:
+        """Leave the file, wherever it is now, whole, and nothing of it beside the next one."""
+        self.undo()
+        with suppress(sqlite3.Error):
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._standing.clear_away()
+        self.close(for_good=False)
 
     def _again(self, raw: sqlite3.Connection, statement: str, deadline: float) -> None:
         longest = 2 * _SHORTEST_SLEEP_S
@@ -328,7 +354,7 @@ class Connection:
     def statement(self, sql: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         """Run one statement by itself, as a transaction of its own."""
         with self.lock:
-            raw = self.require()
+            raw = self._in_place(self.require())
             deadline = monotonic() + self._timeout_s
             while True:
                 try:

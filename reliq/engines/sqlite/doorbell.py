@@ -99,6 +99,11 @@ class SqliteDoorbell:
         if self.listening:
             return
         fifo = self.fileno()
+        if not bells.stands(self._connection.where, self._bell):
+            raise BrokerUnavailable(
+                f"{self._connection.where}: the doorbell of this connection was removed, and with "
+                "it all that would wake it: it is made anew when it connects again"
+            )
         rung = self._begin_to_wait(queues)
         self._queues = frozenset(queues)
         self._until = monotonic() + timeout_s

@@ -15,6 +15,7 @@ from ...errors import (
     ReliqError,
 )
 from .owners import require_directory
+from .standing import alone, clear_place
 
 SCHEME = "reliq-sqlite"
 
@@ -44,13 +45,14 @@ class Location:
         Raises ConfigurationError. Never opens a file that exists: closing it again would
         drop the locks that SQLite holds on it in this process.
         """
+        if Path(self.path).is_dir():
+            raise ConfigurationError(
+                f"{self}: expected a file of messages, found something else (a directory?)"
+            )
         try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            self._make()
         except FileExistsError:
-            if Path(self.path).is_dir():
-                raise ConfigurationError(
-                    f"{self}: expected a file of messages, found something else (a directory?)"
-                ) from None
+            pass  # a link that leads nowhere: whoever opens it says so
         except FileNotFoundError as exc:
             raise self._no_directory() from exc
         except OSError as exc:
@@ -58,6 +60,15 @@ class Location:
                 f"{self}: the file cannot be created ({exc.strerror}): let this user write to the "
                 "directory, or name another file"
             ) from exc
+
+    def _make(self) -> None:
+        if Path(self.path).exists():
+            return
+        with alone(self.path):
+            if not Path(self.path).exists():
+                clear_place(self.path)
+                flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+                os.close(os.open(self.path, flags, 0o600))
 
     def require(self) -> None:
         """Raise ConfigurationError unless there is a file: who only looks creates none."""
@@ -114,6 +125,14 @@ def full(where: Location) -> DiskFull:
     return DiskFull(
         f"{where}: the disk is full, or has less than 8 MB left; nothing was stored. Free space "
         "on its file system; what is in the file can be consumed meanwhile"
+    )
+
+
+def moved(where: Location) -> BrokerUnavailable:
+    """Return what a file that was removed or replaced is to a user."""
+    return BrokerUnavailable(
+        f"{where}: the file was removed or replaced while it was in use: what it held is where it "
+        "has gone; connect again to use what is there now"
     )
 
 

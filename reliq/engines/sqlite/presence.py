@@ -68,6 +68,7 @@ def stay(where: Location, name: str) -> None:
     if Path(path).exists():
         os.utime(fd)
     else:
+        where.make_bells()
         _held[path] = _lock(path)
         os.close(fd)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...store import Work
+from . import presence
 from .base import BATCH, StoreBase
 from .returning import JUMP_MS
 
@@ -47,6 +48,8 @@ class SqliteSurveying(StoreBase):
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
         """Look now, some hundred queues at a time; what there is to do comes when asked for."""
+        # More often than heartbeats: nobody must be taken for dead whose lock was cleared away.
+        presence.stay(self.where, self._presence)
         for start in range(0, len(queues), BATCH):
             self.post(partial(self._survey, queues[start : start + BATCH]), on_result)
 

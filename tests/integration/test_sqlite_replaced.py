@@ -1,0 +1,105 @@
+"""The file, or what lies beside it, is removed or replaced while workers use it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.files import FileBroker
+from tests.support.site import CelerySite
+from tests.support.workers import POOLS
+
+LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
+BESIDE = ("", "-wal", "-shm", "-reserve")
+
+
+@pytest.fixture
+def file_broker(tmp_path):
+    """Return a broker that is a file."""
+    return FileBroker(tmp_path)
+
+
+@pytest.fixture
+def file_site(file_broker, tmp_path_factory):
+    """Return a Celery application on it."""
+    site = CelerySite(file_broker, "reliq", tmp_path_factory.mktemp("site"), dict(LATE))
+    yield site
+    site.close()
+
+
+def remove(path, *suffixes):
+    """Remove the file and what lies beside it, or a part of that."""
+    for suffix in suffixes:
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    if not suffixes or "-bells" in suffixes:
+        shutil.rmtree(f"{path}-bells", ignore_errors=True)
+
+
+def intact(path):
+    """Whether SQLite finds nothing wrong in the file."""
+    with closing(sqlite3.connect(path)) as rows:
+        return rows.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("what", ["all", "file"])
+def test_a_file_that_is_removed_is_made_anew(file_site, pool, what):
+    """What is published after the file was removed is in another one, and workers find it."""
+    path = file_site.server.path
+    worker = file_site.worker(pool=pool, concurrency=2)
+    file_site.journal.wait_finished(file_site.send("record").id)
+    remove(path, *(BESIDE if what == "all" else ("",)))
+    if what == "all":
+        shutil.rmtree(f"{path}-bells")
+    for _ in range(3):
+        file_site.journal.wait_finished(file_site.send("record").id, timeout_s=20)
+    other = CelerySite(file_site.server, "reliq", file_site.directory, dict(LATE))
+    try:
+        file_site.journal.wait_finished(other.send("record").id, timeout_s=20)
+    finally:
+        other.close()
+    file_site.settled()
+    assert worker.shut_down() == 0
+    assert intact(path)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_file_that_is_replaced_by_its_backup(file_site, pool):
+    """Workers go on with the backup that was moved into the file's place, and do not harm it."""
+    path = file_site.server.path
+    left = [file_site.send("record").id for _ in range(5)]
+    with closing(sqlite3.connect(path)) as rows:
+        rows.execute("VACUUM INTO ?", (f"{path}.backup",))
+    worker = file_site.worker(pool=pool, concurrency=2)
+    for task in left:
+        file_site.journal.wait_finished(task)
+    Path(f"{path}.backup").rename(path)
+    for task in left:
+        file_site.journal.wait_finished(task, times=2, timeout_s=20)
+    file_site.journal.wait_finished(file_site.send("record").id, timeout_s=20)
+    file_site.settled()
+    assert worker.shut_down() == 0
+    assert intact(path)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_doorbells_are_removed(file_site, pool):
+    """Workers whose doorbells were removed are woken soon, and nobody takes them for dead."""
+    path = file_site.server.path
+    workers = [file_site.worker(pool=pool, concurrency=1) for _ in range(2)]
+    long = [file_site.send("record_late", 8.0).id for _ in range(2)]
+    for task in long:
+        file_site.journal.wait_started(task)
+    shutil.rmtree(f"{path}-bells")
+    for task in long:
+        file_site.journal.wait_finished(task)
+    for _ in range(3):
+        file_site.journal.wait_finished(file_site.send("record").id, timeout_s=5)
+    assert set(file_site.journal.started().values()) == {1}
+    file_site.settled()
+    for worker in workers:
+        assert worker.shut_down() == 0

@@ -286,3 +286,15 @@ def test_a_link_to_the_file_is_the_file(path):
             publish(other, "q", "through the link")
         assert "through the link" == taker.take()[0].payload
     assert not link.with_name("link.db-bells").exists()
+
+
+def test_a_backup_in_the_files_place(path):
+    """A backup, made as the documents say, is as good as the file: readers wait for no writer."""
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("VACUUM INTO ?", (f"{path}.backup",))
+    Path(f"{path}.backup").rename(path)
+    with Connection(url_of(path), transport_options=FAST) as connection:
+        publish(connection, "q", 10, confirm="fsynced")
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        assert ("wal",) == file.execute("PRAGMA journal_mode").fetchone()
+    assert list(range(11)) == take_all(path, 11)

@@ -235,13 +235,14 @@ class Connection:
                 f"{self.where}: the file is empty: no application has used it as its broker yet; "
                 "correct the URL, or start the application"
             )
+        # Whatever its version: a backup has been made without (VACUUM INTO).
+        (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise ConfigurationError(
+                f"{self.where}: its file system cannot share memory between processes "
+                "(is it on a network?): name a file on a local disk"
+            )
         if version != VERSION:
-            (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise ConfigurationError(
-                    f"{self.where}: its file system cannot share memory between processes "
-                    "(is it on a network?): name a file on a local disk"
-                )
             raw.execute("BEGIN IMMEDIATE")
             try:
                 bring_up_to_date(raw, self.where)

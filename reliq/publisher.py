@@ -21,8 +21,10 @@ from .tags import new_tag
 _FORGET_BITS = 4
 # Names of this process that it uses no more: what is still known of older ones lapses.
 _MOST_FINISHED = 4096
-# A name that brokers may not forget leaves a record for a day; losses may come each minute.
+# A name that brokers may not forget leaves a record for a time; losses may come each minute.
 _LEFT_EVERY_S = 3600.0
+# Where a number stays unsettled (an application keeps what failed), brokers keep all after it.
+_MOST_BEHIND = 4096
 
 
 def _name() -> str:
@@ -78,7 +80,8 @@ class Publisher:
     def forget(self) -> None:
         """Begin as another publisher, which has nothing under way."""
         self._id = _name()
-        # By queue. A dict for its order: numbers only grow, so the first is the lowest.
+        # Under the name of now, by queue. A dict for its order: numbers only grow, so the
+        # first is the lowest.
         self._open: dict[str, dict[int, None]] = {}
         # Filled by __del__, which may run anywhere, even while the lock is held.
         self._dropped: deque[tuple[str, int]] = deque()
@@ -112,7 +115,8 @@ class Publisher:
         known = tag.numbers.get(queue)
         if known is not None:
             with self._lock:
-                self._answered = False  # the try before may still be on its way
+                if known.publisher == self._id:
+                    self._answered = False  # the try before may still be on its way
                 if known.broker == broker:
                     return known
                 if known.publisher == self._id:
@@ -126,6 +130,8 @@ class Publisher:
             unsettled[number] = None
             low = next(iter(unsettled))
             publisher = self._id
+            if number - low > _MOST_BEHIND:
+                self._rename()
         if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
             low = 0
         own = str(tag) if not tag.numbers else new_tag(rank)
@@ -166,7 +172,8 @@ class Publisher:
             self._rename()
 
     def _rename(self) -> None:
-        self._id, self._answered, self._used = _name(), True, False
+        # What is unsettled stays so under the old name, which nothing settles any more.
+        self._id, self._answered, self._used, self._open = _name(), True, False, {}
 
     def finished(self, name: str) -> bool:
         """Whether nothing is published under *name* any more, and nothing is on its way."""
@@ -174,15 +181,18 @@ class Publisher:
 
     def _settle_dropped(self) -> None:
         while self._dropped:
-            self._answered = False  # given up: it may still arrive
-            self._discard(*self._dropped.popleft())
+            if self._discard(*self._dropped.popleft()):
+                self._answered = False  # given up: it may still arrive
 
-    def _discard(self, queue: str, number: int) -> None:
+    def _discard(self, queue: str, number: int) -> bool:
+        """Settle a number; False where it is none of the name of now."""
         unsettled = self._open.get(queue)
-        if unsettled is not None:
-            unsettled.pop(number, None)
-            if not unsettled:
-                del self._open[queue]
+        if unsettled is None or number not in unsettled:
+            return False
+        del unsettled[number]
+        if not unsettled:
+            del self._open[queue]
+        return True
 
 
 PUBLISHER = Publisher()

@@ -495,6 +495,9 @@ class Store(Protocol):
     """Who this connection takes messages as: the session's id and a number of its own."""
     broker: str
     """The name of the broker in messages and signals; nothing in it is secret."""
+    keeps_long: bool
+    """Whether numbers of publishes are kept for a day from the first one on. Otherwise for an
+    hour until the connection has been used for a quarter of one. Defaults to False."""
 
     # -- the connection
 

@@ -97,6 +97,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self._epoch = 0
         EventLoop.__init__(self)
         Homing.__init__(self)
+        self.store.keeps_long = self.may_spool
 
     @property
     def client(self) -> Any:
@@ -240,6 +241,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self.deferred.clear()
         self.forget_loop()
         self.store = self.session.open_store()
+        self.store.keeps_long = self.may_spool
         self.routes.reconnect(self.store)
         for channel in self.channels:
             channel.store = self.store

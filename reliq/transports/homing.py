@@ -192,6 +192,11 @@ class Homing:
         return sorted({item.queue for item in list(self.subscriptions) if not item.no_ack})
 
     @property
+    def may_spool(self) -> bool:
+        """Whether one of the other brokers is a file, there or not."""
+        return any(url.startswith(_EMBEDDED) for url in self.urls[1:])
+
+    @property
     def spools(self) -> Sequence[str]:
         """Those of the other brokers that are files of this machine."""
         return [url for url in self.urls[1:] if _is_spool(url)]

@@ -88,8 +88,8 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
         name = key.removeprefix(prefix)
         if of_queue := _OF_A_QUEUE.match(name):
             queue, part = of_queue["queue"], of_queue["part"]
-            # A publisher's numbers outlive a queue that is deleted, until they expire.
-            if queue not in escaped and not part.startswith("publisher:"):
+            # Publishers' numbers outlive a queue that is deleted, until they expire.
+            if queue not in escaped and not _is_of_publishers(part):
                 wrong.append(f"{key}: of a queue that is not listed ({kind})")
             wrong += _odd_part(client, raw, key, part)
         elif name.startswith("reliq:bindings:{"):
@@ -118,8 +118,12 @@ def haunted(client: redis.Redis, living: Collection[int]) -> str:
     return ""
 
 
+def _is_of_publishers(part: str) -> bool:
+    return part == "publishers" or part.startswith("publisher:")
+
+
 def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]:
-    if part.startswith("publisher:") or part == "unacked_mutex":
+    if _is_of_publishers(part) or part == "unacked_mutex":
         return [f"{key}: never expires"] if client.ttl(raw) == -1 else []
     if part not in {*QueueKeys._fields, "bound"}:
         return [f"{key}: no such part in the catalogue"]

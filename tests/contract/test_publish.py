@@ -235,3 +235,27 @@ def test_the_numbers_of_a_publisher_that_is_done_are_forgotten(store):
     assert [STORED] == store.publish(message(publisher="done", number=2, low=1))
     assert [DUPLICATE] * 2 == store.publish(*numbered["other"])
     assert [DUPLICATE] == store.publish(move)
+
+
+def test_a_retry_finds_its_number_after_its_queue_was_made_anew(store):
+    """Both go with the queue, but not at once: the first try may have been consumed before."""
+    store.declare("q")
+    first = message(number=1, low=1)
+    assert [STORED] == store.publish(first)
+    store.delete("q")
+    store.declare("q")
+    assert [DUPLICATE] == store.publish(first)
+    assert [STORED] == store.publish(message(number=2, low=1))
+    assert {"ready": 1} == store.places()
+
+
+def test_numbers_come_in_any_order(store):
+    """Threads and connections of one publisher overtake each other; each number is one message."""
+    order = (5, 3, 9, 4, 1, 7, 2, 8, 6, 12, 11)
+    for number in order:
+        assert STORED <= store.publish(message(number=number))[0] <= CREATED
+    for number in order:
+        assert [DUPLICATE] == store.publish(message(number=number))
+    assert [STORED] == store.publish(message(number=10, low=4))
+    assert [DUPLICATE] * 3 == store.publish(*(message(number=n) for n in (3, 4, 12)))
+    assert [STORED] == store.publish(message(number=13))

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 K = queue_keys("", "q")
 PLACES = {K.ready, K.delayed, K.unacked_index, K.dead}
-NUMBERS = publisher("", "q", "p")
+NUMBERS = publisher("", "q", "move:p")
 META = {
     "max_bytes": "1000000",
     "max_length": "6",
@@ -166,7 +166,7 @@ class Junked:
 def junk(every):
     """Yield (key, what to do to it) for each field and key, with one value or with every one."""
     fields = [(K.meta, name) for name in (*META, *MARKS)] + [(K.stats, name) for name in COUNTERS]
-    fields += [(key, None) for key in (K.deliveries, K.unacked, K.dead_info)]
+    fields += [(key, None) for key in (K.deliveries, K.unacked, K.dead_info, K.publishers)]
     for key, field in fields:
         for value in VALUES if every else VALUES[:2]:
             yield key, field, value

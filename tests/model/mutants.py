@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant(
         "publish: a retry is stored again",
         "publish",
-        "redis.call('ZADD', publisher, 'NX', number, number) == 0",
+        "(place > 0 and number <= ranges[place + 1])",
         "false",
     ),
     Mutant(
@@ -124,7 +124,15 @@ MUTANTS = (
     ),
     Mutant("publish: a reply makes a queue", "publish", "must_exist == '1'", "false"),
     Mutant("publish: a stale route is taken", "publish", "version ~= ''", "false"),
-    Mutant("publish: forgets one number too many", "publish", "'(' .. low", "low"),
+    Mutant(
+        "publish: forgets one number too many",
+        "publish",
+        "math.max(ranges[i], settled)",
+        "math.max(ranges[i], settled + 1)",
+    ),
+    Mutant(
+        "publish: two ranges do not become one", "publish", "ranges[i + 3]\n", "ranges[i + 1]\n"
+    ),
     Mutant("restore: not counted", "restore_visible", "failed = before + 1", "failed = before"),
     Mutant(
         "restore: company brings it to its limit",

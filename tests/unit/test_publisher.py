@@ -2,9 +2,11 @@ import gc
 import subprocess
 import sys
 import threading
+from time import monotonic
 
 import pytest
 
+from reliq.engines.remembering import LONG_MS, SAID_EVERY_S, SHORT_MS, kept_ms
 from reliq.publisher import Publisher, PublishTag
 from reliq.tags import TAG_LENGTH, rank_of
 
@@ -327,3 +329,25 @@ def test_finished_names_are_not_remembered_for_ever(publisher):
         publisher.retire()
     assert not publisher.finished(names[0])
     assert publisher.finished(names[-1])
+
+
+def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publisher):
+    """An application keeps what failed: from some thousand later on another name is used."""
+    kept = publisher.tag(5)
+    first = publisher.number(kept, "q", 5)
+    for _ in range(5000):
+        published(publisher)
+    assert first.publisher != publisher.id
+    assert publisher.number(kept, "q", 5) == first
+    assert min(lows(publisher)) > 4000
+    publisher.settle(kept)
+    name = published(publisher)
+    publisher.retire()
+    assert publisher.finished(name)
+
+
+def test_how_long_numbers_are_kept():
+    """An hour at first; a day of who has lasted, or has a spool."""
+    assert SHORT_MS == kept_ms(monotonic(), long=False)
+    assert LONG_MS == kept_ms(monotonic() - SAID_EVERY_S, long=False)
+    assert LONG_MS == kept_ms(monotonic(), long=True)

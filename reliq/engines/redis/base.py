@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PUBLISHER_KEPT_MS = 86_400_000
 MOST_REMEMBERED = 4096
 # A script handles at most so many messages a call, so that it takes well under 5 ms.
 BATCH = 200
@@ -79,15 +79,17 @@ class StoreBase:
         self._prefix = options.global_keyprefix
         name = f"{options.client_name}:{consumer}"
         self._wire = Wire(address, options, name)
-        self._confirmer = Confirmer(self._wire, self._prefix, PUBLISHER_KEPT_MS)
+        self._confirmer = Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
         self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
-        self._publish_constants: dict[tuple[str, str, str], Command] = {}
+        self._publish_constants: dict[tuple[str, str], Command] = {}
         self._kept: dict[tuple[str, str], float] = {}
         # Queue and publisher: whose numbers this connection has let the server keep.
         self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
+        self._began = monotonic()
+        self.keeps_long = False
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
         self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)

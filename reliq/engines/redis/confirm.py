@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, NotConfirmed
-from . import keys
+from .keys import queue_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,9 +72,7 @@ class Confirmer:
         # The write of our own. PEXPIRE goes to replicas and into the file whenever
         # the key exists, needs no memory, and changes nothing that anybody reads.
         touched = dict.fromkeys(
-            keys.publisher(self._prefix, item.queue, item.publisher)
-            for item in publications
-            if item.number
+            queue_keys(self._prefix, item.queue).publishers for item in publications if item.number
         )
         touches: list[Command] = [("PEXPIRE", key, self._kept_ms) for key in touched]
         began = monotonic()

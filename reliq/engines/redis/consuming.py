@@ -257,7 +257,7 @@ class RedisConsuming(StoreBase):
                 to_route,
             )
 
-        names = self._keys(queue)[:-1]
+        names = self._keys(queue)[:-2]
         self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, then(parse, on_result))
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:

@@ -18,7 +18,8 @@ consumers       consumer id -> "subscriptions connection": who consumes from the
 unacked_mutex   holder of the current restore_visible pass; lapses by itself
 moves           tag -> "number|target": messages on their way to another queue or broker
 bound           msgpack of exchange and binding: where to look when the queue is deleted
-publisher:<id>  numbers of publishes that this publisher may still retry; expires
+publishers      publisher -> "until low known": its publishes that may be tried again; expires
+publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class QueueKeys(NamedTuple):
     consumers: str  # HASH
     unacked_mutex: str  # STRING
     moves: str  # HASH
+    publishers: str  # HASH
 
 
 def escape(name: str) -> str:
@@ -65,7 +67,7 @@ def queue_keys(prefix: str, queue: str) -> QueueKeys:
 
 @lru_cache(maxsize=4096)
 def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
-    """Return the key of one publisher's unresolved publish numbers in *queue*."""
+    """Return the key of the numbers that a move into *queue* has stored."""
     return queue_key(prefix, queue, f"publisher:{publisher_id}")
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ReliqError
 from ..grouping import alike
+from ..remembering import SAID_EVERY_S, kept_ms
 from . import keys, scripts
 from .base import (
     BATCH,
     BATCH_BYTES,
     MOST_REMEMBERED,
     MOVES_KEPT_MS,
-    PUBLISHER_KEPT_MS,
     StoreBase,
 )
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     )
     from .wire import Command, Reply
 
-_KEPT_SAID_EVERY_S = 3600.0
-
 
 class RedisPublishing(StoreBase):
     """The publishing half of a store."""
@@ -38,7 +36,7 @@ class RedisPublishing(StoreBase):
         """Return the command that stores *items*, which differ in nothing but the message."""
         first = items[0]
         queue, exchange, number = first.queue, first.exchange, first.number
-        place = (queue, first.publisher, exchange)
+        place = (queue, exchange)
         constant = self._publish_constants.get(place)
         if constant is None:
             constant = self._publish_constant(*place)
@@ -53,6 +51,7 @@ class RedisPublishing(StoreBase):
             keep,
             low,
             self.options.dead_letter_max,
+            first.publisher,
             first.tag,
             first.envelope,
             first.rank,
@@ -68,12 +67,12 @@ class RedisPublishing(StoreBase):
             command += item.number, item.delay_ms, item.ttl_ms
         return tuple(command)
 
-    def _publish_constant(self, queue: str, publisher: str, exchange: str) -> Command:
+    def _publish_constant(self, queue: str, exchange: str) -> Command:
         """Return the part of a publish command that is the same for each message, and keep it."""
         k = self._keys(queue)
         if len(self._publish_constants) > MOST_REMEMBERED:
             self._publish_constants.clear()
-        constant = self._publish_constants[queue, publisher, exchange] = (
+        constant = self._publish_constants[queue, exchange] = (
             "EVALSHA",
             scripts.PUBLISH.sha,
             12,
@@ -87,7 +86,7 @@ class RedisPublishing(StoreBase):
             k.bell,
             k.stats,
             k.meta,
-            keys.publisher(self._prefix, queue, publisher),
+            k.publishers,
             keys.bindings(self._prefix, exchange),
         )
         return constant
@@ -97,13 +96,13 @@ class RedisPublishing(StoreBase):
 
         Then it counts only where the server has none: it may have lost them since.
         """
-        now = monotonic()
+        keep = kept_ms(self._began, self.keeps_long)
         if self._kept_epoch != self._wire.dials:
             self._kept, self._kept_epoch = {}, self._wire.dials
-        if now - self._kept.get((queue, publisher), -_KEPT_SAID_EVERY_S) < _KEPT_SAID_EVERY_S:
-            return -PUBLISHER_KEPT_MS
+        if monotonic() - self._kept.get((queue, publisher), -SAID_EVERY_S) < SAID_EVERY_S:
+            return -keep
         self._kept.pop((queue, publisher), None)
-        return PUBLISHER_KEPT_MS
+        return keep
 
     def _note_kept(self, publications: Sequence[Publication], outcomes: Sequence[int]) -> None:
         for item, outcome in zip(publications, outcomes, strict=True):
@@ -120,7 +119,7 @@ class RedisPublishing(StoreBase):
         done = [place for place in self._numbered if finished(place[1])]
         self._numbered.difference_update(done)
         for queue, name in done:
-            self._wire.post(("UNLINK", keys.publisher(self._prefix, queue, name)))
+            self._wire.post(("HDEL", self._keys(queue).publishers, name))
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
         """Store *publications* in one round trip; neighbours alike in one step."""

@@ -62,7 +62,7 @@ PRODUCER = _role(
         scripts.UNBOUND,
     ),
     sends="del exists hdel hexists hget hgetall hkeys hmget hsetnx pexpire sadd smembers srem "
-    "unlink zadd zrange zrem zscore",
+    "zadd zrange zrem zscore",
 )
 WORKER = _role(
     PRODUCER,

@@ -10,6 +10,7 @@ from ...store import (
     QueueDeclared,
     QueueDeleted,
 )
+from ..remembering import LONG_MS
 from . import keys, scripts
 from .base import (
     BATCH,
@@ -46,7 +47,7 @@ class RedisTopology(StoreBase):
             self.list_queue(queue)
         outcome, messages, consumers, stored = self._wire.execute(
             scripts.DECLARE,
-            (k.meta, k.ready, k.delayed, k.consumers),
+            (k.meta, k.ready, k.delayed, k.consumers, k.publishers),
             (1 if passive else 0, arguments, *pairs),
         )
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
@@ -59,7 +60,10 @@ class RedisTopology(StoreBase):
 
     def create_queue(self, queue: str) -> None:
         """Make *queue* unless there is one; it takes the arguments of its first declaration."""
-        self._wire.call(("HSETNX", self._keys(queue).meta, "exists", "1"))
+        k = self._keys(queue)
+        if self._wire.call(("HSETNX", k.meta, "exists", "1")):
+            # One of the same name may have been deleted a moment ago.
+            self._wire.call(("PEXPIRE", k.publishers, LONG_MS))
         self.list_queue(queue)
 
     def delete_queue(

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections import deque
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
@@ -36,7 +37,6 @@ RANK = 2**45
 """What one rank is worth in a score: rank * RANK + sequence."""
 HELD_BY_MOVE = 2**62
 """The deadline of what a move holds."""
-PUBLISHER_KEPT_MS = 86_400_000
 # Longer than dead letters are kept by default, so that a move that was cut off and is
 # taken up again finds its numbers.
 MOVES_KEPT_MS = 200 * 86_400_000
@@ -254,6 +254,8 @@ class StoreBase:
         self._doorbell = SqliteDoorbell(self._connection, self._prefix)
         # Queue and publisher: whose numbers this connection has stored.
         self._numbered: set[tuple[str, str]] = set()
+        self._began = monotonic()
+        self.keeps_long = False
         self._results: deque[tuple[OnResult[Any], Any]] = deque()
         self._posting = False
         self._process = here()

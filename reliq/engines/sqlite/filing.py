@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store import DUPLICATE, FULL, STORED
-from .base import BATCH, DEAD, DELAYED, MOVES_KEPT_MS, PUBLISHER_KEPT_MS, RANK, READY
+from .base import BATCH, DEAD, DELAYED, MOVES_KEPT_MS, RANK, READY
 from .doubts import hold
 from .expiring import expire, overdue
 from .numbers import Numbers
@@ -25,7 +25,7 @@ _INSERT = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 SELECT = (
-    "SELECT id, published, promoted, bell, expires, message_ttl, max_length, max_bytes, overflow, "
+    "SELECT id, published, promoted, bell, message_ttl, max_length, max_bytes, overflow, "
     "waiting_bytes, dead_expired FROM queues WHERE prefix = ? AND name = ?"
 )
 """What a Filing wants to know of the queue."""
@@ -113,7 +113,9 @@ class Known:
             self.numbers.forget_below(low)
             self.low = max(self.low, low)
         self._step.execute(
-            "INSERT OR REPLACE INTO publishers VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO publishers VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (prefix, queue, publisher) DO UPDATE SET "
+            "low = excluded.low, numbers = excluded.numbers, until = max(until, excluded.until)",
             (*self._place, self.low, str(self.numbers), self._step.now + keep_ms),
         )
 
@@ -197,8 +199,8 @@ class Filing:
     def __init__(self, step: Step, row: tuple[int, ...], items: Sequence[Publication]) -> None:
         first = items[0]
         self._step, self._first = step, first
-        self._queue, published, promoted, self._bell, self._expires, self._ttl_ms = row[:6]
-        self._limits = Limits(step, self._queue, row[6:])
+        self._queue, published, promoted, self._bell, self._ttl_ms = row[:5]
+        self._limits = Limits(step, self._queue, row[5:])
         self._limits.make_room(items)
         self._known = Known(step, first.queue, first.publisher) if first.number else None
         # Publishing and promoting both move the sequence on, so it never repeats.
@@ -246,13 +248,14 @@ class Filing:
         self._earliest = (due, tag)
         return True
 
-    def finish(self, items: Sequence[Publication], dead_letter_max: int) -> None:
+    def finish(self, items: Sequence[Publication], dead_letter_max: int, keep_ms: int) -> None:
         """Count what was stored, remember its numbers, keep the limits, and ring."""
         step, new = self._step, self._sequence - self._before
         if not new:
             return
         if self._known is not None:
-            self._known.keep(max(item.low for item in items), self._keep_ms())
+            keep = MOVES_KEPT_MS if self._first.moved else keep_ms
+            self._known.keep(max(item.low for item in items), keep)
         dropped = self._limits.drop_head(step.now)
         step.execute(
             "UPDATE queues SET published = published + ?, waiting_bytes = ? WHERE id = ?",
@@ -263,9 +266,3 @@ class Filing:
             drop_surplus(step, self._queue, dead_letter_max)
         if self._rang and not self._bell:
             step.ring(self._first.queue)
-
-    def _keep_ms(self) -> int:
-        if self._first.moved:
-            return MOVES_KEPT_MS
-        # A queue that expires need not remember its publishers longer than it lives.
-        return PUBLISHER_KEPT_MS if self._expires is None else max(self._expires, 60_000)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...errors import BrokerRefused, BrokerUnavailable
 from ...store import CREATED, NO_QUEUE, STALE, STORED
 from ..grouping import alike
+from ..remembering import kept_ms
 from .base import BATCH, MOST_REMEMBERED, StoreBase
 from .filing import SELECT, Filing
 
@@ -61,7 +62,8 @@ class SqlitePublishing(StoreBase):
                 row = step.execute(SELECT, place).fetchone()
             filing = Filing(step, row, items)
             outcomes = [filing.add(item) for item in items]
-            filing.finish(items, self.options.dead_letter_max)
+            keep = kept_ms(self._began, self.keeps_long)
+            filing.finish(items, self.options.dead_letter_max, keep)
         if first.number and not first.moved and len(self._numbered) < MOST_REMEMBERED:
             self._numbered.add((first.queue, first.publisher))
         if created and STORED in outcomes:

@@ -106,7 +106,7 @@ CREATE TABLE suspects (
 ) WITHOUT ROWID;
 
 -- Numbers of publishes (and of moves that come here) that may be tried again. They outlive
--- the queue: a retry that comes late does not make it anew.
+-- the queue by a minute: a retry that is on its way finds what is known of it.
 CREATE TABLE publishers (
     prefix TEXT NOT NULL,
     queue TEXT NOT NULL,

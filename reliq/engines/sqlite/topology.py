@@ -29,6 +29,7 @@ _NUMBERS = (
 )
 _TEXTS = ("overflow", "dead_letter_exchange", "dead_letter_routing_key")
 _EVERYTHING = ("messages", "deaths", "suspects", "moves")
+_OUTLIVES_MS = 60_000
 
 
 def column_value(name: str, text: str | None) -> int | str | None:
@@ -67,6 +68,11 @@ def remove(step: Step, name: str, row: QueueRow) -> None:
         step.execute(f"DELETE FROM {table} WHERE queue = ?", (row.id,))  # noqa: S608 - ours
     step.execute("DELETE FROM queues WHERE id = ?", (row.id,))
     step.execute("DELETE FROM passes WHERE prefix = ? AND queue = ?", (step.prefix, name))
+    # What makes a retry no second message outlives it by a minute: one may be on its way.
+    step.execute(
+        "UPDATE publishers SET until = min(until, ?) WHERE prefix = ? AND queue = ?",
+        (step.now + _OUTLIVES_MS, step.prefix, name),
+    )
 
 
 def bindings_of(step: Step, exchange: str) -> int:

@@ -15,6 +15,7 @@
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
 -- KEYS[15] moves (HASH)
+-- KEYS[16] publishers (HASH)
 --
 -- ARGV[1] consumer (id)
 -- ARGV[2] mark (of its subscriptions, and of the connection that has them; empty: it left, or
@@ -29,7 +30,7 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local moves = KEYS[15]
+local moves, publishers = KEYS[15], KEYS[16]
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 -- What is no whole number counts as not set.
@@ -65,6 +66,10 @@ if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) =
   if redis.call('HGET', meta, 'auto_delete') == '1' then
     redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
       dead, dead_info, bell, stats, meta, consumers, mutex, moves)
+    -- As delete_queue.lua has it.
+    if redis.call('PTTL', publishers) > 60000 then
+      redis.call('PEXPIRE', publishers, 60000)
+    end
     return 0
   end
   local clock = redis.call('TIME')

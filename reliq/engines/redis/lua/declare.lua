@@ -4,6 +4,7 @@
 -- KEYS[2] ready (ZSET)
 -- KEYS[3] delayed (ZSET)
 -- KEYS[4] consumers (HASH)
+-- KEYS[5] publishers (HASH)
 --
 -- ARGV[1] passive (1: only look)
 -- ARGV[2] arguments (msgpack of the declaration, compared byte by byte)
@@ -13,6 +14,7 @@
 --   ready and delayed messages, consumers, arguments as stored}
 -- Redis 6.2 or newer.
 local meta, ready, delayed, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publishers = KEYS[5]
 local passive, arguments = ARGV[1] == '1', ARGV[2]
 
 -- A first write that does not grow: a worker must be able to start, and drain its
@@ -35,6 +37,10 @@ if not passive then
       redis.call('HSET', meta, unpack(ARGV, 3))
     end
     outcome = stored[1] and 1 or 2
+    if outcome == 2 then
+      -- One of the same name was deleted a moment ago: what is known of its publishers is kept.
+      redis.call('PEXPIRE', publishers, 86400000)
+    end
   end
   if outcome ~= 3 then
     redis.call('HSET', meta, 'used_at', now)

@@ -15,6 +15,7 @@
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
 -- KEYS[15] moves (HASH)
+-- KEYS[16] publishers (HASH)
 --
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)
@@ -26,7 +27,7 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local moves = KEYS[15]
+local moves, publishers = KEYS[15], KEYS[16]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 
 -- What is no whole number counts as not set.
@@ -66,4 +67,8 @@ end
 -- Its consumers stay noted: they listen on, and are those of a queue that is made anew.
 redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
   dead, dead_info, bell, stats, meta, mutex, moves)
+-- What makes a retry no second message outlives it by a minute: one may be on its way.
+if redis.call('PTTL', publishers) > 60000 then
+  redis.call('PEXPIRE', publishers, 60000)
+end
 return {1, waiting}

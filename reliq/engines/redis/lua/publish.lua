@@ -12,17 +12,18 @@
 -- KEYS[8] bell (LIST)
 -- KEYS[9] stats (HASH)
 -- KEYS[10] meta (HASH)
--- KEYS[11] publisher (ZSET)
+-- KEYS[11] publishers (HASH)
 -- KEYS[12] bindings (HASH)
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
--- ARGV[3] keep (ms that the publisher's numbers are kept from now; less than 0: so many ms
---         where none is known yet, else as before)
+-- ARGV[3] keep (ms that the publisher's numbers are kept from now at least; less than 0: so
+--         many ms where none is known yet, else as before)
 -- ARGV[4] low (every number below it is settled: it is forgotten, and refused if it comes
 --         late all the same; 0: not this time)
 -- ARGV[5] dead_letter_max (messages)
--- ARGV[6..] tag, envelope, rank, number, delay, ttl (six for each message: delivery tag;
+-- ARGV[6] publisher (whose numbers these are)
+-- ARGV[7..] tag, envelope, rank, number, delay, ttl (six for each message: delivery tag;
 --   bytes; 0-255, lowest is served first; publish number of this publisher in this queue
 --   or 0: not numbered; ms or 0: none; ms or -1: none)
 --
@@ -32,9 +33,9 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
-local bell, stats, meta, publisher, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local must_exist, version, keep, low = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local dead_letter_max = tonumber(ARGV[5])
+local bell, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local must_exist, version, keep, low = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 
 -- What is no whole number counts as not set.
 local function whole(text)
@@ -43,7 +44,7 @@ end
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
-  'exists', 'message_ttl', 'promoted', 'expires', 'max_length', 'max_bytes')
+  'exists', 'message_ttl', 'promoted', 'max_length', 'max_bytes')
 local refused = nil
 if version ~= '' and redis.call('HGET', bindings, 'version') ~= version then
   refused = -2
@@ -51,7 +52,7 @@ elseif not queue[1] and must_exist == '1' then
   refused = -1
 end
 if refused then
-  for i = 6, #ARGV, 6 do
+  for i = 7, #ARGV, 6 do
     outcomes[#outcomes + 1] = refused
   end
   return outcomes
@@ -59,10 +60,12 @@ end
 local stored = 1
 if not queue[1] then
   redis.call('HSET', meta, 'exists', '1')
+  -- One of the same name was deleted a moment ago: what is known of its publishers is kept.
+  redis.call('PEXPIRE', publishers, 86400000)
   stored = 2
 end
 local message_ttl, promoted = queue[2] and whole(queue[2]), queue[3] and whole(queue[3]) or 0
-local max_length, max_bytes = queue[5] and whole(queue[5]), queue[6] and whole(queue[6])
+local max_length, max_bytes = queue[4] and whole(queue[4]), queue[5] and whole(queue[5])
 local count
 local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0, 0, nil
 if limited then
@@ -80,8 +83,8 @@ if limited then
   rejects = about[1] == 'reject-publish'
   waiting = redis.call('ZCARD', ready) + redis.call('ZCARD', delayed)
   bytes = whole(redis.call('HGET', stats, 'waiting_bytes')) or 0
-  local more, more_bytes = (#ARGV - 5) / 6, 0
-  for i = 7, #ARGV, 6 do
+  local more, more_bytes = (#ARGV - 6) / 6, 0
+  for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
@@ -100,7 +103,7 @@ if limited then
       redis.call('ZREM', ready, unpack(overdue))
       redis.call('ZREM', delayed, unpack(overdue))
       waiting = waiting - #overdue
-      if queue[6] then
+      if queue[5] then
         for _, tag in ipairs(overdue) do
           bytes = bytes - redis.call('HSTRLEN', messages, tag)
         end
@@ -124,29 +127,101 @@ if limited then
   end
 end
 
-local settled, rang, numbered, first = nil, false, false, false
-for i = 6, #ARGV, 6 do
+-- What is known of the publisher: "until low known": when it is forgotten, every number below
+-- low is settled, known ones from there on as ranges ("4-8,10"). Here: first, last, first ...
+local ranges, settled, forgotten, first, numbered = nil, 0, 0, false, false
+local function recall()
+  local record = redis.call('HGET', publishers, publisher)
+  ranges, first = {}, not record
+  local till, before, known = string.match(record or '', '^(%d+) (%d+) ?(.*)$')
+  settled, forgotten = tonumber(before or 0), tonumber(till or 0)
+  for from, to in string.gmatch(known or '', '(%d+)%-?(%d*)') do
+    ranges[#ranges + 1] = tonumber(from)
+    ranges[#ranges + 1] = tonumber(to ~= '' and to or from)
+  end
+end
+-- The place of the last range that begins at number or before it.
+local function place_of(number)
+  local i = #ranges - 1
+  while i > 0 and ranges[i] > number do
+    i = i - 2
+  end
+  return i
+end
+local function note(number)
+  local i = place_of(number)
+  local joins, joined = i > 0 and ranges[i + 1] == number - 1, ranges[i + 2] == number + 1
+  if joins and joined then
+    ranges[i + 1] = ranges[i + 3]
+    table.remove(ranges, i + 2)
+    table.remove(ranges, i + 2)
+  elseif joins then
+    ranges[i + 1] = number
+  elseif joined then
+    ranges[i + 2] = number
+  else
+    table.insert(ranges, i + 2, number)
+    table.insert(ranges, i + 2, number)
+  end
+  numbered = true
+end
+local function remember()
+  settled = math.max(settled, low)
+  local known = {}
+  for i = 1, #ranges, 2 do
+    local from, to = math.max(ranges[i], settled), ranges[i + 1]
+    if from == to then
+      known[#known + 1] = string.format('%d', from)
+    elseif from < to then
+      known[#known + 1] = string.format('%d-%d', from, to)
+    end
+  end
+  local clock, said = nil, first and math.abs(keep) or keep
+  if first or low > 0 or said > 0 then
+    clock = redis.call('TIME')
+    clock = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  end
+  if said > 0 then
+    forgotten = math.max(forgotten, clock + said)
+  end
+  local record = string.format('%d %d %s', forgotten, settled, table.concat(known, ','))
+  redis.call('HSET', publishers, publisher, record)
+  if said > 0 and redis.call('PTTL', publishers) < said then
+    redis.call('PEXPIRE', publishers, said)
+  end
+  -- Those who were killed forget nothing by themselves: as many as come are looked for, and
+  -- more as long as they are found.
+  for _ = 1, clock and 50 or 0 do
+    local some, late = redis.call('HRANDFIELD', publishers, 4, 'WITHVALUES'), {}
+    for i = 1, #some, 2 do
+      if (tonumber(string.match(some[i + 1], '^(%d+) %d')) or 0) < clock then
+        late[#late + 1] = some[i]
+      end
+    end
+    if #late > 0 then
+      redis.call('HDEL', publishers, unpack(late))
+    end
+    if #late < 2 then
+      break
+    end
+  end
+end
+
+local rang = false
+for i = 7, #ARGV, 6 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])
   local full = rejects and (waiting + 1 > max_length or bytes + #envelope > max_bytes)
-  local outcome = stored
-  if number == '0' then
-    outcome = full and -3 or stored
-  else
-    if not settled then
-      settled = tonumber(redis.call('ZSCORE', publisher, 'low'))
-      first = not settled
-      settled = settled or 0
+  local outcome = full and -3 or stored
+  number = number ~= '0' and tonumber(number)
+  if number then
+    if not ranges then
+      recall()
     end
-    if tonumber(number) < settled then
-      -- The network held this request back until its retry had returned.
+    local place = place_of(number)
+    -- One below: the network held this request back until its retry had returned.
+    if number < settled or (place > 0 and number <= ranges[place + 1]) then
       outcome = 0
-    elseif full then
-      outcome = redis.call('ZSCORE', publisher, number) and 0 or -3
-    elseif redis.call('ZADD', publisher, 'NX', number, number) == 0 then
-      outcome = 0
-    else
-      numbered = true
     end
   end
   outcomes[#outcomes + 1] = outcome
@@ -181,37 +256,27 @@ for i = 6, #ARGV, 6 do
     end
     if type(done) ~= 'number' then
       -- A key holds something else. The message is in no place, and its number is free.
-      redis.pcall('ZREM', publisher, number)
       redis.pcall('HDEL', messages, tag)
       redis.pcall('ZREM', expiry, tag)
       redis.pcall('HINCRBY', stats, 'published', sequence and -1 or 0)
+      if numbered then
+        remember()
+      end
       return done
+    end
+    if number then
+      note(number)
     end
     stored = 1
     waiting, bytes = waiting + 1, bytes + #envelope
-    if limited and queue[6] then
+    if limited and queue[5] then
       count('waiting_bytes', #envelope)
     end
   end
 end
 
 if numbered then
-  if keep < 0 then
-    keep = first and -keep or 0
-  end
-  if first or low ~= '0' then
-    redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
-    redis.call('ZADD', publisher, 'GT', low, 'low')
-  end
-  local expires = whole(queue[4])
-  if expires and keep <= 86400000 then
-    -- A queue that expires needs to remember its publishers no longer than it lives; a
-    -- move may be taken up again later than that, and asks for more.
-    keep = math.max(expires, 60000)
-  end
-  if keep > 0 then
-    redis.call('PEXPIRE', publisher, keep)
-  end
+  remember()
 end
 if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
   -- drop-head: the oldest of the lowest priority gives way, to the dead letters.
@@ -237,7 +302,7 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
     redis.call('HSET', dead_info, victim, 'maxlen|' .. failed .. '||')
     local size = redis.call('HSTRLEN', messages, victim)
     waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
-    if queue[6] then
+    if queue[5] then
       count('waiting_bytes', -size)
     end
   end

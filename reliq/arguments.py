@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .envelope import pack
+from .envelope import EnvelopeError, pack, unpack
 from .errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -126,3 +126,12 @@ def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
             raise ConfigurationError(
                 f"queue {queue!r}: {name} means nothing without {' or '.join(needed)}"
             )
+
+
+def is_auto_delete(declaration: bytes) -> bool:
+    """Whether an exchange was declared to go with its last binding; what is malformed was not."""
+    try:
+        declared = unpack(declaration)
+    except EnvelopeError:
+        return False
+    return isinstance(declared, dict) and bool(declared.get("auto_delete"))

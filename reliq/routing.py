@@ -10,8 +10,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from .arguments import is_auto_delete
 from .envelope import pack, unpack
 from .errors import NotFound, PreconditionFailed
+from .store import NO_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,11 +51,6 @@ def topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
         else:
             return False
     return all(rest == "#" for rest in pattern[at:])
-
-
-def _is_auto_delete(declaration: bytes) -> bool:
-    """Whether an exchange was declared to go with its last binding."""
-    return bool(unpack(declaration).get("auto_delete"))
 
 
 def _by_queue(bindings: Iterable[bytes]) -> Iterable[tuple[str, list[bytes]]]:
@@ -151,8 +148,11 @@ class Routes:
 
     # -- bindings
 
-    def bind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Bind *queue*; raises NotFound for an exchange that was never declared."""
+    def bind(self, queue: str, exchange: str, routing_key: str, *, present: bool = False) -> bool:
+        """Bind *queue*; raises NotFound for an exchange that was never declared.
+
+        With *present* False is returned, and nothing is bound, where the queue is not there.
+        """
         known = self.inherited.get(exchange)
         if known is not None:
             self._store.declare_exchange(exchange, known)
@@ -161,12 +161,17 @@ class Routes:
             if known is None:
                 self.require(exchange)
         binding = pack([routing_key, queue])
-        self._store.bind(exchange, bound=True, bindings=[binding], queue=queue)
-        if known is not None and _is_auto_delete(known):
+        left = self._store.bind(
+            exchange, bound=True, bindings=[binding], queue=queue, present=present
+        )
+        if left == NO_QUEUE:
+            return False
+        if known is not None and is_auto_delete(known):
             # It may have gone with its last binding, since we declared it or just now.
             self._store.declare_exchange(exchange, known)
         self.bound.setdefault(exchange, set()).add(binding)
         self._cache.pop(exchange, None)
+        return True
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Remove one binding; an auto_delete exchange goes with the last."""
@@ -206,7 +211,7 @@ class Routes:
             self._cache.pop(exchange, None)
 
     def _left_unbound(self, exchange: str, declaration: bytes | None) -> None:
-        if declaration is not None and _is_auto_delete(declaration):
+        if declaration is not None and is_auto_delete(declaration):
             self._store.delete_exchange(exchange, if_unbound=True)
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:

@@ -785,11 +785,21 @@ class Store(Protocol):
     def exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
 
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str = "") -> int:
+    def bind(
+        self,
+        exchange: str,
+        bound: bool,
+        bindings: Sequence[bytes],
+        queue: str = "",
+        *,
+        present: bool = False,
+    ) -> int:
         """Add (*bound*) or remove bindings, and change the version of the table.
 
         Returns how many the exchange has now. They are those of *queue*, where it is
-        given: :meth:`unbind_queue` will find them.
+        given: :meth:`unbind_queue` will find them. With *present* nothing is bound where
+        there is no such queue, NO_QUEUE is returned, and one that is deleted meanwhile
+        leaves nothing.
         """
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:

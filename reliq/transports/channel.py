@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
+_BIND_TRIES = 5
+
 
 class Channel(Publishing, virtual.Channel):
     """One channel of a transport. Messages belong to it from delivery to ack."""
@@ -173,9 +175,22 @@ class Channel(Publishing, virtual.Channel):
         nowait: bool = False,
         **_: Any,
     ) -> None:
-        """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
+        """Bind *queue* to *exchange*; raises NotFound for an unknown exchange.
+
+        One that this connection has declared, and that is gone since (its ``x-expires`` is
+        shorter than the way from there to here), is declared again.
+        """
         del arguments, nowait
-        self.routes.bind(queue, exchange or "amq.direct", routing_key or "")
+        binding = (queue, exchange or "amq.direct", routing_key or "")
+        declared = self.transport.declared_queues.get(queue)
+        if declared is None:
+            self.routes.bind(*binding)
+            return
+        for _tried in range(_BIND_TRIES):
+            if self.routes.bind(*binding, present=True):
+                return
+            self.store.declare_queue(queue, False, *declared)
+        raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
 
     def queue_unbind(
         self,

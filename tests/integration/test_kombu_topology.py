@@ -252,3 +252,20 @@ def test_names_with_odd_characters(client):
     assert [get(connection, name).payload for name in names] == names
     with client.inspector() as inspector:
         assert sorted(inspector.queues()) == sorted(names)
+
+
+def test_a_queue_that_expires_before_it_is_bound(connect):
+    """It is declared again, and bound then: no binding is left of a queue that is gone."""
+    connection, other = connect(), connect()
+    channel = connection.default_channel
+    exchange = Exchange("x", "direct")(channel)
+    exchange.declare()
+    queue = Queue("q", exchange, "key", expires=60.0)(channel)
+    queue.queue_declare()
+    other.default_channel.queue_delete("q")
+    queue.queue_bind()
+    assert exists(connection, "q")
+    connection.Producer().publish("x", exchange="x", routing_key="key")
+    assert get(connection, "q").payload == "x"
+    queue.delete()
+    assert frozenset() == channel.store.exchange_table("x").bindings

@@ -18,6 +18,7 @@ from reliq.engines.sqlite import base, bells, presence, returning
 from reliq.engines.sqlite.location import location
 from reliq.engines.sqlite.numbers import Numbers
 from reliq.engines.sqlite.store import SqliteStore
+from reliq.envelope import pack
 from reliq.errors import BrokerTimeout, ConfigurationError
 from reliq.options import parse
 from tests.contract.steps import Steps, message
@@ -284,3 +285,22 @@ def test_a_store_that_nobody_closed_is_closed(where):
     for _ in range(5):
         SqliteStore(where, parse({}), "s/1").queues()
     assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_deleted_queue_is_bound_to_nothing(store):
+    """In the same step, so whoever deletes it may die after that; what was to go with them goes."""
+    store.store.declare_exchange("stays", pack({"type": "direct"}))
+    store.store.declare_exchange("goes", pack({"type": "direct", "auto_delete": True}))
+    for queue in ("q", "other"):
+        store.store.declare_queue(queue, False, b"", {})
+        store.store.bind("stays", True, [pack(["k", queue])], queue)
+    store.store.bind("goes", True, [pack(["k", "q"])], "q")
+    store.store.declare_exchange("junk", b"\xc1")
+    store.store.bind("junk", True, [b"junk"], "q")
+    version = store.store.bindings_version("stays")
+    store.store.delete_queue("q")
+    assert {pack(["k", "other"])} == store.store.exchange_table("stays").bindings
+    assert version != store.store.bindings_version("stays")
+    assert ["junk", "stays"] == store.store.exchanges()
+    table = store.store.exchange_table("goes")
+    assert (None, None, frozenset()) == (table.declaration, table.version, table.bindings)

@@ -66,7 +66,7 @@ def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
 
 
 # The time of a look that is due.
-_LOOK_NOW = 1
+LOOK_NOW = 1
 
 
 class StoreBase:
@@ -115,7 +115,7 @@ class StoreBase:
             ]
         )
         if exists is not None:  # declared again meanwhile
-            self._wire.call(("ZADD", listed, "NX", _LOOK_NOW, queue))
+            self._wire.call(("ZADD", listed, "NX", LOOK_NOW, queue))
         if dead_letter_exchange is not None:
             self._wire.call(("ZADD", rerouted, "NX", 0, queue))
 

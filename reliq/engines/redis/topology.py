@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...envelope import pack, unpack
 from ...store import (
+    NO_QUEUE,
     ExchangeTable,
     QueueDeclared,
     QueueDeleted,
@@ -14,6 +15,7 @@ from ..remembering import LONG_MS
 from . import keys, scripts
 from .base import (
     BATCH,
+    LOOK_NOW,
     StoreBase,
     texts,
 )
@@ -126,19 +128,34 @@ class RedisTopology(StoreBase):
         """Return the names of all declared exchanges."""
         return sorted(texts(self._wire.call(("HKEYS", keys.exchanges(self._prefix)))))
 
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str = "") -> int:
+    def bind(
+        self,
+        exchange: str,
+        bound: bool,
+        bindings: Sequence[bytes],
+        queue: str = "",
+        *,
+        present: bool = False,
+    ) -> int:
         """Add or remove *bindings* and change the table's version, together.
 
         Whoever dies half way leaves a note of a binding that is not there, never a binding
-        without a note.
+        without a note. With *present* the queue is looked for when it is bound: who deletes it
+        after that finds the note. Should we die before that, it is listed, so somebody finds
+        that it is not there, and what it was bound to.
         """
         noted = keys.bound(self._prefix, queue)
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
-            self._wire.call(("SADD", noted, *notes))
+            listed = ("ZADD", keys.queues(self._prefix), "NX", LOOK_NOW, queue)
+            before: list[Command] = [listed] if present else []
+            self._wire.exchange([(part, None) for part in (*before, ("SADD", noted, *notes))])
         change = self._bind_command(exchange, 1 if bound else 0, bindings)
         (left,) = self._wire.exchange([change])
+        if present and not self._wire.call(("HEXISTS", self._keys(queue).meta, "exists")):
+            self.unbind_queue(queue)
+            return NO_QUEUE
         if notes and not bound:
             self._wire.call(("SREM", noted, *notes))
             table = keys.bindings(self._prefix, exchange)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...arguments import is_auto_delete
 from ...salvage import left_out
-from ...store import ExchangeTable, QueueDeclared, QueueDeleted
+from ...store import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import BATCH, DELAYED, READY, StoreBase
 from .reserve import essential
 
@@ -56,7 +57,7 @@ def users(step: Step, name: str) -> int:
 
 
 def remove(step: Step, name: str, row: QueueRow) -> None:
-    """Delete a queue with everything in it.
+    """Delete a queue with everything in it, its bindings, and what was to go with these.
 
     Its consumers stay noted: they listen on, and are those of a queue that is made anew.
     """
@@ -73,6 +74,11 @@ def remove(step: Step, name: str, row: QueueRow) -> None:
         "UPDATE publishers SET until = min(until, ?) WHERE prefix = ? AND queue = ?",
         (step.now + _OUTLIVES_MS, step.prefix, name),
     )
+    for exchange, declaration in unbind(step, name).items():
+        if declaration is not None and is_auto_delete(declaration):
+            step.execute(
+                "DELETE FROM exchanges WHERE prefix = ? AND name = ?", (step.prefix, exchange)
+            )
 
 
 def bindings_of(step: Step, exchange: str) -> int:
@@ -81,6 +87,58 @@ def bindings_of(step: Step, exchange: str) -> int:
         "SELECT count(*) FROM bindings WHERE prefix = ? AND exchange = ?", (step.prefix, exchange)
     ).fetchone()
     return int(count)
+
+
+def change_bindings(
+    step: Step, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str
+) -> int:
+    """Add or remove bindings, and give their table another version; return how many it has."""
+    key = (step.prefix, exchange)
+    changed = 0
+    for binding in bindings:
+        if bound:
+            changed += step.execute(
+                "INSERT INTO bindings VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (*key, bytes(binding), queue or None),
+            ).rowcount
+        else:
+            changed += step.execute(
+                "DELETE FROM bindings WHERE prefix = ? AND exchange = ? AND binding = ?",
+                (*key, bytes(binding)),
+            ).rowcount
+    row = step.execute(
+        "SELECT version FROM exchanges WHERE prefix = ? AND name = ?", key
+    ).fetchone()
+    known = row[0] if row is not None else None
+    if changed or known is None:
+        # By the clock: one that is deleted and made again has no version of before.
+        version = max(time.time_ns(), int(known or 0) + 1)
+        step.execute(
+            "INSERT INTO exchanges (prefix, name, version) VALUES (?, ?, ?) "
+            "ON CONFLICT (prefix, name) DO UPDATE SET version = excluded.version",
+            (*key, b"%d" % version),
+        )
+    return bindings_of(step, exchange)
+
+
+def unbind(step: Step, queue: str) -> dict[str, bytes | None]:
+    """Remove all bindings of a queue; return the exchanges without any now, and what they are."""
+    found = step.execute(
+        "SELECT exchange, binding FROM bindings WHERE prefix = ? AND queue = ?",
+        (step.prefix, queue),
+    ).fetchall()
+    bindings: dict[str, list[bytes]] = {}
+    for exchange, binding in found:
+        bindings.setdefault(exchange, []).append(binding)
+    emptied: dict[str, bytes | None] = {}
+    for exchange, gone in bindings.items():
+        if not change_bindings(step, exchange, False, gone, queue):
+            (declaration,) = step.execute(
+                "SELECT declaration FROM exchanges WHERE prefix = ? AND name = ?",
+                (step.prefix, exchange),
+            ).fetchone()
+            emptied[exchange] = declaration
+    return emptied
 
 
 class SqliteTopology(StoreBase):
@@ -264,62 +322,29 @@ class SqliteTopology(StoreBase):
             return sorted(name for (name,) in found)
 
     @essential
-    def bind(self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str = "") -> int:
+    def bind(
+        self,
+        exchange: str,
+        bound: bool,
+        bindings: Sequence[bytes],
+        queue: str = "",
+        *,
+        present: bool = False,
+    ) -> int:
         """Add or remove *bindings* and change the table's version, together."""
         with self.step() as step:
-            return self._bind(step, exchange, bound, bindings, queue)
-
-    @staticmethod
-    def _bind(step: Step, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str) -> int:
-        key = (step.prefix, exchange)
-        changed = 0
-        for binding in bindings:
-            if bound:
-                changed += step.execute(
-                    "INSERT INTO bindings VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    (*key, bytes(binding), queue or None),
-                ).rowcount
-            else:
-                changed += step.execute(
-                    "DELETE FROM bindings WHERE prefix = ? AND exchange = ? AND binding = ?",
-                    (*key, bytes(binding)),
-                ).rowcount
-        row = step.execute(
-            "SELECT version FROM exchanges WHERE prefix = ? AND name = ?", key
-        ).fetchone()
-        known = row[0] if row is not None else None
-        if changed or known is None:
-            # By the clock: one that is deleted and made again has no version of before.
-            version = max(time.time_ns(), int(known or 0) + 1)
-            step.execute(
-                "INSERT INTO exchanges (prefix, name, version) VALUES (?, ?, ?) "
-                "ON CONFLICT (prefix, name) DO UPDATE SET version = excluded.version",
-                (*key, b"%d" % version),
-            )
-        return bindings_of(step, exchange)
+            if present and step.queue(queue) is None:
+                return NO_QUEUE
+            return change_bindings(step, exchange, bound, bindings, queue)
 
     @essential
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
-        """Remove the bindings of a queue that is gone, unless it was made anew. Atomic."""
+        """Remove the bindings of a queue that is gone, unless it was made anew. Atomic.
+
+        What deletes a queue does that itself: these are of one that was bound without it.
+        """
         with self.step() as step:
-            if step.queue(queue) is not None:
-                return {}
-            found = step.execute(
-                "SELECT exchange, binding FROM bindings WHERE prefix = ? AND queue = ?",
-                (self._prefix, queue),
-            ).fetchall()
-            bindings: dict[str, list[bytes]] = {}
-            for exchange, binding in found:
-                bindings.setdefault(exchange, []).append(binding)
-            emptied: dict[str, bytes | None] = {}
-            for exchange, gone in bindings.items():
-                if not self._bind(step, exchange, False, gone, queue):
-                    (declaration,) = step.execute(
-                        "SELECT declaration FROM exchanges WHERE prefix = ? AND name = ?",
-                        (self._prefix, exchange),
-                    ).fetchone()
-                    emptied[exchange] = declaration
-            return emptied
+            return {} if step.queue(queue) is not None else unbind(step, queue)
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version, at one instant."""

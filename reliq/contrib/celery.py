@@ -21,12 +21,25 @@ if TYPE_CHECKING:
     from ..store import Store
 
 
+_PREFORK = "celery.concurrency.prefork"
+_ELSEWHERE = frozenset({_PREFORK, "celery.concurrency.thread"})
+
+
+def _module_of(pool: Any) -> str:
+    return type(pool).__module__
+
+
 class WorkerWatch:
-    """Learns of the Celery worker in this process from Celery's own signal."""
+    """Learns of the Celery workers in this process from Celery's own signals.
+
+    Usually there is one. A program, most often a test suite, may run several, in threads.
+    """
 
     def __init__(self) -> None:
-        self._consumer: weakref.ref[Any] | None = None
+        # Replaced as a whole, never changed: threads look at it.
+        self._consumers: tuple[weakref.ref[Any], ...] = ()
         self._connected = False
+        self._connected_to_embedded = False
         self.at_child_end: Callable[[], None] | None = None
         """What a child of a prefork pool does as it ends in order: it runs no atexit hooks."""
 
@@ -41,6 +54,11 @@ class WorkerWatch:
             signals.worker_process_shutdown.connect(self._child_ends, weak=False)
             signals.task_received.connect(tell_the_eta, weak=False)
             self._connected = True
+        testing = sys.modules.get("celery.contrib.testing.worker")
+        if testing is not None and not self._connected_to_embedded:
+            # Its worker sends no worker_ready.
+            testing.test_worker_started.connect(self._embedded_ready, weak=False)
+            self._connected_to_embedded = True
         if "celery.worker.control" in sys.modules:  # also that of a test, which is never "ready"
             show_what_waits()
 
@@ -48,17 +66,25 @@ class WorkerWatch:
         if self.at_child_end is not None:
             self.at_child_end()
 
+    def _embedded_ready(self, consumer: Any = None, **_: Any) -> None:
+        self._ready(consumer)
+
     def _ready(self, sender: Any = None, **_: Any) -> None:
-        self._consumer = None if sender is None else weakref.ref(sender)
-        if sender is not None:
-            if self.forks:
-                forget_nothing(sender.pool)
-            watch_over(sender)
+        if sender is None or sender in self._workers:
+            return
+        self._consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
+        if _module_of(sender.pool) == _PREFORK:
+            forget_nothing(sender.pool)
+        watch_over(sender)
+
+    @property
+    def _workers(self) -> list[Any]:
+        return [found for known in self._consumers if (found := known()) is not None]
 
     @property
     def worker(self) -> bool:
         """Whether this process is a Celery worker."""
-        return self._consumer is not None and self._consumer() is not None
+        return bool(self._workers)
 
     @property
     def busy(self) -> bool:
@@ -67,18 +93,23 @@ class WorkerWatch:
         return self.worker and bool(getattr(state, "active_requests", None))
 
     def takes_from(self, transport: Any) -> bool:
-        """Whether the worker itself, and no task of it, consumes over *transport*."""
-        consumer = None if self._consumer is None else self._consumer()
-        connection = getattr(consumer, "connection", None)
-        return connection is not None and getattr(connection, "_transport", None) is transport
+        """Whether a worker itself, and no task of it, consumes over *transport*."""
+        return self._taking_from(transport) is not None
 
-    def given_up(self, message: Any, error: Exception) -> bool | None:
-        """Give up, in the worker, what it was to do for *message*, which made it raise *error*.
+    def _taking_from(self, transport: Any) -> Any | None:
+        for consumer in self._workers:
+            connection = getattr(consumer, "connection", None)
+            if connection is not None and getattr(connection, "_transport", None) is transport:
+                return consumer
+        return None
+
+    def given_up(self, transport: Any, message: Any, error: Exception) -> bool | None:
+        """Give up what the worker at *transport* was to do for *message*, which made it raise.
 
         Returns whether it had acknowledged or rejected the message before; None where
-        the message is not at fault.
+        the message is not at fault for *error*.
         """
-        consumer = None if self._consumer is None else self._consumer()
+        consumer = self._taking_from(transport)
         if consumer is None or not is_to_blame(consumer, error):
             return None
         settled = False
@@ -88,21 +119,19 @@ class WorkerWatch:
         return settled
 
     @property
-    def _pool(self) -> str:
-        consumer = None if self._consumer is None else self._consumer()
-        return type(getattr(consumer, "pool", None)).__module__
+    def _pools(self) -> list[str]:
+        return [_module_of(getattr(consumer, "pool", None)) for consumer in self._workers]
 
     @property
     def pool(self) -> str:
         """The pool of this worker (prefork, thread, gevent, solo ...); "" where this is none."""
-        module = self._pool
-        return module.rpartition(".")[2] if module.startswith("celery.concurrency.") else ""
+        own = {name for name in self._pools if name.startswith("celery.concurrency.")}
+        return ",".join(sorted(name.rpartition(".")[2] for name in own))
 
     @property
     def processes(self) -> int:
         """How many tasks this worker runs at a time; 0 where this is none."""
-        consumer = None if self._consumer is None else self._consumer()
-        return 0 if consumer is None else int(getattr(consumer.pool, "num_processes", None) or 1)
+        return sum(int(getattr(item.pool, "num_processes", None) or 1) for item in self._workers)
 
     @property
     def running(self) -> dict[str, int]:
@@ -120,12 +149,13 @@ class WorkerWatch:
     @property
     def forks(self) -> bool:
         """Whether the worker's pool forks children, so that threads are unwelcome."""
-        return self._pool == "celery.concurrency.prefork"
+        return _PREFORK in self._pools
 
     @property
     def inline(self) -> bool:
         """Whether a task may run inside the delivery of its message, as in a solo pool."""
-        return self._pool not in {"celery.concurrency.prefork", "celery.concurrency.thread"}
+        pools = self._pools
+        return not pools or any(name not in _ELSEWHERE for name in pools)
 
     @property
     def stopping(self) -> bool:

@@ -323,7 +323,7 @@ class Channel(Publishing, virtual.Channel):
             if not no_ack:
                 self.session.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.given_up(message, error)
+        settled = WATCH.given_up(self.transport, message, error)
         if settled is None:
             return False
         self.set_aside(message, error, settled or no_ack, no_ack)

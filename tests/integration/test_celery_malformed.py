@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from contextlib import ExitStack
 
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from kombu.utils.uuid import uuid
 
 from reliq.admin import Inspector
+from tests.support.files import FileBroker
+from tests.support.processes import Process
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS
+from tests.support.workers import POOLS, app_environment
 
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 GOOD = json.dumps([[], {}, EMBED])
@@ -71,9 +74,9 @@ BAD = (
 class Hostile:
     """A site with one worker that is to outlive everything."""
 
-    def __init__(self, site, **worker):
+    def __init__(self, site, worker):
         self.site = site
-        self.worker = site.worker(**worker)
+        self.worker = worker
 
     def throw(self, body, head, **properties):
         """Publish a message as it is."""
@@ -101,6 +104,27 @@ class Hostile:
         assert self.worker.running, self.worker.tail(40)
         self.site.wait_counts(ready=0, delayed=0, unacked=0)
 
+    def takes_bad_among_good(self, task):
+        """Fail unless each that is bad is a dead letter with its error, and the others run."""
+        self.throws_bad_among_good(task)
+        self.found_bad(2)
+
+    def throws_bad_among_good(self, task):
+        """Send each that is bad twice, among good ones that run."""
+        good = []
+        for body, changes, properties in BAD * 2:
+            good.append(self.good())
+            self.throw(body, headers(task, changes), **properties)
+        good.append(self.good())
+        self.outlives(good)
+
+    def found_bad(self, times):
+        """Fail unless each was so many times a dead letter, at least."""
+        reasons = [letter.reason for letter in self.letters()]
+        assert reasons.count("malformed") >= times * (len(FATAL) - 2)
+        assert reasons.count("undecodable") >= times * 2
+        self.site.settled(dead=len(reasons))
+
     def letters(self):
         """Return the dead letters; each carries its error."""
         with Inspector(
@@ -121,22 +145,16 @@ def hostile(request, tmp_path_factory):
         site = CelerySite(server.start(), "reliq", directory)
         stack.callback(site.close)
         # As few as bad ones: one that kept its place would soon stop all.
-        yield Hostile(site, pool=request.param, concurrency=2, arguments=["--task-events"])
+        yield Hostile(
+            site,
+            site.worker(pool=request.param, concurrency=2, arguments=["--task-events"]),
+        )
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_bad_messages_among_good_ones(hostile, task):
     """Each of those that ended the worker is a dead letter with its error; the others run."""
-    good = []
-    for body, changes, properties in BAD * 2:
-        good.append(hostile.good())
-        hostile.throw(body, headers(task, changes), **properties)
-    good.append(hostile.good())
-    hostile.outlives(good)
-    reasons = [letter.reason for letter in hostile.letters()]
-    assert reasons.count("malformed") >= 2 * (len(FATAL) - 2)
-    assert reasons.count("undecodable") >= 2 * 2
-    hostile.site.settled(dead=len(reasons))
+    hostile.takes_bad_among_good(task)
 
 
 def test_bad_events_and_commands(hostile):
@@ -210,7 +228,7 @@ def test_nothing_in_a_message_ends_a_worker(hostile, batch):
 def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
     """Forty that are set aside do not hold up the task behind them."""
     site = site_factory(redis_factory(), broker_transport_options={"poll_interval": 5.0})
-    hostile = Hostile(site, pool="solo")
+    hostile = Hostile(site, site.worker(pool="solo"))
     hostile.outlives([hostile.good()])
     hostile.worker.freeze()
     for _ in range(40):
@@ -220,3 +238,53 @@ def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
     hostile.worker.thaw()
     hostile.outlives([good])
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_pool_that_was_restarted(redis_factory, site_factory, pool):
+    """`celery control pool_restart` takes away nothing of what guards the worker."""
+    site = site_factory(redis_factory(), worker_pool_restarts=True)
+    hostile = Hostile(site, site.worker(pool=pool, concurrency=2))
+    hostile.outlives([hostile.good()])
+    before = children(site)
+    (reply,) = site.app.control.pool_restart(reply=True, timeout=20)
+    assert [{"ok": "reload started"}] == list(reply.values())
+    # Only prefork can. A child of it ends after one more task; busy ones share them out.
+    while pool == "prefork" and not before.isdisjoint(children(site)):
+        hostile.outlives([site.send("record", 0.2).id for _ in range(4)])
+    hostile.takes_bad_among_good("record_late")
+
+
+def children(site):
+    """Return the processes, or their numbers, of the pool."""
+    (stats,) = site.app.control.inspect(timeout=20, limit=1).stats().values()
+    return set(stats["pool"].get("processes", ()))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_over_a_file(tmp_path, site_factory, pool):
+    """A broker that is a file has the same."""
+    site = site_factory(FileBroker(tmp_path), result_backend=None)
+    hostile = Hostile(site, site.worker(pool=pool, concurrency=2))
+    for task in TASKS:
+        hostile.throws_bad_among_good(task)
+    hostile.found_bad(2 * len(TASKS))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_workers_in_threads_of_one_program(redis_factory, site_factory, tmp_path, pool, count):
+    """Celery's own for test suites, which no signal of a worker speaks of; also beside another."""
+    site = site_factory(redis_factory())
+    program = Process(
+        [sys.executable, "-m", "tests.integration.apps.embedded", pool, str(count)],
+        log_path=tmp_path / "embedded.log",
+        env=app_environment(site.broker, site.journal, site.config),
+        cwd=tmp_path,
+    )
+    try:
+        wait_until(lambda: "embedded ready." in program.log(), what=program.tail)
+        hostile = Hostile(site, program)
+        hostile.takes_bad_among_good("record_late")
+    finally:
+        program.kill_group()

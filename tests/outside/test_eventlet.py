@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.integration.test_celery_malformed import Hostile
 from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 from tests.support.workers import CeleryWorker
@@ -21,6 +22,12 @@ def test_a_worker_with_eventlet_runs_each_task_once(site):
     # The last ones were acknowledged when they began.
     wait_until(lambda: site.journal.finished().total() == TASKS)
     assert Counter(ids) == site.journal.finished() == site.journal.started()
+
+
+def test_malformed_messages_end_no_worker(site):
+    """What makes Celery's own code raise is a dead letter in this pool too; the good ones run."""
+    hostile = Hostile(site, site.worker(pool="eventlet", concurrency=2))
+    hostile.takes_bad_among_good("record_late")
 
 
 def test_a_file_is_refused_with_eventlet(site, tmp_path):

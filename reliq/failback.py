@@ -67,8 +67,11 @@ class Traveller(Protocol):
     def turns(self) -> bool:
         """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
 
-    def visit(self, url: str) -> AbstractContextManager[Store]:
-        """Open a store at *url* for a while; what this process owed there is sent."""
+    def visit(self, url: str, *, bury: bool = False) -> AbstractContextManager[Store]:
+        """Open a store at *url* for a while; what this process owed there is sent.
+
+        With *bury* what dead consumers left there is ended, where nobody lives who does that.
+        """
 
 
 class Failback:
@@ -241,7 +244,7 @@ class Failback:
         except ReliqError:
             return
         found = 0
-        with traveller.visit(url) as there:
+        with traveller.visit(url, bury=not spool) as there:
             for queue in there.queues() if spool else traveller.consumed:
                 status = there.status(queue)
                 if status is None or not is_lasting(status):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from . import reports
 from ._version import __version__
 from .contrib.celery import WATCH
-from .errors import BrokerRefused, ReliqError
+from .errors import BrokerRefused, ReliqError, again
 from .forks import OwnLock, under_way
 from .orphans import Orphans
 from .pacing import JITTER
@@ -421,6 +421,16 @@ class Keeper:
         elif result:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
             self._later.append(partial(self._orphans.look_after, result))
+
+    def bury(self, store: Store) -> None:
+        """See to the dead of a broker that is only visited, unless somebody there does; waits."""
+        found: list[list[str] | ReliqError] = []
+        store.post_look(self.session.id, int(self._look_s * 1000), found.append)
+        store.settle()
+        for names in found:
+            if isinstance(names, ReliqError):
+                raise again(names)
+            self._orphans.bury(names, store)
 
     def clear(self, queue: str, store: Store) -> None:
         """Take dead consumers off a queue that is about to be used; waits. See Orphans."""

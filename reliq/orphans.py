@@ -124,6 +124,24 @@ class Orphans:
                 if liveness.lapsed:
                     self._leave_to_its_leases(name, liveness, store)
 
+    def bury(self, names: Sequence[str], store: Store) -> None:
+        """End, in one look, what those of *names* left that are known to have ended.
+
+        For a broker that is only visited, where the next look is long away.
+        """
+        others = [name for name in names if name != self._session.id]
+        for name, liveness in (store.liveness(others) if others else {}).items():
+            if liveness is None:  # its record has gone before its name
+                store.forget_consumer(name)
+            elif liveness.connected:
+                if liveness.lapsed:
+                    self._leave_to_its_leases(name, liveness, store)
+            elif liveness.lapsed or self._process_has_ended(name, liveness):
+                self._bury(name, liveness, store)
+
+    def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
+        return not self._session.is_of_this_process(name) and _process_has_ended(liveness)
+
     def _stays_away(self, name: str, liveness: Liveness) -> bool:
         """Whether one without a connection has been so for ``orphan_grace``."""
         now = monotonic()
@@ -183,7 +201,7 @@ class Orphans:
         silence_ms = liveness.ttl_ms / 2 + self._session.options.orphan_grace * 1000
         if liveness.silent_ms >= silence_ms:
             return True
-        return not self._session.is_of_this_process(name) and _process_has_ended(liveness)
+        return self._process_has_ended(name, liveness)
 
     # -- the end of one
 

@@ -151,11 +151,12 @@ class EventLoop(Consuming):
             # What was set aside has run nothing, and its end does not make the loop turn.
             if WATCH.inline and given_up == self._given_up:
                 break
-        if not any(item.can_deliver() for item in self.subscriptions):
-            return
+        self._come_back_for_more()  # in the next tick, after timers had their turn
+
+    def _come_back_for_more(self) -> None:
         loop = self._loop
-        if loop is not None:
-            loop.call_soon(_come_back)  # the rest in the next tick, after timers had their turn
+        if loop is not None and any(item.can_deliver() for item in self.subscriptions):
+            loop.call_soon(_come_back)
 
     def _on_reply(self) -> None:
         self.store.receive()
@@ -163,7 +164,12 @@ class EventLoop(Consuming):
         if WATCH.forks:
             self.session.keeper.do_later(self.store)
         self.raise_failure()
-        self._deliver_some()
+        if WATCH.inline:
+            # Celery acknowledges as the next turn of the loop begins. A task that ran in this
+            # one is done, and is not to wait for the end of another, which may take hours.
+            self._come_back_for_more()
+        else:
+            self._deliver_some()
         self.flush_acks()
 
     def _on_bell(self) -> None:

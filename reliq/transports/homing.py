@@ -341,12 +341,17 @@ class Homing:
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
     @contextmanager
-    def visit(self, url: str) -> Iterator[Store]:
-        """Open a store at *url* for a while; what this process owed there is sent."""
+    def visit(self, url: str, *, bury: bool = False) -> Iterator[Store]:
+        """Open a store at *url* for a while; what this process owed there is sent.
+
+        With *bury* what dead consumers left there is ended, where nobody lives who does that.
+        """
         with Connection(url, **self._arguments) as connection:
             transport = connection.transport
             transport.establish_connection()
             try:
+                if bury:
+                    transport.session.keeper.bury(transport.store)
                 yield transport.store
             finally:
                 transport.close_connection(None)

@@ -167,8 +167,8 @@ class Crew:
             self.deaths[slot.name] = code
         elif slot.asked is not None and not slot.killed:
             self.exits.append(Exit(slot.name, slot.asked, time.monotonic()))
-            # One that had said nothing yet had no handler for the signal either.
-            if code != 0 and (code != -signal.SIGTERM or worker.tail(1)):
+            # One that was not ready had no handler for the signal yet, and no task.
+            if code != 0 and (code != -signal.SIGTERM or " ready." in worker.log()):
                 self.findings.append(f"{slot.name}: exit code {code} after SIGTERM")
         elif not slot.killed:
             self.findings.append(

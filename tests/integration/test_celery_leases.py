@@ -166,3 +166,13 @@ def test_frozen_worker_loses_its_lease_and_nothing_else(site):
     wait_until(lambda: frozen.shut_down() == 0 and other.shut_down() == 0, what="two good ends")
     assert site.journal.runs(task.id) == 2
     site.settled()
+
+
+def test_a_solo_worker_acks_a_task_before_it_begins_the_next(site):
+    """What is done is told before a long task, though Celery tells it in the next tick."""
+    ids = [site.send("record_late", seconds).id for seconds in (0.05, 0.05, 5.0)]
+    site.worker(pool="solo")
+    wait_until(lambda: site.journal.runs(ids[-1]))
+    wait_until(lambda: site.counts() == {"ready": 0, "delayed": 0, "unacked": 1, "dead": 0})
+    assert set(ids[:-1]) == set(site.journal.finished())
+    site.settled()

@@ -23,6 +23,8 @@ class Mutant(NamedTuple):
     script: str
     text: str
     instead: str
+    found_by: str = ""
+    """The contract's test that finds it, where the model comes to it too seldom."""
 
 
 MUTANTS = (
@@ -92,7 +94,13 @@ MUTANTS = (
         "n > 0 and not flags[1] and shut then",
         "false then",
     ),
-    Mutant("reserve: a claim does not lapse", "reserve", "tonumber(claim_ends) > now and ", ""),
+    Mutant(
+        "reserve: a claim does not lapse",
+        "reserve",
+        "tonumber(claim_ends) > now and ",
+        "",
+        found_by="test_isolation.py::test_a_claim_lapses",
+    ),
     Mutant(
         "reserve: a claim is of no use", "reserve", "and own and company < 2 then", "and false then"
     ),
@@ -107,12 +115,19 @@ MUTANTS = (
         "reserve",
         "claimer == consumer and company >= 0",
         "claimer == consumer",
+        found_by="test_isolation.py::test_who_has_waited_in_vain_goes_on",
     ),
     Mutant("reserve: no_ack is not counted", "reserve", "'acked', #tags", "'acked', 0"),
     Mutant("hand_back: not counted", "hand_back", "'acked', -back", "'acked', 0"),
     Mutant("hand_back: to the end", "hand_back", "ready, score,", "ready, score + 1000,"),
     Mutant("hand_back: TTL forgotten", "hand_back", "expires ~= ''", "false"),
-    Mutant("hand_back: failures forgotten", "hand_back", "count ~= '-1'", "false"),
+    Mutant(
+        "hand_back: failures forgotten",
+        "hand_back",
+        "count ~= '-1'",
+        "false",
+        found_by="test_reserve.py::test_what_was_not_handed_out_goes_back_to_its_place",
+    ),
     Mutant(
         "publish: a retry is stored again",
         "publish",

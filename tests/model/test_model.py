@@ -59,11 +59,37 @@ def test_two_thousand_examples():
         assert 0 == share.returncode, output
 
 
+def those(*, of_the_model):
+    """Return the mutants that the model is to find, or those of the contract's tests."""
+    chosen = [mutant for mutant in MUTANTS if of_the_model != bool(mutant.found_by)]
+    return pytest.mark.parametrize("mutant", chosen, ids=lambda mutant: mutant.name)
+
+
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@those(of_the_model=True)
 def test_the_model_finds_a_bug(mutant):
     """A script that is broken in one place does not do as the oracle says."""
     with broken(mutant), running("fakeredis") as broker, pytest.raises(BaseException) as caught:  # noqa: PT011
         run(broker, examples=EXAMPLES, shrink=False)
     assert not isinstance(caught.value, KeyboardInterrupt)
+
+
+@pytest.mark.slow
+@those(of_the_model=False)
+def test_the_contract_finds_a_bug(mutant):
+    """The test that is named fails with the bug, and nothing else is wrong with it."""
+    code = (
+        "import sys, pytest\n"
+        "from tests.model.mutants import MUTANTS, broken\n"
+        "(mutant,) = [mutant for mutant in MUTANTS if mutant.name == sys.argv[1]]\n"
+        "test = f'tests/contract/{mutant.found_by}[fakeredis]'\n"
+        "arguments = ['-q', '-p', 'no:cacheprovider', test]\n"
+        "assert pytest.main(arguments) == 0\n"
+        "with broken(mutant):\n"
+        "    sys.exit(pytest.main(arguments))\n"
+    )
+    command = [sys.executable, "-c", code, mutant.name]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert (1, True) == (done.returncode, "1 failed" in done.stdout), done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from contextlib import suppress
 from time import monotonic
@@ -20,6 +21,38 @@ _ACKED_AT_ONCE = 200
 _ALARM_PRECISION_S = 0.0005
 
 
+class _Kick:
+    """Makes a loop turn at once: Kombu's polls before it does what was asked for in its tick."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._reader, self._writer = socket.socketpair()
+        for end in (self._reader, self._writer):
+            end.setblocking(False)
+        loop.add_reader(self._reader.fileno(), self._heed)
+
+    def kick(self) -> None:
+        """Have the poll that is next, or under way, end."""
+        with suppress(BlockingIOError):  # it was kicked often enough
+            self._writer.send(b"-")
+
+    def _heed(self) -> None:
+        with suppress(BlockingIOError):
+            self._reader.recv(64)
+
+    def leave(self) -> None:
+        """Be of no use to the loop any more."""
+        # After hub.reset() the loop no longer knows the descriptor.
+        with suppress(KeyError, ValueError, OSError, AttributeError):
+            self._loop.remove_reader(self._reader.fileno())
+        self.close()
+
+    def close(self) -> None:
+        """Let go; in a child without a word to the loop, whose poller is its parent's too."""
+        self._reader.close()
+        self._writer.close()
+
+
 class EventLoop(Consuming):
     """One registration per transport: two readers, one tick callback, one timer."""
 
@@ -28,10 +61,14 @@ class EventLoop(Consuming):
 
     def __init__(self) -> None:
         Consuming.__init__(self)
+        self._kick: _Kick | None = None
         self.forget_loop()
 
     def forget_loop(self) -> None:
         """Belong to no loop."""
+        kick, self._kick = self._kick, None
+        if kick is not None:
+            kick.close()
         self._loop: Any = None
         self._loop_thread = 0
         self._timer: Any = None
@@ -41,6 +78,8 @@ class EventLoop(Consuming):
         self._fds: list[int] = []
         self._acks: dict[str, list[str]] = {}
         self._given_up = 0
+        # Whether a task may have run inside the loop's tick of this turn.
+        self._has_run = False
 
     # -- registration
 
@@ -93,6 +132,9 @@ class EventLoop(Consuming):
                 # After hub.reset() the loop no longer knows the descriptor.
                 with suppress(KeyError, ValueError, OSError, AttributeError):
                     loop.remove_reader(fd)
+            kick, self._kick = self._kick, None
+            if kick is not None:
+                kick.leave()
         for queue, tags in self._acks.items():
             self.session.ack_later(queue, tags)
         self.forget_loop()
@@ -111,7 +153,12 @@ class EventLoop(Consuming):
             keeper.start()
         self.raise_failure()
         self.flush_acks()
-        self._deliver_some()
+        self._has_run = self._deliver_some()
+        if self._has_run and self._loop is not None:
+            # Its ack, and the next message, wait for the loop's next turn.
+            if self._kick is None:
+                self._kick = _Kick(self._loop)
+            self._kick.kick()
         if self._loop is not None:
             self.post_requests()
             self.wait_for_bell()
@@ -139,19 +186,24 @@ class EventLoop(Consuming):
         self._alarm = None
         loop.call_soon(_come_back)
 
-    def _deliver_some(self) -> None:
-        # A task may run inside the delivery (solo): then signals and timers have their
-        # turn after each one, and a worker that is to end begins no other.
-        if WATCH.inline and WATCH.stopping:
-            return
+    def _deliver_some(self) -> bool:
+        """Deliver what is here; return whether a task may have run inside that (solo).
+
+        Then signals and timers have their turn after each one, and a worker that is to end
+        begins no other.
+        """
+        inline = WATCH.inline
+        if inline and WATCH.stopping:
+            return False
         for _ in range(_DELIVERED_A_TICK):
             given_up = self._given_up
             if not self.deliver_one():
-                return
+                return False
             # What was set aside has run nothing, and its end does not make the loop turn.
-            if WATCH.inline and given_up == self._given_up:
+            if inline and given_up == self._given_up:
                 break
         self._come_back_for_more()  # in the next tick, after timers had their turn
+        return inline
 
     def _come_back_for_more(self) -> None:
         loop = self._loop
@@ -164,8 +216,8 @@ class EventLoop(Consuming):
         if WATCH.forks:
             self.session.keeper.do_later(self.store)
         self.raise_failure()
-        if WATCH.inline:
-            # Celery acknowledges as the next turn of the loop begins. A task that ran in this
+        if self._has_run:
+            # Celery acknowledges as the next turn of the loop begins. The task that ran in this
             # one is done, and is not to wait for the end of another, which may take hours.
             self._come_back_for_more()
         else:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") / 1024
 _NAMED = re.compile(r"\{[^{}]*\}")
-_ONE_OF_MANY = re.compile(r"(:publisher|:consumer|:[a-z_]*@).*")
+_ONE_OF_MANY = re.compile(r"(:publisher(?=:)|:consumer(?=:)|:[a-z_]*@).*")
 
 
 def family(pid: int) -> list[int]:

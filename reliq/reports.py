@@ -36,6 +36,17 @@ def restored(queue: str, consumer: str, number: int) -> None:
     )
 
 
+def queue_refused(queue: str, error: BaseException, again_s: float) -> None:
+    """Tell that a worker gets nothing of a queue, and goes on with its others."""
+    logger.error(
+        "nothing can be taken from %r: %s; it is asked again every %g s, and what else this "
+        "worker consumes goes on",
+        queue,
+        error,
+        again_s,
+    )
+
+
 def lease_gone(queue: str, tag: str) -> None:
     """Tell of a lease whose message is stored no longer."""
     logger.warning(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
+from .. import reports
 from ..contrib.celery import WATCH
-from ..errors import ReliqError, again
+from ..errors import BrokerRefused, ReliqError, again
 from ..isolation import ISOLATION
 from ..session import nothing_in_hand
 from ..store import ALONE, BUSY, HOLDING, IDLE, Reservation
@@ -153,7 +154,9 @@ class Reserving:
             reservation = self.store.reserve(
                 item.queue, n, self.session.lease_ms, item.no_ack, self._company
             )
-        except BaseException:  # also a signal's, or a timeout of gevent's
+        except BaseException as exc:  # also a signal's, or a timeout of gevent's
+            if self._goes_on_without(item, exc):
+                return
             self._not_reserved(item)
             raise
         self._reserved(item, reservation)
@@ -255,6 +258,8 @@ class Reserving:
 
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
         if isinstance(result, ReliqError):
+            if self._goes_on_without(item, result):
+                return
             self._not_reserved(item)
             self.failure = result
             self.wake_loop()
@@ -277,6 +282,18 @@ class Reserving:
         else:  # cancelled while the reserve was under way
             item.answered()
             self.session.return_later(result.deliveries, no_ack=item.no_ack)
+
+    def _goes_on_without(self, item: Subscription, error: BaseException) -> bool:
+        """Whether a worker leaves one queue alone for a while, for the sake of its others.
+
+        Nothing was taken. Where the queue was never to be had, it had better say so and end.
+        """
+        if not (isinstance(error, BrokerRefused) and item.heard and WATCH.takes_from(self)):
+            return False
+        if not item.refused:
+            reports.queue_refused(item.queue, error, self.options.poll_interval)
+        item.put_off(self.options.poll_interval)
+        return True
 
     def ask_again(self, queue: str) -> None:
         """Note that a message of *queue*, perhaps the suspect, is finished or given back."""

@@ -47,6 +47,10 @@ class Subscription:
         self.due_at: float | None = None
         self.asked_for = 0
         """How many messages the reserve that is under way may bring."""
+        self.heard = False
+        """Whether the broker has ever answered what was asked for it."""
+        self.refused = False
+        """Whether the broker refuses it now."""
         self._wanted = True
         self._batch = 0
 
@@ -96,8 +100,15 @@ class Subscription:
         """Note that the reserve is over."""
         self.asked_for = 0
 
+    def put_off(self, seconds: float) -> None:
+        """Note that the broker refuses it: it is asked again after so long."""
+        self.refused = True
+        self.due_at = monotonic() + seconds
+        self.answered()
+
     def reserved(self, reservation: Reservation) -> None:
         """Take what a reserve brought."""
+        self.heard, self.refused = True, False
         self._wanted = self._wanted or reservation.left
         # The answer may have waited here while the application was busy.
         self._note_due(reservation, min(monotonic(), self.asked_at + _PROMPT_S))

@@ -1,0 +1,31 @@
+"""One of a worker's queues cannot be used any more, because a key of it holds something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliq.engines.redis.keys import queue_keys
+
+QUEUES = ("first", "second")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_factory, pool):
+    """It says which queue and why, once, and takes from it again when the key is gone."""
+    site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
+    worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
+    for queue in QUEUES:
+        site.journal.wait_finished(site.send("record", queue=queue).id)
+    site.settled("first")
+    raw = redis_server.client()
+    raw.set(queue_keys("", "first").delayed, "x")
+    stuck = site.send("record", queue="first").id
+    worker.wait_log("nothing can be taken from 'first'")
+    for _ in range(3):
+        site.journal.wait_finished(site.send("record", queue="second").id)
+    raw.delete(queue_keys("", "first").delayed)
+    site.journal.wait_finished(stuck)
+    assert 1 == worker.log().count("nothing can be taken from 'first'")
+    for queue in QUEUES:
+        site.settled(queue)
+    assert 0 == worker.shut_down()

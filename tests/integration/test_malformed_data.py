@@ -226,8 +226,12 @@ def test_a_consumer_takes_what_is_good(malformed):
             connection.drain_events(timeout=0.2)
         return seen.count("fine") == 2 and {1, 2, 3} <= {s for s in seen if isinstance(s, int)}
 
-    wait_until(all_good, timeout_s=20)
-    wait_until(lambda: all_good() and malformed.status("leases").unacked == 0, timeout_s=20)
+    def at_rest():
+        # What a lease brings back is ready before it is taken, and dead after that.
+        found = [malformed.status(name) for name in ("leases", "scores")]
+        return all(status.ready == status.unacked == 0 for status in found)
+
+    wait_until(lambda: all_good() and at_rest(), timeout_s=40)
     assert 6 == malformed.status("leases").dead
     assert 7 == malformed.status("scores").dead
 

@@ -1,6 +1,6 @@
 """How long who lost the broker waits before it connects again."""
 
-from reliq.pacing import Pace
+from reliq.pacing import Pace, Paces
 
 
 def test_a_publisher_waits_once_after_a_loss(monkeypatch):
@@ -16,3 +16,26 @@ def test_a_publisher_waits_once_after_a_loss(monkeypatch):
             pace.trouble()
             pace.wait(once=once)
         assert expected == len(waited)
+
+
+def test_a_pace_outlives_who_has_it_while_there_is_trouble(monkeypatch):
+    """Kombu makes a transport anew for each URL that it tries; a minute later it is forgotten."""
+    now = [1000.0]
+    monkeypatch.setattr("reliq.pacing.time.monotonic", lambda: now[0])
+    paces = Paces()
+    pace = paces.of("lost")
+    pace.trouble()
+    assert pace is paces.of("lost")
+    paces.of("other")
+    assert pace is paces.of("lost")
+    now[0] += 61
+    paces.of("other")
+    assert 0.0 == paces.of("lost").longest_s
+
+
+def test_a_pace_that_is_well_is_not_kept():
+    """There may be any number of brokers that answered once."""
+    paces = Paces()
+    pace = paces.of("one")
+    paces.of("other")
+    assert pace is not paces.of("one")

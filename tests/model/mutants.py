@@ -146,7 +146,11 @@ MUTANTS = (
         "math.max(ranges[i], settled + 1)",
     ),
     Mutant(
-        "publish: two ranges do not become one", "publish", "ranges[i + 3]\n", "ranges[i + 1]\n"
+        "publish: two ranges do not become one",
+        "publish",
+        "ranges[i + 3]\n",
+        "ranges[i + 1]\n",
+        found_by="test_publish.py::test_numbers_come_in_any_order",
     ),
     Mutant("restore: not counted", "restore_visible", "failed = before + 1", "failed = before"),
     Mutant(

@@ -149,19 +149,21 @@ def test_cancelled_task_is_redelivered(site):
     assert worker.running
 
 
-def test_frozen_worker_loses_its_lease_and_nothing_else(site):
+def test_frozen_worker_loses_its_lease_and_nothing_else(site, tmp_path):
     """A frozen worker's task runs elsewhere; thawed, it may finish, and does no harm."""
     frozen = site.worker(config=LATE, pool="threads")
-    # Long enough to be still running when the worker is thawed: it then finds its lease lost.
-    task = site.send("record", 6)
+    # Still running when the worker is thawed: it then finds its lease lost.
+    enough = tmp_path / "enough"
+    task = site.send("record_until", str(enough))
     site.journal.wait_started(task.id)
     frozen.freeze()
     other = site.worker(config=LATE, pool="threads")
     site.journal.wait_started(task.id, times=2)
     frozen.thaw()
+    frozen.wait_log("lease lost")
+    enough.touch()
     site.journal.wait_finished(task.id, times=2)
     site.settled()
-    frozen.wait_log("lease lost")
     site.journal.wait_finished(site.send("record").id)
     wait_until(lambda: frozen.shut_down() == 0 and other.shut_down() == 0, what="two good ends")
     assert site.journal.runs(task.id) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from kombu.exceptions import DecodeError
 
 from reliq import signals
 from reliq.engines.redis.store import RedisStore
+from tests.support.proxy import Proxy
 from tests.support.waiting import stays_true, wait_until
 
 from .kombu_client import Taker, declare, get, publish
@@ -324,16 +325,19 @@ def test_a_requeue_that_reaches_the_limit_is_told(client, heard):
 def test_a_requeue_that_was_owed_is_told_too(client, heard):
     """It could not be sent when the connection was gone, and reaches the limit later."""
     heard.listen("message_dead")
-    connection = client.connect(delivery_limit=1)
-    held = lose(client, connection)
-    client.raw.client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(connection.connection_errors):
-        held.requeue()
-    connection.collect()
-    connection.connect()
-    wait_until(lambda: client.status("q").dead)
-    (dead,) = wait_until(lambda: heard.of("message_dead"))
-    assert (held.delivery_tag, "requeued") == (dead["tag"], dead["error"])
+    with closing(Proxy(client.server)) as proxy:
+        connection = client.connect(proxy.url(), delivery_limit=1, visibility_timeout=60)
+        held = lose(client, connection)
+        # By the command itself: a connection that is seen to be gone is made anew before it.
+        proxy.cut_at(held.delivery_tag.encode())
+        with pytest.raises(connection.connection_errors):
+            held.requeue()
+        connection.collect()
+        connection.connect()
+        wait_until(lambda: client.status("q").dead)
+        (dead,) = wait_until(lambda: heard.of("message_dead"))
+        assert (held.delivery_tag, "requeued") == (dead["tag"], dead["error"])
+        connection.release()
 
 
 def test_a_rejected_message_is_told(client, heard):

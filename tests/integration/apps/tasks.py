@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from billiard.connection import Connection
 from celery import Celery
@@ -33,6 +34,15 @@ def record(self, seconds=0.0):
         time.sleep(seconds)
     journal.write(FINISHED, self.request.id)
     return self.request.id
+
+
+@app.task(bind=True, name="record_until")
+def record_until(self, path):
+    """Wait until a file is there, and say so."""
+    journal.write(STARTED, self.request.id)
+    while not Path(path).exists():
+        time.sleep(0.05)
+    journal.write(FINISHED, self.request.id)
 
 
 @app.task(bind=True, name="tick")

@@ -16,17 +16,17 @@ from math import inf
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from .brokers import connect
-from .contrib.celery import current_connection, open_store, store_factory
+from .engines.urls import connect
 from .errors import BrokerUnavailable, ConfigurationError, ReliqError
 from .forks import here
-from .store import CLAIMED, FINISHED
+from .integrations.celery import current_connection, open_store, store_factory
+from .store.values import CLAIMED, FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from .store import Store
+    from .store.protocol import Store
 
 logger = logging.getLogger("reliq")
 

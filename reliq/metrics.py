@@ -18,19 +18,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from ._version import __version__
-from .brokers import store_of
-from .carrying import is_lasting
-from .deadletters import REASONS
+from .admin.dead_letters import REASONS
+from .engines.urls import store_of
 from .errors import BrokerRefused, ConfigurationError, ReliqError
 from .forks import OwnLock
 from .options import parse
+from .transfer.between_brokers import is_lasting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from .store import Consumer, Measure
+    from .store.inspection import Consumer, Measure
 
 logger = logging.getLogger("reliq")
 

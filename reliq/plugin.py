@@ -20,7 +20,7 @@ from .transports import register
 
 _broken: Exception | None = None
 try:
-    from .envelope import pack, unpack
+    from .message.envelope import pack, unpack
 except Exception as exc:  # noqa: BLE001 - a broken package may raise anything; see above
     _broken = exc.with_traceback(None)  # the importer's stack is not to stay with it
     warnings.warn(

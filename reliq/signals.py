@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from blinker import NamedSignal
 
-from .envelope import EnvelopeError, decode
+from .message.envelope import EnvelopeError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .store import Publication, Returned
+    from .store.values import Publication, Returned
 
 logger = logging.getLogger("reliq")
 

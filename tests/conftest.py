@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from reliq.session import nothing_in_hand
+from reliq.consumer.session import nothing_in_hand
 from tests.support.certificates import make_certificates
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from reliq.admin import Inspector
 from reliq.cli.console import of_broker
-from reliq.cli.demo_broker import private_broker
+from reliq.cli.demo.broker import private_broker
 from reliq.cli.messages import message_table
 from reliq.cli.status import Watch, status_data, status_tables
 from reliq.cli.target import Target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..store import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus
+from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus
 from .audit import AuditResult
 from .inspector import Inspector
 from .permissions import ROLES, acl_rule

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..store import QueueStatus
+    from ..store.inspection import QueueStatus
 
 LEFT = ("acked", "expired", "purged", "dropped", "moved")
 HERE = ("ready", "delayed", "unacked", "dead")

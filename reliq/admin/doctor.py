@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from ..carrying import is_lasting
 from ..printable import word
-from ..store import Finding
+from ..store.inspection import Finding
+from ..transfer.between_brokers import is_lasting
 from .audit import audit
 from .reporting import statuses as queues_of
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..errors import BrokerRefused
-    from ..store import Consumer, QueueStatus, Store
+    from ..store.inspection import Consumer, QueueStatus
+    from ..store.protocol import Store
 
 
 def examine(store: Store) -> list[Finding]:

@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from ..deadletters import REASONS
 from ..errors import ConfigurationError
-from ..store import DeadLetter, Move
+from ..store.inspection import DeadLetter
+from ..store.values import Move
+from .dead_letters import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

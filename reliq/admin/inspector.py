@@ -7,10 +7,10 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..brokers import connect
-from ..carrying import carry, is_lasting
+from ..engines.urls import connect
 from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed
-from ..routing import Routes
+from ..routing.routes import Routes
+from ..transfer.between_brokers import carry, is_lasting
 from . import doctor
 from .audit import AuditResult, audit
 from .letters import DeadLetters
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from ..store import BrokerInfo, Consumer, Finding, QueueStatus
+    from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus
 
 _AT_ONCE = 100
 

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..deadletters import Choice, choose, limited, paced, replay
 from ..errors import ConfigurationError, NotFound
-from ..store import NO_QUEUE, STORED
+from ..store.values import NO_QUEUE, STORED
 from . import exchange
+from .dead_letters import Choice, choose, limited, paced, replay
 from .views import of_letter
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from ..deadletters import Filters
-    from ..store import DeadLetter, Move, Store
+    from ..store.inspection import DeadLetter
+    from ..store.protocol import Store
+    from ..store.values import Move
+    from .dead_letters import Filters
     from .views import Message
 
 _AT_ONCE = 100

@@ -7,10 +7,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, again
-from ..salvage import left_out
+from ..store.unreadable import left_out
 
 if TYPE_CHECKING:
-    from ..store import BrokerInfo, QueueStatus, Store
+    from ..store.inspection import BrokerInfo, QueueStatus
+    from ..store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)

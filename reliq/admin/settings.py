@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import FIELDS, queue_arguments
 from ..errors import ConfigurationError, NotFound
+from ..message.queue_arguments import FIELDS, queue_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..store import Store
+    from ..store.protocol import Store
 
 CHANGEABLE = (
     "x-delivery-limit",

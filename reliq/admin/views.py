@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..envelope import EnvelopeError, decode
-from ..tags import published_ms, rank_of
+from ..message.delivery_tag import published_ms, rank_of
+from ..message.envelope import EnvelopeError, decode
 
 if TYPE_CHECKING:
-    from ..envelope import Envelope
-    from ..store import DeadLetter, Place, Stored
+    from ..message.envelope import Envelope
+    from ..store.inspection import DeadLetter, Place, Stored
 
 STATES = ("ready", "delayed", "unacked", "dead")
 

@@ -13,10 +13,10 @@ from reliq.errors import ReliqError
 from reliq.printable import plain
 
 from . import console as out
-from .bench import bench
+from .bench.command import bench
 from .console import Refused
 from .dead import dead
-from .demo import run_demo
+from .demo.command import run_demo
 from .endings import Group
 from .exporter import exporter
 from .helpers import acl, completion

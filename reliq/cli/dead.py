@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.pretty import Pretty
 
-from reliq.deadletters import REASONS, Filters
+from reliq.admin.dead_letters import REASONS, Filters
 from reliq.printable import plain
 
 from . import console as out

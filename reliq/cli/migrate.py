@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from reliq.errors import ReliqError
-from reliq.migration import Migration, Plan, Step
+from reliq.migration.migrate import Migration, Plan, Step
 from reliq.printable import plain
 
 from . import console as out

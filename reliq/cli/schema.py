@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from reliq import admin
-from reliq.migration import Plan, Step
+from reliq.migration.migrate import Plan, Step
 
 from . import console as out
-from .bench import Figures
+from .bench.command import Figures
 
 Schema = dict[str, Any]
 

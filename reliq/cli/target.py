@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from reliq.admin import Inspector
 from reliq.errors import NotFound, ReliqError, again
-from reliq.failover import without_password
+from reliq.failover.brokers import without_password
 
 from .application import Application
 from .console import Refused

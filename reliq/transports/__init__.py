@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..failover import STRATEGIES
+from ..failover.brokers import STRATEGIES
 
 SCHEMES = {
     "reliq": "reliq.transports.redis:Transport",

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 
 from .._version import __version__
-from ..contrib.celery import WATCH
-from ..contrib.flower import show_queues
-from ..contrib.gevent import let_others_run
+from ..consumer.session import StoreFactory, session_for
 from ..errors import BrokerUnavailable, NotFound, ReliqError
+from ..integrations.celery import WATCH
+from ..integrations.flower import show_queues
+from ..integrations.gevent import let_others_run
 from ..options import Options, parse
-from ..publisher import PUBLISHER
-from ..routing import Routes
-from ..session import StoreFactory, session_for
-from ..topology import is_lasting
+from ..routing.publish_ids import PUBLISHER
+from ..routing.redeclare import is_lasting
+from ..routing.routes import Routes
 from .channel import Channel
 from .eventloop import EventLoop
 from .homing import Homing
@@ -29,7 +29,7 @@ from .passed import serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from ..store import Store
+    from ..store.protocol import Store
     from .subscription import Subscription
 
 logger = logging.getLogger("reliq")

@@ -23,17 +23,18 @@ from ..errors import (
     again,
 )
 from ..forks import OwnLock, here
-from ..publisher import PUBLISHER
+from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
-from ..store import DUPLICATE, FULL, STALE
+from ..store.values import DUPLICATE, FULL, STALE
 from .confirming import together
 from .outgoing import list_created, publications
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..publisher import PublishTag
-    from ..store import Publication, Store
+    from ..routing.publish_ids import PublishTag
+    from ..store.protocol import Store
+    from ..store.values import Publication
     from .outgoing import Outgoing
     from .publishing import Publishing
 

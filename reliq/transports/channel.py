@@ -14,15 +14,15 @@ from weakref import WeakValueDictionary
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 
-from .. import reports
-from ..arguments import queue_arguments
-from ..contrib.celery import WATCH
-from ..envelope import EnvelopeError
+from ..consumer import log_events
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, ReliqError
 from ..forks import here
+from ..integrations.celery import WATCH
+from ..message.envelope import EnvelopeError
+from ..message.queue_arguments import queue_arguments
+from ..routing.redeclare import is_lasting
 from ..signals import emit, emit_at_the_limit, identity, message_dead
-from ..store import Delivery, How, Lease, Store
-from ..topology import is_lasting
+from ..store.values import Delivery, How, Lease
 from .client import Client
 from .confirming import by_default
 from .delay import ETA, NATIVE_ETA
@@ -34,6 +34,7 @@ from .subscription import Subscription
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ..store.protocol import Store
     from .base import Transport
 
 logger = logging.getLogger("reliq")
@@ -336,7 +337,7 @@ class Channel(Publishing, virtual.Channel):
         message.malformed, message.error = True, in_words(error)
         if settled or self._take(message.delivery_tag) is None:
             _, text = message.verdict
-            reports.raised(message.queue, message.delivery_tag, text, no_ack)
+            log_events.raised(message.queue, message.delivery_tag, text, no_ack)
             return
         self._dead_letter([message])
 
@@ -352,7 +353,7 @@ class Channel(Publishing, virtual.Channel):
             lease = Lease(delivery.tag, delivery.token)
             reason, text = "undecodable", str(error)
             if not self.session.dead_letter(self.store, delivery.queue, reason, text, [lease]):
-                reports.set_aside(delivery.queue, delivery.tag, reason, text)
+                log_events.set_aside(delivery.queue, delivery.tag, reason, text)
                 count = max(delivery.failed, 0)
                 self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
             self.transport.gave_up(delivery.queue)
@@ -437,7 +438,7 @@ class Channel(Publishing, virtual.Channel):
             else:
                 self.transport.ask_again(queue)
                 _report(released.refused, queue, how)
-                reports.at_the_limit(queue, released.dead)
+                log_events.at_the_limit(queue, released.dead)
                 if released.dead:
                     known = {message.delivery_tag: message.headers for message in messages}
                     broker = self.store.broker
@@ -459,7 +460,7 @@ class Channel(Publishing, virtual.Channel):
                 raise
             _report(refused, message.queue, reason)
             if not refused:
-                reports.set_aside(message.queue, message.delivery_tag, reason, text)
+                log_events.set_aside(message.queue, message.delivery_tag, reason, text)
                 count = message.headers.get("x-delivery-count", 0)
                 self._tell_dead(
                     message.queue, message.delivery_tag, message.headers, count, reason, text

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..options import Confirm, Options
-    from ..store import Publication, Store
+    from ..store.protocol import Store
+    from ..store.values import Publication
 
 _BY_STORING = frozenset({"none", "accepted"})
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable
 from ..forks import here
-from ..store import Delivery, Lease, ignore_result
+from ..store.protocol import ignore_result
+from ..store.values import Delivery, Lease
 from .passed import serving
 from .reserving import Credit, Reserving
 from .subscription import UNLIMITED

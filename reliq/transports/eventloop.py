@@ -8,8 +8,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..contrib.celery import WATCH
 from ..errors import BrokerUnavailable
+from ..integrations.celery import WATCH
 from .consuming import Consuming
 from .passed import serving
 

@@ -19,17 +19,17 @@ from kombu import Connection
 from kombu.utils.url import parse_url
 
 from ..errors import BrokerUnavailable, ReliqError
-from ..failback import FAILBACK
-from ..failover import BROKERS, admit, without_password
+from ..failover.brokers import BROKERS, admit, without_password
+from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ..consumer.session import Session
     from ..options import Options
-    from ..routing import Routes
-    from ..session import Session
-    from ..store import Store
+    from ..routing.routes import Routes
+    from ..store.protocol import Store
     from .channel import Channel
     from .subscription import Subscription
 

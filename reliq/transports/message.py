@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
-from ..envelope import decode
+from ..message.envelope import decode
 
 if TYPE_CHECKING:
-    from ..store import Delivery
+    from ..store.values import Delivery
     from .channel import Channel
 
 _LONGEST_ERROR = 1000

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import QueueFull
-from ..publisher import PUBLISHER
-from ..store import CREATED, DUPLICATE, FULL, Publication
-from ..tags import new_tag
+from ..message.delivery_tag import new_tag
+from ..routing.publish_ids import PUBLISHER
+from ..store.values import CREATED, DUPLICATE, FULL, Publication
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..publisher import PublishTag
-    from ..store import Store
+    from ..routing.publish_ids import PublishTag
+    from ..store.protocol import Store
     from .confirming import Wanted
 
 

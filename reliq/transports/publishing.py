@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
-from ..contrib.celery import WATCH
-from ..envelope import Envelope, encode, is_reply, unpack
 from ..errors import MessageRefused, ReliqError, Unroutable
-from ..publisher import PUBLISHER, PublishTag
+from ..integrations.celery import WATCH
+from ..message.envelope import Envelope, encode, is_reply, unpack
+from ..routing.publish_ids import PUBLISHER, PublishTag
+from ..routing.redeclare import is_lasting
 from ..signals import emit_published, message_published
-from ..store import FULL, NO_QUEUE, STALE, Publication, Store
-from ..topology import is_lasting
+from ..store.values import FULL, NO_QUEUE, STALE, Publication
 from .batch import PublishBatch
 from .confirming import Wanted, wanted
 from .delay import take_delay, ttl_ms
 from .outgoing import Outgoing, list_created, publications, refuse_full, stored_of
 
 if TYPE_CHECKING:
+    from ..consumer.session import Session
     from ..options import Options
-    from ..routing import Routes
-    from ..session import Session
+    from ..routing.routes import Routes
+    from ..store.protocol import Store
     from .base import Transport
 
 logger = logging.getLogger("reliq")

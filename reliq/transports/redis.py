@@ -13,8 +13,8 @@ from .homing import unstick
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ..consumer.session import StoreFactory
     from ..engines.redis.connect import Broker
-    from ..session import StoreFactory
 
 
 class Transport(BaseTransport):

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
-from .. import reports
-from ..contrib.celery import WATCH
+from ..consumer import log_events
+from ..consumer.isolation import ISOLATION
+from ..consumer.session import nothing_in_hand
 from ..errors import BrokerRefused, ReliqError, again
-from ..isolation import ISOLATION
-from ..session import nothing_in_hand
-from ..store import ALONE, BUSY, HOLDING, IDLE, Reservation
+from ..integrations.celery import WATCH
+from ..store.values import ALONE, BUSY, HOLDING, IDLE, Reservation
 from .subscription import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ..consumer.session import Session
     from ..options import Options
-    from ..session import Session
-    from ..store import Store
+    from ..store.protocol import Store
     from .channel import Channel
     from .subscription import Subscription
 
@@ -291,7 +291,7 @@ class Reserving:
         if not (isinstance(error, BrokerRefused) and item.heard and WATCH.takes_from(self)):
             return False
         if not item.refused:
-            reports.queue_refused(item.queue, error, self.options.poll_interval)
+            log_events.queue_refused(item.queue, error, self.options.poll_interval)
         item.put_off(self.options.poll_interval)
         return True
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..contrib.eventlet import has_patched
 from ..engines.sqlite.location import location
 from ..engines.sqlite.store import SqliteStore
 from ..errors import ConfigurationError
+from ..integrations.eventlet import has_patched
 from .base import Transport as BaseTransport
 from .homing import unstick
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..session import StoreFactory
+    from ..consumer.session import StoreFactory
 
 
 class Transport(BaseTransport):

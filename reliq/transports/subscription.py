@@ -7,12 +7,12 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..isolation import ISOLATION
+from ..consumer.isolation import ISOLATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..store import Delivery, Reservation
+    from ..store.values import Delivery, Reservation
     from .channel import Channel
 
 # What one reserve brings at most where the prefetch is unlimited.

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import redis
 from fakeredis import TcpFakeServer
 
-from reliq.brokers import address
 from reliq.engines.redis import scripts
 from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.sqlite.location import location
 from reliq.engines.sqlite.store import SqliteStore
+from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
 from tests.support.servers import RedisServer
@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from reliq.store import Store
+    from reliq.store.protocol import Store
 
 
 class Engine(Protocol):

@@ -11,14 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reliq.errors import ReliqError
-from reliq.store import ALONE, Delivery, Lease, Publication
-from reliq.tags import new_tag
+from reliq.message.delivery_tag import new_tag
+from reliq.store.values import ALONE, Delivery, Lease, Publication
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reliq.store import (
+    from reliq.store.protocol import Store
+    from reliq.store.values import (
         Duties,
         How,
         Lost,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         Reservation,
         Restored,
         Returned,
-        Store,
         Work,
     )
 

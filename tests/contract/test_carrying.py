@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.arguments import queue_arguments
-from reliq.carrying import carry
-from reliq.envelope import Envelope, encode
 from reliq.errors import ConfigurationError, NotFound
-from reliq.store import DUPLICATE, STORED, Lease
+from reliq.message.envelope import Envelope, encode
+from reliq.message.queue_arguments import queue_arguments
+from reliq.store.values import DUPLICATE, STORED, Lease
+from reliq.transfer.between_brokers import carry
 from tests.contract.steps import message
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliq.store import CREATED, DUPLICATE
+from reliq.store.values import CREATED, DUPLICATE
 from tests.contract.steps import message
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliq.store import ALONE, BUSY, HOLDING, IDLE
+from reliq.store.values import ALONE, BUSY, HOLDING, IDLE
 from tests.contract.steps import message
 from tests.contract.test_suspects import innocents, reserved, suspects
 from tests.support.waiting import wait_until

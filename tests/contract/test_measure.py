@@ -1,7 +1,7 @@
 """What metrics are made of: counts and ledger of many queues, and what was counted for them."""
 
-from reliq.store import Lease
-from reliq.tags import published_ms
+from reliq.message.delivery_tag import published_ms
+from reliq.store.values import Lease
 from tests.contract.steps import LONG_MS, message
 
 

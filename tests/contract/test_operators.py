@@ -2,8 +2,8 @@
 
 import pytest
 
-from reliq.store import BrokerInfo, Finding
-from reliq.tags import published_ms
+from reliq.message.delivery_tag import published_ms
+from reliq.store.inspection import BrokerInfo, Finding
 from tests.contract.steps import LONG_MS, message
 
 # -- browse

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from reliq.store import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
-from reliq.tags import new_tag
+from reliq.message.delivery_tag import new_tag
+from reliq.store.values import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
 from tests.contract.steps import envelopes, message
 
 

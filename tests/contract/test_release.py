@@ -1,6 +1,6 @@
 import pytest
 
-from reliq.store import Lease
+from reliq.store.values import Lease
 from tests.contract.steps import message
 
 HOW = ["buffered", "returned", "requeued"]

@@ -1,4 +1,4 @@
-from reliq.store import DUPLICATE, STORED
+from reliq.store.values import DUPLICATE, STORED
 from tests.contract.steps import message, tags
 
 

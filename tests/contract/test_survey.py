@@ -1,6 +1,6 @@
 """What there is to do in many queues, asked in one go."""
 
-from reliq.store import Work
+from reliq.store.values import Work
 from tests.contract.steps import LONG_MS, message
 from tests.support.waiting import wait_until
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from reliq.admin import Inspector
-from reliq.store import Lease
+from reliq.store.values import Lease
 from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from reliq.admin import Inspector
-from reliq.brokers import connect
+from reliq.engines.urls import connect
 from tests.support.load import Load
 from tests.support.waiting import wait_until
 

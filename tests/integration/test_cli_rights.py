@@ -3,7 +3,7 @@
 import pytest
 
 from reliq.admin import Inspector
-from reliq.migration import Migration
+from reliq.migration.migrate import Migration
 from tests.integration.kombu_client import declare
 from tests.support.commands import data
 

@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from reliq.brokers import connect
 from reliq.engines.redis import scripts
 from reliq.engines.redis.base import BATCH
-from reliq.envelope import Envelope, encode
+from reliq.engines.urls import connect
+from reliq.message.envelope import Envelope, encode
 from tests.contract.steps import message
 from tests.support.audits import assert_balanced
 

@@ -157,7 +157,7 @@ main(["demo", "--tasks", "100", *{arguments!r}])
 @pytest.mark.parametrize("number", [int(signal.SIGINT), int(signal.SIGTERM)])
 @pytest.mark.parametrize(
     ("part", "arguments"),
-    [("'-'", ["--redis"]), ("worker", []), ("'reliq.cli.demo_app']", [])],
+    [("'-'", ["--redis"]), ("worker", []), ("'reliq.cli.demo.app']", [])],
     ids=["broker", "worker", "publisher"],
 )
 def test_what_is_just_being_started_is_ended_too(tmp_path, number, part, arguments):

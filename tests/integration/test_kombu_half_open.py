@@ -9,7 +9,7 @@ import pytest
 from kombu import Connection
 
 from reliq import BrokerTimeout
-from reliq.brokers import connect
+from reliq.engines.urls import connect
 from tests.support.blackhole import Blackhole
 from tests.support.waiting import wait_until
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 import redis
 
-from reliq.brokers import address
 from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
 from reliq.options import parse
 from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from reliq.envelope import Envelope, encode
-from reliq.tags import new_tag
+from reliq.message.delivery_tag import new_tag
+from reliq.message.envelope import Envelope, encode
 from tests.support.commands import data, run
 from tests.support.waiting import wait_until
 

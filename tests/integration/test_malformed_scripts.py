@@ -6,12 +6,12 @@ from contextlib import suppress
 
 import pytest
 
-from reliq.brokers import address
 from reliq.engines.redis.keys import publisher, queue_keys
 from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
-from reliq.store import Lease, Move
+from reliq.store.values import Lease, Move
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
-from reliq.brokers import address
 from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
 from reliq.options import parse
 from tests.contract.steps import Steps, message
 

@@ -17,8 +17,8 @@ from kombu import Connection, Exchange, Queue
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from reliq.cli.schema import SCHEMAS
-from reliq.envelope import unpack
-from reliq.migration import Migration, Plan
+from reliq.message.envelope import unpack
+from reliq.migration.migrate import Migration, Plan
 from tests.integration.kombu_client import Taker, publish
 from tests.support.audits import assert_balanced
 from tests.support.processes import Process

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from reliq.brokers import address
+from reliq.consumer.dead_consumers import Orphans
 from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
 from reliq.options import parse
-from reliq.orphans import Orphans
 from tests.contract.steps import Steps, message
 
 GRACE_S = 0.3

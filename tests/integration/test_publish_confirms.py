@@ -19,7 +19,7 @@ from reliq import (
     NotConfirmed,
 )
 from reliq.admin import acl_rule
-from reliq.envelope import decode
+from reliq.message.envelope import decode
 from tests.support.servers import server_version, waitaof_binary
 from tests.support.waiting import wait_until
 

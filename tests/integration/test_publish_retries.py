@@ -12,7 +12,7 @@ from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from reliq import BatchUncertain, BrokerUnavailable
-from reliq.envelope import decode
+from reliq.message.envelope import decode
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.pools import reset
 
-from reliq import session
+from reliq.consumer import session
 from tests.support.audits import assert_balanced
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until

@@ -13,15 +13,15 @@ import pytest
 from kombu import Connection
 
 from reliq.admin import Inspector
-from reliq.carrying import carry
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.sqlite.location import location
 from reliq.engines.sqlite.store import SqliteStore
 from reliq.errors import QueueFull
+from reliq.message.delivery_tag import new_tag
 from reliq.options import parse
-from reliq.store import STORED, Publication
-from reliq.tags import new_tag
+from reliq.store.values import STORED, Publication
+from reliq.transfer.between_brokers import carry
 from tests.integration.kombu_client import declare, publish
 from tests.support.audits import assert_balanced
 from tests.support.journal import Journal

@@ -16,9 +16,9 @@ import reliq
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from reliq.cli import main
-from reliq.kombu_broker import connect_kombu
 from reliq.metrics import Collector
-from reliq.migration import Migration
+from reliq.migration.kombu_url import connect_kombu
+from reliq.migration.migrate import Migration
 from tests.integration.kombu_client import declare, publish
 from tests.support.audits import assert_balanced
 from tests.support.commands import RELIQ, data, environment, run

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from reliq.brokers import address
 from reliq.engines.redis import scripts
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.wire import Wire
+from reliq.engines.urls import address
 from reliq.errors import BrokerTimeout
 from reliq.options import Options
 

@@ -13,7 +13,7 @@ from tests.model.snapshot import LOOK, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reliq.store import Store
+    from reliq.store.protocol import Store
     from tests.model.terms import Settings
 
 

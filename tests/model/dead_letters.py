@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from reliq.moving import publication
+from reliq.transfer.numbered import publication
 from tests.model.stepping import OTHER, QUEUE, Stepping, consumers, picked_of, picks
 
 if TYPE_CHECKING:
-    from reliq.store import Move
+    from reliq.store.values import Move
 
 TARGETS = (f"queue:{OTHER}", "elsewhere")
 

@@ -12,7 +12,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from reliq.store import ALONE, BUSY, CREATED, DUPLICATE, FULL, HOLDING, NO_QUEUE, STALE, STORED
+from reliq.store.values import (
+    ALONE,
+    BUSY,
+    CREATED,
+    DUPLICATE,
+    FULL,
+    HOLDING,
+    NO_QUEUE,
+    STALE,
+    STORED,
+)
 from tests.model.terms import (
     DEAD,
     DELAYED,
@@ -29,7 +39,7 @@ from tests.model.terms import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reliq.store import How, Lease, Publication
+    from reliq.store.values import How, Lease, Publication
 
 
 @dataclass

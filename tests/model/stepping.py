@@ -19,7 +19,8 @@ from tests.model.terms import PLACES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reliq.store import Delivery, Lease, Publication, Store
+    from reliq.store.protocol import Store
+    from reliq.store.values import Delivery, Lease, Publication
     from tests.model.brokers import Broker
     from tests.model.oracle import QueueOracle
     from tests.model.terms import Settings

@@ -34,7 +34,7 @@ from reliq.admin import (
     acl_rule,
 )
 from reliq.metrics import Collector
-from reliq.migration import Migration, Plan, Step
+from reliq.migration.migrate import Migration, Plan, Step
 from reliq.options import Options, parse
 from reliq.signals import (
     broker_switched,

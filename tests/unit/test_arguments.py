@@ -1,8 +1,8 @@
 import pytest
 
-from reliq.arguments import queue_arguments
-from reliq.envelope import unpack
 from reliq.errors import ConfigurationError
+from reliq.message.envelope import unpack
+from reliq.message.queue_arguments import queue_arguments
 
 
 def test_no_arguments():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reliq.contrib.requests import is_to_blame
+from reliq.integrations.requests import is_to_blame
 
 
 class BackendLostError(Exception):

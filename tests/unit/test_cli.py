@@ -4,10 +4,11 @@ import pytest
 from click.testing import CliRunner
 
 from reliq import __version__
-from reliq.cli import demo_broker, main
-from reliq.cli.demo import kombu_side, reliq_side
-from reliq.cli.demo_run import Outcome
-from reliq.cli.demo_screen import audit_line
+from reliq.cli import main
+from reliq.cli.demo import broker as demo_broker
+from reliq.cli.demo.command import kombu_side, reliq_side
+from reliq.cli.demo.run import Outcome
+from reliq.cli.demo.screen import audit_line
 
 
 def run(*arguments, env=None):

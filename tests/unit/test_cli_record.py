@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from reliq.cli import demo_run
-from reliq.cli.demo_record import FINISHED, READY, RECEIVED, STARTED, Record, write
-from reliq.cli.demo_tasks import Settings, count_words, lasts_ms, texts, words_of
+from reliq.cli.demo import run as demo_run
+from reliq.cli.demo.record import FINISHED, READY, RECEIVED, STARTED, Record, write
+from reliq.cli.demo.tasks import Settings, count_words, lasts_ms, texts, words_of
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_running_and_held(path):
 def test_lines_of_several_processes_stay_whole(path):
     """Many writers at once never tear each other's lines."""
     script = (
-        "import sys; from reliq.cli.demo_record import write\n"
+        "import sys; from reliq.cli.demo.record import write\n"
         "for n in range(500): write(sys.argv[1], 'finished', 'w', int(sys.argv[2]) + n, n)\n"
     )
     writers = [
@@ -107,7 +107,7 @@ def test_an_outcome_counts_what_the_record_says(path, tmp_path):
 def test_the_words_are_those_of_the_package():
     """The demo counts the files that are installed, so it works from a wheel too."""
     names = texts()
-    assert "cli/demo.py" in names
+    assert "cli/demo/command.py" in names
     assert any(name.endswith(".lua") for name in names)
     assert words_of(len(names)) == sum(map(count_words, names))
 

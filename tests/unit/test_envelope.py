@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliq.envelope import VERSION, Envelope, EnvelopeError, decode, encode, pack, unpack
 from reliq.errors import MessageRefused
-from reliq.publisher import Publisher
+from reliq.message.envelope import VERSION, Envelope, EnvelopeError, decode, encode, pack, unpack
+from reliq.routing.publish_ids import Publisher
 
 ZONES = st.none() | st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m)))
 SCALARS = st.one_of(
@@ -308,7 +308,7 @@ def test_a_message_that_memory_cannot_hold_is_not_an_envelope():
     """A process without memory for a message refuses it, and goes on."""
     code = """
 import resource
-from reliq.envelope import EnvelopeError, unpack
+from reliq.message.envelope import EnvelopeError, unpack
 data = b"\\xdd\\x00\\xa0\\x00\\x00" + b"\\x90" * (10 << 20)
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20),) * 2)

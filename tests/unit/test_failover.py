@@ -2,9 +2,9 @@ from itertools import islice
 
 import pytest
 
-from reliq import failover
 from reliq.errors import BrokerUnavailable
-from reliq.failover import Brokers, admit, healthiest, primary, without_password
+from reliq.failover import brokers as failover
+from reliq.failover.brokers import Brokers, admit, healthiest, primary, without_password
 
 A, B, C = (f"reliq://{name}:6379/0" for name in "abc")
 

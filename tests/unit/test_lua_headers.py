@@ -19,7 +19,7 @@ from reliq.engines.redis.kombu import KombuLayout, KombuRedis
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
-from reliq.store import Delivery, Lease, Move, Publication
+from reliq.store.values import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}

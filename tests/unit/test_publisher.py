@@ -6,9 +6,9 @@ from time import monotonic
 
 import pytest
 
-from reliq.engines.remembering import LONG_MS, SAID_EVERY_S, SHORT_MS, kept_ms
-from reliq.publisher import Publisher, PublishTag
-from reliq.tags import TAG_LENGTH, rank_of
+from reliq.message.delivery_tag import TAG_LENGTH, rank_of
+from reliq.routing.publish_ids import Publisher, PublishTag
+from reliq.store.retention import LONG_MS, SAID_EVERY_S, SHORT_MS, kept_ms
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_forked_child_is_another_publisher():
     """Its first number is as good as the parent's: it has an id of its own."""
     code = """
 import os
-from reliq.publisher import PUBLISHER
+from reliq.routing.publish_ids import PUBLISHER
 reader, writer = os.pipe()
 PUBLISHER._lock.acquire()  # another thread publishes at the moment of the fork
 if os.fork() == 0:
@@ -287,7 +287,7 @@ def test_a_name_under_which_something_was_tried_again_is_never_finished(publishe
 def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
     """A process whose connection is lost each minute leaves one record for each queue an hour."""
     now = 1000.0
-    monkeypatch.setattr("reliq.publisher.monotonic", lambda: now)
+    monkeypatch.setattr("reliq.routing.publish_ids.monotonic", lambda: now)
     names = {}
     for minute in range(3 * 60):
         now = 1000.0 + 60 * minute

@@ -15,11 +15,11 @@ from kombu import Connection
 
 import reliq
 from reliq.admin import Inspector
-from reliq.brokers import store_of
 from reliq.cli import main
-from reliq.failover import without_password
-from reliq.kombu_broker import connect_kombu, is_kombu
+from reliq.engines.urls import store_of
+from reliq.failover.brokers import without_password
 from reliq.metrics import Collector
+from reliq.migration.kombu_url import connect_kombu, is_kombu
 
 # A password is pieces with what means something in a URL between them. The host is of no use
 # and there is no network: what is read is refused, or fails at once.

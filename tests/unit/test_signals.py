@@ -9,7 +9,7 @@ import re
 import pytest
 
 from reliq import signals
-from reliq.envelope import Envelope, encode
+from reliq.message.envelope import Envelope, encode
 from reliq.signals import emit, emit_published, identity_in, message_dead, message_published
 from tests.contract.steps import message
 

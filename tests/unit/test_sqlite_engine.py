@@ -18,8 +18,8 @@ from reliq.engines.sqlite import base, bells, presence, returning
 from reliq.engines.sqlite.location import location
 from reliq.engines.sqlite.numbers import Numbers
 from reliq.engines.sqlite.store import SqliteStore
-from reliq.envelope import pack
 from reliq.errors import BrokerTimeout, ConfigurationError
+from reliq.message.envelope import pack
 from reliq.options import parse
 from tests.contract.steps import Steps, message
 

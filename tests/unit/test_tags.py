@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.tags import TAG_LENGTH, new_tag, published_ms, rank_of
+from reliq.message.delivery_tag import TAG_LENGTH, new_tag, published_ms, rank_of
 
 
 @given(st.integers(0, 255))
@@ -46,7 +46,7 @@ def test_a_forked_child_makes_other_tags():
     """Parent and child share no part that must be their own."""
     code = """
 import os
-from reliq.tags import new_tag
+from reliq.message.delivery_tag import new_tag
 reader, writer = os.pipe()
 if os.fork() == 0:
     os.write(writer, new_tag(5).encode())

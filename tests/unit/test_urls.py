@@ -3,9 +3,9 @@
 import pytest
 
 from reliq import ConfigurationError
-from reliq.brokers import address, store_of
-from reliq.failover import without_password
-from reliq.kombu_broker import connect_kombu
+from reliq.engines.urls import address, store_of
+from reliq.failover.brokers import without_password
+from reliq.migration.kombu_url import connect_kombu
 
 # Passwords with a character that nobody has percent-encoded.
 WRONG = [

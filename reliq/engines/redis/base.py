@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ...options import Options
-    from ...store import (
-        Lease,
-        OnResult,
-    )
+    from ...store.protocol import OnResult
+    from ...store.values import Lease
     from .connect import Broker
 
 T = TypeVar("T")

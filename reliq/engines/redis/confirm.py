@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...options import Confirm
-    from ...store import Publication
+    from ...store.values import Publication
     from .wire import Command, Reply, Wire
 
 _NO_COMMAND = (

@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...salvage import number
-from ...store import (
+from ...store.unreadable import number
+from ...store.values import (
     HOLDING,
     RESERVED_BYTES,
     Delivery,
     How,
     Lease,
     Lost,
-    OnResult,
     Released,
     Reservation,
     Restored,
@@ -36,6 +35,7 @@ from .wire import pack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ...store.protocol import OnResult
     from .wire import Command, Reply
 
 

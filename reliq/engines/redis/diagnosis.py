@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused
-from ...store import BrokerInfo, Finding
+from ...store.inspection import BrokerInfo, Finding
 from . import keys, scripts
 from .base import StoreBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...store import Severity
+    from ...store.inspection import Severity
     from .wire import Command, Reply
 
 Info = dict[str, str]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ReliqError, again
 from ...forks import OwnLock, here
-from ...readable import readable
+from ..poll import readable
 from .keys import queue_keys
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RedisDoorbell:
-    """See :class:`reliq.store.Doorbell`."""
+    """See :class:`reliq.store.protocol.Doorbell`."""
 
     _waking = OwnLock()
 

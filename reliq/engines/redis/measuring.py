@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...salvage import left_out
-from ...store import Measure, QueueStatus
-from ...tags import published_ms
+from ...message.delivery_tag import published_ms
+from ...store.inspection import Measure, QueueStatus
+from ...store.unreadable import left_out
 from . import scripts
 from .base import BATCH, StoreBase, text_of
 from .operators import ledger_of

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ... import salvage
-from ...salvage import left_out
-from ...store import (
-    DeadLetter,
-    Lease,
-    Move,
-)
-from ...tags import new_tag, rank_of
+from ...message.delivery_tag import new_tag, rank_of
+from ...store import unreadable
+from ...store.inspection import DeadLetter
+from ...store.unreadable import left_out
+from ...store.values import Lease, Move
 from . import keys, scripts
 from .base import (
     MOVES_KEPT_MS,
@@ -183,8 +180,8 @@ class RedisMoves(StoreBase):
                 fields = ["unknown", "0", "", text]
             reason, count, consumer, error = fields
             envelope = stored[0][i] if envelopes else None
-            counted = salvage.number(count)
+            counted = unreadable.number(count)
             letters.append(
-                DeadLetter(tag, salvage.number(died), reason, counted, consumer, error, envelope)
+                DeadLetter(tag, unreadable.number(died), reason, counted, consumer, error, envelope)
             )
         return letters

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ...arguments import FIELDS
-from ...salvage import left_out, number
-from ...store import (
-    Place,
-    QueueStatus,
-    Stored,
-)
-from ...tags import published_ms
+from ...message.delivery_tag import published_ms
+from ...message.queue_arguments import FIELDS
+from ...store.inspection import Place, QueueStatus, Stored
+from ...store.unreadable import left_out, number
 from . import keys, scripts
 from .base import (
     StoreBase,

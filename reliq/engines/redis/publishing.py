@@ -7,8 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ReliqError
-from ..grouping import alike
-from ..remembering import SAID_EVERY_S, kept_ms
+from ...store.batches import alike
+from ...store.retention import SAID_EVERY_S, kept_ms
 from . import keys, scripts
 from .base import (
     BATCH,
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...options import Confirm
-    from ...store import (
-        OnResult,
-        Publication,
-    )
+    from ...store.protocol import OnResult
+    from ...store.values import Publication
     from .wire import Command, Reply
 
 

@@ -8,14 +8,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...salvage import counts, left_out, mapping, number
-from ...store import (
-    Attached,
-    Consumer,
-    Duties,
-    Liveness,
-    OnResult,
-)
+from ...store.inspection import Consumer
+from ...store.unreadable import counts, left_out, mapping, number
+from ...store.values import Attached, Duties, Liveness
 from . import keys, scripts
 from .base import (
     StoreBase,
@@ -27,6 +22,7 @@ from .base import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...store.protocol import OnResult
     from .wire import Reply
 
 

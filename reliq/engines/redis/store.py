@@ -22,4 +22,4 @@ class RedisStore(
     RedisOperators,
     RedisDiagnosis,
 ):
-    """See :class:`reliq.store.Store`: each part is in a file of its own."""
+    """See :class:`reliq.store.protocol.Store`: each part is in a file of its own."""

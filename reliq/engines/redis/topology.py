@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...envelope import pack, unpack
-from ...store import (
-    NO_QUEUE,
-    ExchangeTable,
-    QueueDeclared,
-    QueueDeleted,
-)
-from ..remembering import LONG_MS
+from ...message.envelope import pack, unpack
+from ...store.retention import LONG_MS
+from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
 from . import keys, scripts
 from .base import (
     BATCH,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ...options import Options
-    from ...store import OnResult
+    from ...store.protocol import OnResult
     from .location import Location
 
 T = TypeVar("T")

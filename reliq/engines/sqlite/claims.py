@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...store import CLAIMED, FINISHED
+from ...store.values import CLAIMED, FINISHED
 from .base import BATCH, StoreBase
 from .reserve import essential
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store import HOLDING, RESERVED_BYTES, Delivery, Reservation
+from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Reservation
 from .base import BATCH, DELAYED, READY, Step, StoreBase, rank_score
 from .expiring import count_down_bytes, expire, overdue
 from .isolating import ISOLATED, Isolating
@@ -13,7 +13,7 @@ from .reserve import essential
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ...store import OnResult
+    from ...store.protocol import OnResult
 
 _SELECT = (
     "SELECT id, published, promoted, token, bell, paused, lease, expires, delivery_limit, "

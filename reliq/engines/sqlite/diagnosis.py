@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...store import BrokerInfo, Finding
+from ...store.inspection import BrokerInfo, Finding
 from .base import StoreBase
 from .reserve import SIZE
 

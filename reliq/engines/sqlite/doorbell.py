@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import BrokerUnavailable, ReliqError
 from ...forks import OwnLock, Part, here, register
-from ...readable import readable
+from ..poll import readable
 from . import bells
 from .reserve import essential
 
@@ -39,7 +39,7 @@ register(Part("doorbells of files", forget=_forked))
 
 
 class SqliteDoorbell:
-    """See :class:`reliq.store.Doorbell`."""
+    """See :class:`reliq.store.protocol.Doorbell`."""
 
     _waking = OwnLock()
 

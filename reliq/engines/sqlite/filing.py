@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store import DUPLICATE, FULL, STORED
+from ...store.values import DUPLICATE, FULL, STORED
 from .base import BATCH, DEAD, DELAYED, MOVES_KEPT_MS, RANK, READY
 from .doubts import hold
 from .expiring import expire, overdue
@@ -17,7 +17,7 @@ from .numbers import Numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...store import Publication
+    from ...store.values import Publication
     from .base import Step
 
 _INSERT = (

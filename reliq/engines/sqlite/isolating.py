@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from ...store import ALONE, BUSY, HOLDING
+from ...store.values import ALONE, BUSY, HOLDING
 
 if TYPE_CHECKING:
     from .base import Step

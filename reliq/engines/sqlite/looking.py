@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...arguments import FIELDS
-from ...salvage import number
-from ...store import Place, Stored
-from ...tags import published_ms
+from ...message.delivery_tag import published_ms
+from ...message.queue_arguments import FIELDS
+from ...store.inspection import Place, Stored
+from ...store.unreadable import number
 from .base import DELAYED, HELD_BY_MOVE, RANK, READY, UNACKED, StoreBase
 from .reserve import essential
 from .topology import column_value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused
-from ...salvage import left_out
-from ...store import Measure
-from ...tags import published_ms
+from ...message.delivery_tag import published_ms
+from ...store.inspection import Measure
+from ...store.unreadable import left_out
 from .base import DELAYED, RANK, READY, StoreBase
 from .looking import heads
 from .operators import status_of

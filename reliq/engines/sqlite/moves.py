@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store import DUPLICATE, NO_QUEUE, STORED, Move
-from ...tags import new_tag, rank_of
+from ...message.delivery_tag import new_tag, rank_of
+from ...store.values import DUPLICATE, NO_QUEUE, STORED, Move
 from .base import (
     DEAD,
     DELAYED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ...salvage import number
-from ...store import DeadLetter, Lease, QueueStatus
+from ...store.inspection import DeadLetter, QueueStatus
+from ...store.unreadable import number
 from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, batches, rank_score
 from .filing import drop_surplus
 from .reserve import essential
@@ -15,6 +15,7 @@ from .topology import users
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...store.values import Lease
     from .base import Step
 
 # The columns of the ledger, and what else is counted beside them.

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, BrokerUnavailable
-from ...store import CREATED, NO_QUEUE, STALE, STORED
-from ..grouping import alike
-from ..remembering import kept_ms
+from ...store.batches import alike
+from ...store.retention import kept_ms
+from ...store.values import CREATED, NO_QUEUE, STALE, STORED
 from .base import BATCH, MOST_REMEMBERED, StoreBase
 from .filing import SELECT, Filing
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...options import Confirm
-    from ...store import OnResult, Publication
+    from ...store.protocol import OnResult
+    from ...store.values import Publication
 
 _BATCH_BYTES = 1 << 20
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...salvage import counts, left_out, mapping, number
-from ...store import Attached, Consumer, Duties, Liveness, OnResult
+from ...store.inspection import Consumer
+from ...store.unreadable import counts, left_out, mapping, number
+from ...store.values import Attached, Duties, Liveness
 from . import presence
 from .base import StoreBase
 from .reserve import essential
@@ -15,6 +16,7 @@ from .topology import remove, users
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...store.protocol import OnResult
     from .base import Step
 
 _LOOKED_AT = 500

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store import How, Lease, Lost, OnResult, Released, Restored, Returned
+from ...store.values import How, Lease, Lost, Released, Restored, Returned
 from .base import BATCH, HELD_BY_MOVE, Step, StoreBase, batches
 from .filing import drop_surplus
 from .isolating import ISOLATED
@@ -16,6 +16,7 @@ from .reserve import essential
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...store.protocol import OnResult
     from .base import QueueRow
 
 # The clock and one that stands still while the machine sleeps drift apart by less than

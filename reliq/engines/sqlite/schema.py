@@ -6,8 +6,8 @@ import sqlite3
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ...envelope import EnvelopeError, unpack
 from ...errors import ConfigurationError
+from ...message.envelope import EnvelopeError, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -30,4 +30,4 @@ class SqliteStore(
     SqliteDiagnosis,
     SqliteClaims,
 ):
-    """See :class:`reliq.store.Store`."""
+    """See :class:`reliq.store.protocol.Store`."""

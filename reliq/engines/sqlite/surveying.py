@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...store import Work
+from ...store.values import Work
 from . import presence
 from .base import BATCH, StoreBase
 from .returning import JUMP_MS
@@ -14,7 +14,7 @@ from .returning import JUMP_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...store import OnResult
+    from ...store.protocol import OnResult
 
 # As in survey.lua: what is unacked, dead letters that are too old or too many or to be routed,
 # and messages that nobody was told of; what has expired; and the queue's own x-expires.

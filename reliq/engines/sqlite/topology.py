@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ...arguments import is_auto_delete
-from ...salvage import left_out
-from ...store import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
+from ...message.queue_arguments import is_auto_delete
+from ...store.unreadable import left_out
+from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import BATCH, DELAYED, READY, StoreBase
 from .reserve import essential
 

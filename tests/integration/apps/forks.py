@@ -19,8 +19,8 @@ from kombu import Connection, Consumer, Queue
 
 import reliq
 from reliq.forks import renew
-from reliq.publisher import PUBLISHER
-from reliq.tags import new_tag
+from reliq.message.delivery_tag import new_tag
+from reliq.routing.publish_ids import PUBLISHER
 
 FORKS = {"in C": ctypes.PyDLL(None).fork, "in Python": os.fork}
 FAST = {

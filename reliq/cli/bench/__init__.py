@@ -1,0 +1,1 @@
+"""``reliq bench``: how fast one's own broker is."""

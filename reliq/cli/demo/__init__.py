@@ -1,0 +1,1 @@
+"""``reliq demo``: workers that are killed, and what becomes of their tasks."""

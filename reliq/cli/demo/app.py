@@ -1,0 +1,85 @@
+"""The Celery app of the demo, which its worker processes and its publisher load.
+
+``python -m celery -A reliq.cli.demo.app worker`` works; ``python -m
+reliq.cli.demo.app`` publishes. A task lasts some milliseconds, so that a kill
+meets tasks that are running, and writes down that it started and finished.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import Celery
+from celery.signals import task_received, worker_ready
+from kombu import entity
+
+from .record import FINISHED, READY, RECEIVED, STARTED, write
+from .tasks import Settings, count_words, lasts_ms, texts
+
+SETTINGS = Settings.from_environment()
+Queue: Any = entity.Queue  # Kombu is untyped
+Exchange: Any = entity.Exchange
+
+
+def _record(kind: str, task: int = -1, value: int = 0) -> None:
+    write(SETTINGS.record, kind, SETTINGS.process, task, value)
+
+
+def _run(number: int, name: str) -> None:
+    began = time.monotonic()
+    needs_ms = lasts_ms(number)
+    _record(STARTED, number, needs_ms)
+    words = count_words(name)
+    time.sleep(max(0.0, began + needs_ms / 1000 - time.monotonic()))
+    _record(FINISHED, number, words)
+
+
+def _ready(**_: Any) -> None:
+    _record(READY)
+
+
+def _received(request: Any, **_: Any) -> None:
+    _record(RECEIVED, int(request.id.rpartition("-")[2]))
+
+
+def _make_app() -> Celery:
+    app = Celery("reliq-demo")
+    # The anonymous exchange: on a broker that is not ours, one queue is all there is to clean up.
+    queue = Queue(SETTINGS.queue, Exchange(""), routing_key=SETTINGS.queue)
+    app.conf.update(
+        broker_url=SETTINGS.broker_url,
+        broker_transport_options=dict(SETTINGS.transport_options),
+        broker_connection_retry_on_startup=True,
+        task_queues=[queue],
+        task_default_queue=SETTINGS.queue,
+        task_default_exchange="",
+        task_default_routing_key=SETTINGS.queue,
+        task_acks_late=True,
+        task_ignore_result=True,
+        worker_enable_remote_control=False,
+    )
+    return app
+
+
+app = _make_app()
+count = app.task(_run, name="reliq.demo.count_words")
+worker_ready.connect(_ready, weak=False)
+task_received.connect(_received, weak=False)
+
+
+def publish() -> None:
+    """Publish the demo's tasks, each confirmed by the broker, over one connection."""
+    names = texts()
+    with app.connection_for_write() as connection, connection.Producer() as producer:
+        for number in range(SETTINGS.tasks):
+            count.apply_async(
+                (number, names[number % len(names)]),
+                task_id=f"{SETTINGS.queue}-{number}",
+                producer=producer,
+            )
+    app.close()
+
+
+if __name__ == "__main__":
+    publish()

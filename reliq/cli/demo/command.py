@@ -1,0 +1,177 @@
+"""``reliq demo``: kill a worker half way and see what becomes of its tasks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import secrets
+import signal
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from kombu import connection as kombu_connection
+from rich.console import Console
+
+from reliq.options import Options
+
+from ..console import Refused
+from .broker import NoServer, private_broker
+from .run import DemoRun, Outcome, Side, seconds_of_work
+from .screen import Screen
+from .tasks import LONGEST_MS, SHORTEST_MS, texts
+from .worker import PROCESSES, ProcessFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INTERRUPTED = 130
+Connection: Any = kombu_connection.Connection  # Kombu is untyped
+# At Kombu's defaults the tasks of a killed worker return after an hour, looked for
+# every 100 s. Versions before 5.7 know only the first of these.
+KOMBU_OPTIONS = {
+    "visibility_timeout": 5,
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+}
+KOMBU_PATIENCE_S = 120.0
+KOMBU_SCHEMES = {"reliq": "redis", "reliqs": "rediss", "reliq-unix": "redis+socket"}
+EMBEDDED = "reliq-sqlite"
+
+
+def reliq_side(url: str, queue: str) -> Side:
+    """Return the run over *url*, every option at its default."""
+    options = Options()
+    patience_s = options.visibility_timeout + 3 * options.restore_interval
+    return Side(url.partition("://")[0], url, {}, queue, patience_s)
+
+
+def kombu_side(url: str, queue: str) -> Side:
+    """Return the run over Kombu's own transport and the server that *url* names."""
+    scheme, _, rest = url.partition("://")
+    name = KOMBU_SCHEMES.get(scheme, scheme)
+    options = {**KOMBU_OPTIONS, "global_keyprefix": f"{queue}:"}
+    return Side(f"Kombu {name}", f"{name}://{rest}", options, queue, KOMBU_PATIENCE_S)
+
+
+def clean(side: Side) -> None:
+    """Delete what the run left on the broker."""
+    with Connection(side.url, transport_options=dict(side.transport_options)) as connection:
+        channel = connection.default_channel
+        if side.has_ledger:
+            channel.queue_delete(side.queue)
+        else:
+            # Kombu deletes only queues that the same process has bound.
+            channel.client.delete(side.queue, "unacked", "unacked_index", "unacked_mutex")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Make SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None:
+    options = Options()
+    sizes = f"{SHORTEST_MS} to {LONGEST_MS} ms each, {seconds_of_work(tasks):.0f} s of work"
+    version = importlib.metadata.version("celery")
+    grace = f"orphan_grace {options.orphan_grace:g} s"
+    interval = f"restore_interval {options.restore_interval:g} s"
+    visibility = f"visibility_timeout {options.visibility_timeout:g} s"
+    lines = [
+        f"broker   {broker}",
+        f"tasks    {tasks} word counts of reliq's own {len(texts())} files, {sizes}",
+        f"worker   Celery {version}, prefork, {PROCESSES} processes, task_acks_late",
+        f"options  reliq's defaults: {visibility}, {grace}, {interval}",
+    ]
+    if compare:
+        settings = ", ".join(f"{name} {value}" for name, value in KOMBU_OPTIONS.items())
+        lines.append(
+            f"         Kombu's transport: {settings}. At its defaults a killed worker's tasks "
+            "come back after an hour; at these, a task longer than 5 s runs twice."
+        )
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+
+
+def _run_sides(
+    sides: list[Side], tasks: int, folder: Path, console: Console, *, private: bool
+) -> list[Outcome]:
+    outcomes = []
+    screen = Screen(console)
+    for number, side in enumerate(sides):
+        place = folder / str(number)
+        place.mkdir()
+        try:
+            with screen.watching(side.name, tasks):
+                outcomes.append(DemoRun(side, tasks, place, screen).run())
+        finally:
+            if not private:
+                clean(side)
+    screen.show(outcomes)
+    return outcomes
+
+
+def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool, redis: bool = False) -> int:
+    """Run it, show it, and return the exit code."""
+    # With --json the outcome alone is on standard output.
+    console = Console(stderr=as_json, soft_wrap=True)
+    try:
+        with _interruptible(), tempfile.TemporaryDirectory(prefix="reliq-demo-") as name:
+            # Kombu's transport has to have a server, and both sides the same one.
+            server = redis or compare
+            outcomes = _with_broker(url, tasks, compare, Path(name), console, server=server)
+    except KeyboardInterrupt:
+        console.print("interrupted; what the demo had started is stopped and removed")
+        return INTERRUPTED
+    except (NoServer, ProcessFailed) as error:
+        raise Refused(str(error)) from error
+    if as_json:
+        click.echo(json.dumps({"runs": [outcome.as_json() for outcome in outcomes]}, indent=2))
+    return 0 if outcomes[0].ok else 1
+
+
+def _with_broker(
+    url: str | None, tasks: int, compare: bool, folder: Path, console: Console, *, server: bool
+) -> list[Outcome]:
+    queue = f"reliq-demo-{secrets.token_hex(4)}"
+    if url is not None:
+        sides = _sides(url, queue, compare)
+        _introduce(console, tasks, Connection(url).as_uri(), compare)
+        return _run_sides(sides, tasks, folder, console, private=False)
+    if not server:
+        sides = _sides(f"{EMBEDDED}:///{folder / 'broker.db'}", queue, compare)
+        _introduce(console, tasks, "a file of its own: no server is needed", compare)
+        return _run_sides(sides, tasks, folder, console, private=True)
+    with private_broker(folder) as broker:
+        sides = _sides(broker.url("reliq"), queue, compare)
+        what = f"a private {broker.name} {broker.version} on 127.0.0.1:{broker.port}"
+        _introduce(console, tasks, what, compare)
+        return _run_sides(sides, tasks, folder, console, private=True)
+
+
+def _sides(url: str, queue: str, compare: bool) -> list[Side]:
+    scheme = url.partition("://")[0]
+    own = scheme in KOMBU_SCHEMES or scheme == EMBEDDED
+    if not own and scheme not in KOMBU_SCHEMES.values():
+        known = ", ".join(f"{name}://" for name in (*KOMBU_SCHEMES, EMBEDDED))
+        raise click.BadParameter(f"expected a URL of {known}", param_hint="--url")
+    if compare and scheme == EMBEDDED:
+        raise click.BadParameter(
+            "Kombu's redis:// needs a server: name one, or none for a private one",
+            param_hint="--compare",
+        )
+    sides = [reliq_side(url, queue) if own else kombu_side(url, queue)]
+    if compare and own:
+        sides.append(kombu_side(url, f"{queue}-kombu"))
+    return sides

@@ -1,0 +1,256 @@
+"""One run of the demo over one broker: publish, kill, recover, count.
+
+Knows neither the screen (it calls a Watcher) nor where the broker comes from.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reliq.admin import AuditResult, Inspector
+
+from ..endings import interrupts_deferred
+from .record import Record, now_ms
+from .tasks import Settings, lasts_ms, words_of
+from .worker import PROCESSES, Worker, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+BOOTS_WITHIN_S = 60.0
+AIMS_WITHIN_S = 5.0
+SETTLES_WITHIN_S = 10.0
+# A task that is this far from its start and its end is in the middle of its work.
+MARGIN_MS = 3.0
+
+
+class Watcher(Protocol):
+    """What a run reports to while it goes on."""
+
+    def say(self, text: str) -> None:
+        """Tell that something happened."""
+
+    def progress(self, finished: int) -> None:
+        """Tell how many tasks have finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One broker to run over. *patience_s*: silence after which missing tasks count as lost."""
+
+    name: str
+    url: str
+    transport_options: Mapping[str, Any]
+    queue: str
+    patience_s: float
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether reliq carries it."""
+        return self.url.startswith("reliq")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run showed. Times are seconds; None: it never happened."""
+
+    name: str
+    published: int
+    ran: int
+    lost: int
+    finished_twice: int
+    held_at_kill: int
+    running_at_kill: int
+    ran_again: int
+    first_recovered_s: float | None
+    all_recovered_s: float | None
+    words: int
+    words_expected: int
+    total_s: float
+    audit: AuditResult | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost or done twice, and the ledger (if any) balances."""
+        balanced = self.audit is None or self.audit.balanced
+        return not self.lost and not self.finished_twice and balanced
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**asdict(self), "ok": self.ok}
+
+
+class DemoRun:
+    """One side from the first publish to the last count."""
+
+    def __init__(self, side: Side, tasks: int, folder: Path, watcher: Watcher) -> None:
+        self._side = side
+        self._total = tasks
+        self._folder = folder
+        self._watcher = watcher
+        self._record = Record(folder / "record")
+
+    def run(self) -> Outcome:
+        """Do it all; every process that was started has ended when this returns or raises."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            first = self._worker("first", stack)
+            publish(self._settings("publisher"), self._folder)
+            self._watcher.say(f"{self._total} tasks published")
+            self._wait(lambda: "first" in self._record.ready, BOOTS_WITHIN_S, first)
+            self._watcher.say(f"the first worker runs (pid {first.pid}, {PROCESSES} processes)")
+            self._wait(lambda: self._record.finished >= self._total // 2, None, first)
+            self._wait(self._in_the_middle, AIMS_WITHIN_S, first, pause_s=0.001)
+            killed = now_ms()
+            first.kill()
+            self._record.refresh()
+            running, held = set(self._record.running("first")), self._record.held("first")
+            self._watcher.say(
+                f"SIGKILL to the first worker: it held {len(held)} tasks and was running "
+                f"{len(running)} of them; {self._record.finished} had finished"
+            )
+            second = self._worker("second", stack)
+            self._finish(second, held, killed)
+            audit = self._settle()
+            second.stop()
+        self._record.refresh()
+        return self._outcome(killed, running, held, audit, time.monotonic() - began)
+
+    def _settings(self, process: str) -> Settings:
+        side = self._side
+        return Settings(
+            process=process,
+            broker_url=side.url,
+            transport_options=side.transport_options,
+            queue=side.queue,
+            record=str(self._folder / "record"),
+            tasks=self._total,
+        )
+
+    def _worker(self, name: str, stack: ExitStack) -> Worker:
+        with interrupts_deferred():
+            worker = Worker(self._settings(name), self._folder)
+            stack.callback(worker.kill)
+        return worker
+
+    def _wait(
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float | None,
+        worker: Worker,
+        pause_s: float = 0.02,
+    ) -> bool:
+        """Return whether *condition* came true in time (None: in patience_s of silence)."""
+        heard = began = time.monotonic()
+        while not condition():
+            worker.check()
+            time.sleep(pause_s)
+            now = time.monotonic()
+            if self._record.refresh():
+                heard = now
+                self._watcher.progress(self._record.finished)
+            if now - (heard if timeout_s is None else began) > (
+                self._side.patience_s if timeout_s is None else timeout_s
+            ):
+                return False
+        return True
+
+    def _in_the_middle(self) -> bool:
+        """Whether every process is well inside a task.
+
+        A task that has finished and whose ack is on its way when the worker is
+        killed is run again by every broker there is: nobody can know that it was
+        done. The demo aims beside that instant, so that what it counts as "ran
+        twice" is never this.
+        """
+        self._record.refresh()
+        now = now_ms()
+        ages = [
+            (now - history.started[-1][0], history.lasts_ms)
+            for history in self._record.running("first").values()
+        ]
+        return len(ages) == PROCESSES and all(
+            MARGIN_MS <= age <= lasts - MARGIN_MS for age, lasts in ages
+        )
+
+    def _finish(self, second: Worker, held: set[int], killed: float) -> None:
+        self._wait(lambda: "second" in self._record.ready, BOOTS_WITHIN_S, second)
+        self._watcher.say(f"a second worker runs (pid {second.pid})")
+        told = False
+
+        def all_ran() -> bool:
+            nonlocal told
+            back = [at for at in self._recovered_s(held, killed) if at is not None]
+            if back and not told:
+                told = True
+                self._watcher.say(f"{min(back):.1f} s after the kill a task it had held runs again")
+            return self._record.finished >= self._total
+
+        self._wait(all_ran, None, second)
+
+    def _recovered_s(self, held: set[int], killed: float) -> list[float | None]:
+        """Return for each held task how long after the kill it was started again."""
+        return [
+            next(
+                (
+                    (at - killed) / 1000
+                    for at, worker in self._record.tasks[task].started
+                    if worker == "second"
+                ),
+                None,
+            )
+            for task in held
+        ]
+
+    def _settle(self) -> AuditResult | None:
+        """Wait until the broker holds nothing more, then return what its ledger says."""
+        if not self._side.has_ledger:
+            time.sleep(1.0)  # an acknowledgement may still be on its way
+            return None
+        deadline = time.monotonic() + SETTLES_WITHIN_S
+        with Inspector(self._side.url, dict(self._side.transport_options)) as inspector:
+            while True:
+                status = inspector.status(self._side.queue)
+                if not (status.ready or status.delayed or status.unacked):
+                    break
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
+            return next(result for result in inspector.audit() if result.queue == self._side.queue)
+
+    def _outcome(
+        self,
+        killed: float,
+        running: set[int],
+        held: set[int],
+        audit: AuditResult | None,
+        total_s: float,
+    ) -> Outcome:
+        tasks = self._record.tasks
+        recovered = self._recovered_s(held, killed)
+        back = [at for at in recovered if at is not None]
+        return Outcome(
+            name=self._side.name,
+            published=self._total,
+            ran=self._record.finished,
+            lost=self._total - self._record.finished,
+            finished_twice=sum(len(history.finished) > 1 for history in tasks.values()),
+            held_at_kill=len(held),
+            running_at_kill=len(running),
+            ran_again=sum(len(tasks[task].started) > 1 for task in running),
+            first_recovered_s=min(back, default=None),
+            all_recovered_s=max(back) if len(back) == len(recovered) and back else None,
+            words=sum(history.words for history in tasks.values()),
+            words_expected=words_of(self._total),
+            total_s=total_s,
+            audit=audit,
+        )
+
+
+def seconds_of_work(tasks: int) -> float:
+    """Return how long the workers need at least for *tasks* tasks."""
+    return sum(map(lasts_ms, range(tasks))) / 1000 / PROCESSES

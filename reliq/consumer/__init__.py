@@ -1,0 +1,1 @@
+"""One process as a consumer: what it holds, and what it does in the background."""

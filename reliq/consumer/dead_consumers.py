@@ -1,0 +1,277 @@
+"""Consumers that died: found early, and what they leave behind.
+
+A killed process's sockets close at once. The pass over a queue looks up the
+connections of its other consumers; one that stays missing for ``orphan_grace``
+has its leases ended now, each fenced by its token, instead of when they run out.
+
+One consumer at a time looks after all others, wherever they consume, so that the queues
+go of which nobody who lives knows. And whoever is about to use a queue that goes by itself
+looks first: with the end of its last consumer such a queue has gone, and what was sent to
+it since is not for the next one of its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..errors import BrokerRefused, ReliqError
+from ..routing.routes import Routes
+from ..store.protocol import Store
+
+if TYPE_CHECKING:
+    from ..store.values import Liveness, Lost
+    from .session import Session
+
+logger = logging.getLogger("reliq")
+
+_Later = deque[Callable[[Store], None]]
+
+
+class Orphans:
+    """What one session knows of consumers that may be dead."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._half_way: dict[str, tuple[float, list[str]]] = {}
+        # Since when, and the connection that was gone then.
+        self._missing: dict[tuple[str, str], tuple[float, str]] = {}
+        # Of all that are in the register, by one who looks after them all.
+        self._gone: dict[str, tuple[float, str]] = {}
+
+    def first_look(self, queue: str, store: Store) -> None:
+        """Look, on beginning to consume, who else does: a dead one may have left messages."""
+        self._look_now_and_half_way(queue, store.consumers_of(queue), store)
+
+    def suspect(self, queue: str, consumers: Sequence[str], later: _Later) -> None:
+        """Look at the other *consumers* of *queue*, who hold messages, as soon as possible."""
+        later.append(partial(self._look_now_and_half_way, queue, consumers))
+
+    def _look_now_and_half_way(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+        others = sorted({name for name in consumers if name != self._session.id})
+        if others:
+            # Looked at twice a pass: with the defaults a death is then dealt with in
+            # less than ten seconds.
+            half_way = monotonic() + self._session.options.restore_interval / 2
+            self._half_way[queue] = (half_way, others)
+            self._look(queue, others, store)
+
+    def tick(self, later: _Later) -> None:
+        """Ask for a look at who is due; it is done when the broker is known to answer."""
+        now = monotonic()
+        due: dict[str, set[str]] = {}
+        for queue, (half_way, others) in list(self._half_way.items()):
+            if now >= half_way:
+                self._half_way.pop(queue, None)  # a poll may look at the same time
+                due.setdefault(queue, set()).update(others)
+        for (queue, name), (since, _) in list(self._missing.items()):
+            if now - since >= self._session.options.orphan_grace:
+                due.setdefault(queue, set()).add(name)
+        for queue, names in due.items():
+            later.append(partial(self._look, queue, sorted(names)))
+
+    def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
+        now = monotonic()
+        marks = store.attached(queue).marks
+        for name, liveness in store.liveness(names).items():
+            key = (queue, name)
+            if liveness is None or liveness.lapsed:
+                # Nothing is heard of it: it cancelled its consumers and still works, or
+                # could not say that it lives. Its leases decide; only a name without any
+                # is taken off the queue.
+                self._missing.pop(key, None)
+                if name in marks and not store.leases_of(queue, name + "/"):
+                    self._remove(store, queue, name, marks[name], liveness)
+                continue
+            if liveness.connected:
+                self._missing.pop(key, None)
+                continue
+            since, client_id = self._missing.get(key, (now, liveness.client_id))
+            if client_id != liveness.client_id:
+                since = now  # it was back meanwhile, and went again: a moment, twice
+            self._missing[key] = since, liveness.client_id
+            if now - since >= self._session.options.orphan_grace:
+                self._missing.pop(key, None)
+                self._end(queue, name, marks.get(name), liveness, store, ours=True)
+                # The last of its queues was looked at: nothing is left that it could explain.
+                if not any(name in store.consumers_of(q) for q in liveness.queues if q != queue):
+                    store.forget_consumer(name)
+
+    # -- all consumers, wherever they consume
+
+    def look_after(self, names: Sequence[str], store: Store) -> None:
+        """Look at *names* from the register, and end what is left of those that are gone."""
+        others = [name for name in names if name != self._session.id]
+        known = store.liveness(others) if others else {}
+        self._gone = {name: seen for name, seen in self._gone.items() if name in known}
+        for name, liveness in known.items():
+            if liveness is None:  # its record has gone before its name
+                store.forget_consumer(name)
+            elif not liveness.connected:
+                if liveness.lapsed or self._stays_away(name, liveness):
+                    self._gone.pop(name, None)
+                    self._bury(name, liveness, store)
+            else:
+                self._gone.pop(name, None)
+                if liveness.lapsed:
+                    self._leave_to_its_leases(name, liveness, store)
+
+    def bury(self, names: Sequence[str], store: Store) -> None:
+        """End, in one look, what those of *names* left that are known to have ended.
+
+        For a broker that is only visited, where the next look is long away.
+        """
+        others = [name for name in names if name != self._session.id]
+        for name, liveness in (store.liveness(others) if others else {}).items():
+            if liveness is None:  # its record has gone before its name
+                store.forget_consumer(name)
+            elif liveness.connected:
+                if liveness.lapsed:
+                    self._leave_to_its_leases(name, liveness, store)
+            elif liveness.lapsed or self._process_has_ended(name, liveness):
+                self._bury(name, liveness, store)
+
+    def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
+        return not self._session.is_of_this_process(name) and _process_has_ended(liveness)
+
+    def _stays_away(self, name: str, liveness: Liveness) -> bool:
+        """Whether one without a connection has been so for ``orphan_grace``."""
+        now = monotonic()
+        since, client_id = self._gone.get(name, (now, liveness.client_id))
+        if client_id != liveness.client_id:
+            since = now
+        self._gone[name] = since, liveness.client_id
+        return now - since >= self._session.options.orphan_grace
+
+    def _bury(self, name: str, liveness: Liveness, store: Store) -> None:
+        for queue in liveness.queues:
+            self._end(queue, name, store.attached(queue).marks.get(name), liveness, store)
+        self._forget(name, liveness, store)
+
+    def _leave_to_its_leases(self, name: str, liveness: Liveness, store: Store) -> None:
+        """Take one whose heartbeats have stopped off the queues of which it holds nothing."""
+        left = False
+        for queue in liveness.queues:
+            if store.leases_of(queue, name + "/"):
+                left = True
+                continue
+            mark = store.attached(queue).marks.get(name)
+            if mark is not None:
+                self._remove(store, queue, name, mark, liveness)
+        if not left:
+            self._forget(name, liveness, store)
+
+    @staticmethod
+    def _forget(name: str, liveness: Liveness, store: Store) -> None:
+        """Take one out of the register, unless it has said meanwhile that it lives."""
+        now = store.liveness([name])[name]
+        if now is None or now.silent_ms >= liveness.silent_ms:
+            store.forget_consumer(name)
+
+    # -- before a queue is used
+
+    def clear(self, queue: str, store: Store) -> None:
+        """Take the dead off *queue* if it goes by itself; with the last of them it goes.
+
+        Who lost its connection a moment ago may live, and keeps its queue: only who is
+        known to have ended is taken for dead here.
+        """
+        attached = store.attached(queue)
+        marks = {name: mark for name, mark in attached.marks.items() if name != self._session.id}
+        if not (attached.temporary and marks):
+            return
+        for name, liveness in store.liveness(sorted(marks)).items():
+            if self._has_ended(name, queue, liveness, store):
+                self._end(queue, name, marks[name], liveness, store)
+
+    def _has_ended(self, name: str, queue: str, liveness: Liveness | None, store: Store) -> bool:
+        if liveness is None:
+            return False  # it was taken for dead a moment ago, and may be back
+        if liveness.connected:
+            return liveness.lapsed and not store.leases_of(queue, name + "/")
+        # A living one is heard of a few times in its ttl.
+        silence_ms = liveness.ttl_ms / 2 + self._session.options.orphan_grace * 1000
+        if liveness.silent_ms >= silence_ms:
+            return True
+        return self._process_has_ended(name, liveness)
+
+    # -- the end of one
+
+    def _end(
+        self,
+        queue: str,
+        name: str,
+        mark: str | None,
+        liveness: Liveness | None,
+        store: Store,
+        *,
+        ours: bool = False,
+    ) -> None:
+        """End the leases of a dead consumer: the next pass returns the messages, counted."""
+        leases = store.leases_of(queue, name + "/")
+        if leases:
+            store.post_renew(queue, 0, leases, _refused)
+        if mark is not None:
+            self._remove(store, queue, name, mark, liveness)
+        store.settle()
+        if ours or queue in self._session.subscriptions:
+            self._session.keeper.hurry(queue, store)
+        if leases:
+            logger.warning(
+                "consumer %s is gone: the leases of its %d messages in %r were ended",
+                name,
+                len(leases),
+                queue,
+            )
+
+    @staticmethod
+    def _remove(store: Store, queue: str, name: str, mark: str, liveness: Liveness | None) -> None:
+        silent_ms = 0 if liveness is None else liveness.silent_ms
+        if not store.drop_consumer(queue, name, mark, silent_ms):
+            Routes(store).forget_queue(queue)
+            logger.info("queue %r went with its last consumer, %s, which is gone", queue, name)
+
+    def expire_queue(self, queue: str, store: Store) -> None:
+        """Delete *queue* if its ``x-expires`` has passed with no living consumer."""
+        self.clear(queue, store)
+        marks = store.attached(queue).marks
+        for name, liveness in (store.liveness(sorted(marks)) if marks else {}).items():
+            if liveness is None:  # not heard of for days, or the register was lost
+                self._remove(store, queue, name, marks[name], None)
+        deleted = store.delete_queue(queue, if_idle=True)
+        if deleted.outcome == "deleted":
+            logger.info("queue %r was unused for its x-expires and is deleted", queue)
+        if deleted.outcome in {"deleted", "missing"}:
+            Routes(store).forget_queue(queue)
+
+
+def _process_has_ended(liveness: Liveness) -> bool:
+    """Whether a process of this host is gone; False where that cannot be known."""
+    if liveness.host != socket.gethostname() or liveness.pid <= 0:
+        return False
+    if liveness.pid == os.getpid():
+        return True  # one of before, in a container that was started again
+    try:
+        os.kill(liveness.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    with suppress(OSError, IndexError):
+        # Killed, and its parent has not asked yet: the state is what follows the name.
+        stat = Path(f"/proc/{liveness.pid}/stat").read_text("utf-8", "replace")
+        return stat.rpartition(")")[2].split()[0] in {"Z", "X"}
+    return False
+
+
+def _refused(result: Lost | ReliqError) -> None:
+    if isinstance(result, BrokerRefused):
+        logger.error("the leases of a dead consumer could not be ended: %s", result)

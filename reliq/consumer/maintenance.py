@@ -1,0 +1,193 @@
+"""Passes: what is done in a queue for its own sake, whoever uses it.
+
+A pass (``restore_visible``) returns messages whose lease has ended, rings where messages
+wait unheard, and caps the dead letters. Most queues need none most of the time, so all of
+them are surveyed together, and what the survey names is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError
+from ..failover.jitter import JITTER
+from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
+from . import log_events
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from ..store.protocol import Store
+    from ..store.values import Restored, Work
+    from .dead_consumers import Orphans
+    from .session import Session
+
+logger = logging.getLogger("reliq")
+
+_MOST_POLLED = 1024
+
+
+class Passes:
+    """The passes that one session makes, and when."""
+
+    def __init__(
+        self,
+        session: Session,
+        orphans: Orphans,
+        later: deque[Callable[[Store], None]],
+        route_soon: Callable[[str], None],
+    ) -> None:
+        self.session = session
+        self._orphans = orphans
+        self._later = later
+        self._route_soon = route_soon
+        self._next_look: dict[str, float] = {}
+        self._next_poll: dict[str, float] = {}
+        self._passing: set[str] = set()
+        self._tally: dict[str, dict[str, int]] = {}
+
+    def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
+        return self.session.options.restore_interval * JITTER.uniform(low, high)
+
+    def begin(self, queue: str) -> None:
+        """Look after *queue* from the next tick on."""
+        self._next_look.setdefault(queue, 0.0)
+
+    # -- looking
+
+    def tick(self, store: Store, rerouted: frozenset[str]) -> None:
+        """Ask in one go which queues need something: most of them nothing, most of the time.
+
+        Those of *rerouted* too: dead letters are routed on also where nobody consumes.
+        """
+        now = monotonic()
+        subscriptions = list(self.session.subscriptions.items())
+        queues = {queue for queue, kinds in subscriptions if not all(kinds)}
+        queues |= rerouted.difference(queue for queue, _ in subscriptions)
+        for gone in self._next_look.keys() - queues:
+            self._next_look.pop(gone, None)
+        due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
+        if due:
+            again = now + self._jittered()  # the same for all: they stay together
+            self._next_look.update(dict.fromkeys(due, again))
+            store.post_survey(due, partial(self._surveyed, store))
+
+    def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
+        """Do in each queue what is to be done there."""
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("queues could not be looked at: %s", result)
+            return
+        try:
+            for queue, work in result.items():
+                if work.expired:
+                    self._expire(store, queue)
+                if work.pass_ms == 0 and queue not in self._passing:
+                    self.restore(store, queue)
+                elif work.pass_ms > 0:
+                    self._ask_when_over(queue, work.pass_ms)
+        except BrokerUnavailable:
+            self._next_look.update(dict.fromkeys(result, 0.0))
+
+    def _ask_when_over(self, queue: str, pass_ms: int) -> None:
+        """Look again when the pass of another consumer does not count any more."""
+        soon = min(pass_ms / 1000, self.session.options.restore_interval)
+        self._next_look[queue] = monotonic() + soon + self._jittered(0.0, 0.1)
+
+    def _expire(self, store: Store, queue: str) -> None:
+        store.post_expire(queue, partial(self._expired, store, queue))
+
+    def _expired(self, store: Store, queue: str, result: bool | ReliqError) -> None:
+        if isinstance(result, BrokerRefused):
+            logger.error("messages of %r that have expired could not be removed: %s", queue, result)
+        elif result is True:
+            with suppress(BrokerUnavailable):  # the next look goes on
+                self._expire(store, queue)
+
+    def look_at(self, store: Store, queues: Sequence[str]) -> None:
+        """Let go what expires in *queues*, which others use, or nobody."""
+        with suppress(BrokerUnavailable):  # somebody looks again
+            store.post_survey(queues, partial(self._looked_at, store))
+
+    def _looked_at(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            return
+        for queue, work in result.items():
+            if work.idle:
+                self._later.append(partial(self._orphans.expire_queue, queue))
+            elif work.expired:
+                with suppress(BrokerUnavailable):
+                    self._expire(store, queue)
+
+    def poll(self, store: Store, queue: str) -> bool:
+        """Post a pass over *queue* for a process that only polls it, once an interval.
+
+        Perhaps nobody else makes any. False where it is not its time, or a tick sees to it.
+        """
+        now = monotonic()
+        if now < self._next_poll.get(queue, 0.0) or queue in self.session.subscriptions:
+            return False
+        if len(self._next_poll) > _MOST_POLLED:
+            self._next_poll = {name: at for name, at in self._next_poll.items() if at > now}
+        self._next_poll[queue] = now + self.session.options.restore_interval
+        self.restore(store, queue)
+        return True
+
+    # -- restore_visible
+
+    def restore(self, store: Store, queue: str, hurry: bool = False) -> None:
+        """Post the first step of a pass over *queue*; the replies go on with it."""
+        self._passing.add(queue)
+        on_result = partial(self._restored, store, queue)
+        try:
+            store.post_restore(queue, self.session.lease_ms, on_result, hurry, _returns_are_told())
+        except BrokerUnavailable:
+            self._passing.discard(queue)
+            raise
+
+    def _restored(self, store: Store, queue: str, result: Restored | ReliqError) -> None:
+        self._passing.discard(queue)
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("restore_visible on %r failed: %s", queue, result)
+            return
+        tally = self._tally.setdefault(queue, {})
+        for consumer, number in result.by_consumer.items():
+            tally[consumer] = tally.get(consumer, 0) + number
+        log_events.at_the_limit(queue, result.dead)
+        if (result.restored or result.dead) and _returns_are_told():
+            self._later.append(partial(_tell_returns, queue, result))
+        if result.more:
+            self._go_on(store, queue)
+            return
+        if result.to_route:
+            self._route_soon(queue)
+        for consumer, number in self._tally.pop(queue, {}).items():
+            log_events.restored(queue, consumer, number)
+        if not result.granted:
+            self._ask_when_over(queue, result.retry_ms)
+        else:
+            own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
+            if result.unacked > own:
+                self._orphans.suspect(queue, result.consumers, self._later)
+
+    def _go_on(self, store: Store, queue: str) -> None:
+        """Post the next batch at once, from the reply of the one before."""
+        try:
+            self.restore(store, queue, hurry=True)
+        except BrokerUnavailable:
+            self._next_look[queue] = 0.0  # the next tick goes on, or says why not
+
+
+def _returns_are_told() -> bool:
+    return bool(message_restored.receivers or message_dead.receivers)
+
+
+def _tell_returns(queue: str, result: Restored, store: Store) -> None:
+    emit_restored(store.broker, queue, result.restored)
+    emit_at_the_limit(store.broker, queue, result.dead, "lease ended")

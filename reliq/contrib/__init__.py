@@ -1,1 +1,0 @@
-"""What needs another package, used only where that package is there."""

@@ -1,0 +1,63 @@
+"""From a URL to a store, for those who need no Kombu: the inspector and the CLI."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from ..options import parse
+from .redis.sentinel import SCHEME as SENTINEL
+from .redis.sentinel import sentinel_address
+from .redis.store import RedisStore
+from .redis.urls import address_of, read
+from .sqlite.location import SCHEME as SQLITE
+from .sqlite.location import location
+from .sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..store.protocol import Store
+    from .redis.connect import Address, Broker
+
+_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, SQLITE)
+
+
+def address(url: str, username: str | None = None, password: str | None = None) -> Address:
+    """Return the address in *url*; raises ConfigurationError, without showing a password."""
+    said = read(url, _SCHEMES)
+    said = replace(said, username=said.username or username, password=said.password or password)
+    return address_of(said, show="@" not in url)
+
+
+def connect(
+    url: str, transport_options: Mapping[str, Any] | None, name: str, *, create: bool = True
+) -> Store:
+    """Return what :func:`store_of` does, connected; raises BrokerUnavailable too."""
+    store = store_of(url, transport_options, name, create=create)
+    store.connect()
+    return store
+
+
+def store_of(
+    url: str, transport_options: Mapping[str, Any] | None, name: str, *, create: bool = True
+) -> Store:
+    """Return a store for *url* that connects when it is used; raises ConfigurationError.
+
+    *url* may be several of ``reliq-sentinel://``, separated by semicolons. Without
+    *create*, a file that is not there is an error when it is used: who only looks at a
+    broker makes none by a misspelt path.
+    """
+    options = parse(transport_options)
+    if url.startswith(f"{SQLITE}:"):
+        path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
+        return SqliteStore(location(unquote(path)), options, name, create)
+    login = (options.username, options.password)
+    broker: Broker
+    if url.startswith(f"{SENTINEL}://"):
+        broker = sentinel_address(url.split(";"), options, *login)
+    else:
+        broker = address(url, *login)
+    return RedisStore(broker, options, name)

@@ -1,0 +1,1 @@
+"""Several brokers: which one is used, and the way back to the primary one."""

@@ -1,0 +1,194 @@
+"""Failover: what this process knows of its brokers, and in which order it tries them.
+
+Kombu calls a strategy with the list of URLs and takes the next one each time a broker
+fails. ``primary`` and ``healthiest`` are ours; they skip brokers that rest, and ask
+before they choose. The first URL of a list is home: see failback.py. Knows no engine
+and nothing of Kombu; how a broker is asked is told to it by the transports.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import BrokerUnavailable, ReliqError
+from ..forks import OwnLock
+from .jitter import JITTER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    # Asks the broker at a URL, given the transport options: seconds until its answer.
+    Probe: TypeAlias = "Callable[[str, Mapping[str, Any]], float]"
+
+logger = logging.getLogger("reliq")
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+
+def without_password(url: str) -> str:
+    """Return *url*, or several with semicolons, as it may be shown: scheme, host and path."""
+    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+    return ";".join(map(_without_password, re.split(r";(?=reliq[a-z-]*://)", url)))
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    shown, *tail = re.split(r"[?#]", rest, maxsplit=1)
+    if not shown.startswith("/"):
+        # Up to the last @: a password may have a slash that nobody has encoded, or a question
+        # mark; then what comes before that is a part of it.
+        shown = "..." if "@" in "".join(tail) else shown.rpartition("@")[2]
+    return f"{scheme}://{shown}"
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of one broker."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    failures: int = 0
+    rests_until: float = 0.0
+    answered_at: float = float("-inf")
+
+
+class Brokers:
+    """The brokers of this process, by URL. Thread-safe; a fork keeps what is known."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        self._records: dict[str, _Record] = {}
+        self._names: dict[str, str] = {}
+        self._probe: Probe | None = None
+        self._used: dict[tuple[str, ...], str] = {}
+
+    def ask_with(self, probe: Probe) -> None:
+        """Say how a broker is asked."""
+        self._probe = probe
+
+    def learn(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
+        """Note the transport options that *urls* are used with.
+
+        Several with semicolons are one broker, by whichever of them it is spoken of.
+        """
+        with self._lock:
+            for url in urls:
+                self._names.update(dict.fromkeys(url.split(";"), url))
+                self._record(url).options = dict(options)
+
+    def _record(self, url: str) -> _Record:
+        return self._records.setdefault(self._names.get(url, url), _Record())
+
+    def used(self, urls: tuple[str, ...], url: str) -> str | None:
+        """Note that *url* of *urls* is used now; return another one that was used before."""
+        with self._lock:
+            before, self._used[urls] = self._used.get(urls, url), url
+        return None if before == url else before
+
+    def failed(self, url: str) -> None:
+        """Let *url* rest: for a second at first, longer each time, at most half a minute."""
+        with self._lock:
+            record = self._record(url)
+            pause = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
+            record.failures += 1
+            record.answered_at = float("-inf")
+            # Jittered, so that not all processes come back in the same moment.
+            record.rests_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
+
+    def answered(self, url: str) -> None:
+        """Note that *url* works."""
+        with self._lock:
+            record = self._record(url)
+            record.failures, record.rests_until = 0, 0.0
+            record.answered_at = monotonic()
+
+    def rests(self, url: str) -> bool:
+        """Whether *url* failed a short while ago."""
+        with self._lock:
+            return monotonic() < self._record(url).rests_until
+
+    def answered_within(self, url: str, seconds: float) -> bool:
+        """Whether *url* answered in the last *seconds*, and has not failed since."""
+        with self._lock:
+            return monotonic() - self._record(url).answered_at <= seconds
+
+    def soonest(self, urls: Sequence[str]) -> str:
+        """Return the URL whose rest ends first."""
+        with self._lock:
+            return min(urls, key=lambda url: self._record(url).rests_until)
+
+    def ask(self, url: str) -> float:
+        """Return the seconds that *url* takes to answer and to accept a write.
+
+        Raises ReliqError when it does not, and lets it rest.
+        """
+        with self._lock:
+            options = self._record(url).options
+            url = self._names.get(url, url)
+        if self._probe is None:
+            raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
+        try:
+            latency = self._probe(url, options)
+        except ReliqError:
+            self.failed(url)
+            raise
+        self.answered(url)
+        return latency
+
+
+BROKERS = Brokers()
+
+
+def _latencies(urls: Sequence[str]) -> Iterator[tuple[float, str]]:
+    for url in urls:
+        if BROKERS.rests(url):
+            continue
+        try:
+            yield BROKERS.ask(url), url
+        except ReliqError as exc:
+            logger.info("%s is passed over: %s", without_password(url), exc)
+
+
+def primary(urls: Sequence[str]) -> Iterator[str]:
+    """Yield the first URL of *urls* that answers, for ever; the first one unasked.
+
+    Where none answers, the one that has rested longest is next.
+    """
+    yield urls[0]
+    while True:
+        healthy = next((url for _, url in _latencies(urls)), None)
+        yield healthy or BROKERS.soonest(urls)
+
+
+def healthiest(urls: Sequence[str]) -> Iterator[str]:
+    """Yield the URL of *urls* that answers fastest, for ever; the first one unasked."""
+    yield urls[0]
+    while True:
+        found = min(_latencies(urls), default=None)
+        yield BROKERS.soonest(urls) if found is None else found[1]
+
+
+STRATEGIES = {"primary": primary, "healthiest": healthiest}
+
+
+def admit(url: str, urls: Sequence[str], fresh_s: float) -> None:
+    """Raise BrokerUnavailable where another broker of *urls* is to be tried before *url*.
+
+    That is while *url* rests and another one does not; and while the first one has
+    answered in the last *fresh_s* seconds and *url* is not the first.
+    """
+    if len(urls) < 2:  # noqa: PLR2004 - nothing to choose from
+        return
+    if url != urls[0] and BROKERS.answered_within(urls[0], fresh_s):
+        raise BrokerUnavailable(
+            f"{without_password(url)} is not needed: {without_password(urls[0])} answers again"
+        )
+    if BROKERS.rests(url) and not all(BROKERS.rests(other) for other in urls):
+        raise BrokerUnavailable(
+            f"{without_password(url)} failed a moment ago and rests; another broker is tried"
+        )

@@ -1,0 +1,288 @@
+"""Fail-back: the way home to the first broker, and what was left on the others.
+
+One thread per process, only while it is needed: it asks the first broker while a
+transport is on another one, and carries over what waits on the others while consumers
+are at home. A spool, a broker in a file of this machine, is emptied by whoever finds it,
+publishers too: nobody else may ever consume from it. The thread is stopped while the
+process forks, and goes on after it where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import BrokerUnavailable, ReliqError
+from ..forks import OwnLock, Part, register, under_way
+from ..store.protocol import ignore_result
+from ..transfer.between_brokers import carry, is_lasting
+from .brokers import BROKERS, without_password
+from .jitter import JITTER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from ..store.protocol import Store
+
+logger = logging.getLogger("reliq")
+
+_SWEPT_EVERY_S = 30.0
+
+
+class Traveller(Protocol):
+    """What is to go home: a transport."""
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """All brokers, home first."""
+
+    @property
+    def url(self) -> str:
+        """The broker it is connected to."""
+
+    @property
+    def probe_interval(self) -> float:
+        """Seconds between two questions to the first broker."""
+
+    @property
+    def consumed(self) -> Sequence[str]:
+        """The queues it consumes from, with acks."""
+
+    def home_answers(self) -> None:
+        """Learn that the first broker answers; called by the fail-back's thread."""
+
+    @property
+    def spools(self) -> Sequence[str]:
+        """Those of the other brokers that are files of this machine."""
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the leases are that it takes."""
+
+    @property
+    def turns(self) -> bool:
+        """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
+
+    def visit(self, url: str, *, bury: bool = False) -> AbstractContextManager[Store]:
+        """Open a store at *url* for a while; what this process owed there is sent.
+
+        With *bury* what dead consumers left there is ended, where nobody lives who does that.
+        """
+
+
+class Failback:
+    """The thread, and who waits for what."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Look after nobody: in a child all of it is the parent's."""
+        self._travellers: weakref.WeakSet[Traveller] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._stopped = False
+        # Of the round that is under way: who is still to be looked after.
+        self._rest: list[weakref.ref[Traveller]] = []
+        self._next_round = 0.0
+        self._swept: dict[str, float] = {}
+        # Where something was left when it was looked at last.
+        self._filled: set[str] = set()
+        self._next: dict[str, float] = {}
+
+    def watch(self, traveller: Traveller) -> None:
+        """Look after *traveller* until :meth:`leave`, or until it is collected."""
+        with self._lock:
+            self._travellers.add(traveller)
+            self._start()
+
+    def leave(self, traveller: Traveller) -> None:
+        """Look after *traveller* no longer."""
+        with self._lock:
+            self._travellers.discard(traveller)
+
+    # -- the thread
+
+    def _start(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if under_way():
+            self._stopped = True  # the process forks: see go_on
+            return
+        if not self._stopped:
+            self._next_round = monotonic() + self._pause_s()
+        self._stopped = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._stop,), name="reliq-failback", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have no thread while the process forks."""
+        with self._lock:
+            thread = self._thread
+            if thread is None or thread is threading.current_thread():
+                return
+            self._stopped = True
+            self._stop.set()
+        thread.join()  # without the lock: what it does may need it
+
+    def start(self) -> None:
+        """Start the thread again after a fork, where nobody else will do so soon.
+
+        Else :meth:`go_on` does: in a process with an event loop, which may be a worker
+        that forks, Python would warn of a thread that is there as soon as it has forked.
+        """
+        if self._stopped and not all(traveller.turns for traveller in self._all()):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Start the thread again after a fork; transports call it now and then."""
+        if self._stopped:
+            with self._lock:
+                if self._travellers:
+                    self._start()
+
+    def _run(self, stop: threading.Event) -> None:
+        while self._is_round_due(stop):
+            if not self._rest:
+                with self._lock:
+                    if not self._travellers:
+                        self._thread = None
+                        return
+                    self._rest = [weakref.ref(traveller) for traveller in self._travellers]
+            while self._rest:
+                traveller = self._rest.pop()()
+                if traveller is not None:
+                    self._try_to_look_after(traveller)
+                    del traveller
+                    # One at least: forks may follow each other sooner than rounds.
+                    if stop.is_set():
+                        return
+            with self._lock:
+                self._next_round = monotonic() + self._pause_s()
+
+    def _is_round_due(self, stop: threading.Event) -> bool:
+        """Wait for the next round; False when the process forks before it is due."""
+        left = self._next_round - monotonic()
+        return bool(self._rest) or left <= 0 or not stop.wait(left)
+
+    def _try_to_look_after(self, traveller: Traveller) -> None:
+        try:
+            self._look_after(traveller)
+        except ReliqError as exc:
+            logger.info("fail-back: %s", exc)
+        except Exception:
+            # Whatever it was: without this thread nobody would ever go home.
+            logger.exception("fail-back: a duty failed; it goes on")
+
+    def _all(self) -> list[Traveller]:
+        with self._lock:
+            return list(self._travellers)
+
+    def _pause_s(self) -> float:
+        intervals = [traveller.probe_interval for traveller in self._travellers]
+        return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
+
+    def _look_after(self, traveller: Traveller) -> None:
+        home = traveller.urls[0]
+        if traveller.url != home:
+            if self._is_due(self._next, home, traveller.probe_interval * 0.9):
+                try:
+                    BROKERS.ask(home)
+                except ReliqError as exc:
+                    logger.debug("fail-back: %s", exc)
+            if BROKERS.answered_within(home, traveller.probe_interval * 2):
+                traveller.home_answers()
+                if not traveller.consumed and traveller.url in traveller.spools:
+                    # It goes home with its next message, which may never come.
+                    self._sweep_in_turn(traveller, traveller.url, spool=True)
+            return
+        spools = traveller.spools
+        for url in traveller.urls[1:]:
+            if not traveller.consumed and url not in spools:
+                continue
+            self._sweep_in_turn(traveller, url, spool=url in spools)
+        if not traveller.consumed and not any(url in self._filled for url in spools):
+            self.leave(traveller)
+
+    @staticmethod
+    def _is_due(last: dict[str, float], url: str, interval_s: float) -> bool:
+        now = monotonic()
+        if now - last.get(url, float("-inf")) < interval_s:
+            return False
+        last[url] = now
+        return True
+
+    def came_home(self, url: str) -> None:
+        """Sweep what is left at *url* soon: somebody leaves it for home."""
+        self._swept.pop(url, None)
+
+    # -- what was left elsewhere
+
+    def _sweep_in_turn(self, traveller: Traveller, url: str, *, spool: bool) -> None:
+        if self._is_due(self._swept, url, _SWEPT_EVERY_S):
+            self._sweep(traveller, url, spool=spool)
+
+    def _sweep(self, traveller: Traveller, url: str, *, spool: bool) -> None:
+        """Carry home what waits at *url*.
+
+        In the queues that *traveller* consumes from; of a *spool*, in all that last.
+        """
+        self._filled.add(url)  # until a look finds nothing
+        if BROKERS.rests(url):
+            return
+        try:
+            BROKERS.ask(url)
+        except ReliqError:
+            return
+        found = 0
+        with traveller.visit(url, bury=not spool) as there:
+            for queue in there.queues() if spool else traveller.consumed:
+                status = there.status(queue)
+                if status is None or not is_lasting(status):
+                    continue
+                left = status.ready + status.delayed + status.unacked + status.dead
+                if left:
+                    found += left
+                    # Somebody must return what dead consumers of that broker held.
+                    there.post_restore(queue, traveller.lease_ms, ignore_result)
+                    there.settle()
+                    with traveller.visit(traveller.urls[0]) as home:
+                        try:
+                            self._carry(there, home, queue, url)
+                        except BrokerUnavailable:
+                            raise
+                        except ReliqError as exc:  # of this queue: the others go on
+                            logger.warning("fail-back: %s", exc)
+                    if self._stop.is_set():
+                        break
+        if not found:
+            self._filled.discard(url)
+
+    def _carry(self, there: Store, home: Store, queue: str, url: str) -> None:
+        count = 0
+        for step in carry(there, home, queue):
+            count += step
+            if self._stop.is_set():  # the process forks; the next round goes on
+                self.came_home(url)
+                break
+        if not count:
+            return
+        logger.warning(
+            "carried %d messages of %r home from %s, where they were left",
+            count,
+            queue,
+            without_password(url),
+        )
+
+
+FAILBACK = Failback()
+register(Part("fail-back", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))

@@ -1,0 +1,1 @@
+"""What is known of Celery, its pools and Flower; none of them is required."""

@@ -1,0 +1,209 @@
+"""What only Celery knows: whether this process is a worker, whether it forks, which broker.
+
+Celery is not a dependency. Nothing here imports it before the application did;
+without it every question has its plain answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BrokerUnavailable, ConfigurationError
+from .prefork import forget_nothing
+from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
+from .scheduled import show_what_waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..store.protocol import Store
+
+
+_PREFORK = "celery.concurrency.prefork"
+_ELSEWHERE = frozenset({_PREFORK, "celery.concurrency.thread"})
+
+
+def _module_of(pool: Any) -> str:
+    return type(pool).__module__
+
+
+class WorkerWatch:
+    """Learns of the Celery workers in this process from Celery's own signals.
+
+    Usually there is one. A program, most often a test suite, may run several, in threads.
+    """
+
+    def __init__(self) -> None:
+        # Replaced as a whole, never changed: threads look at it.
+        self._consumers: tuple[weakref.ref[Any], ...] = ()
+        self._connected = False
+        self._connected_to_embedded = False
+        self.at_child_end: Callable[[], None] | None = None
+        """What a child of a prefork pool does as it ends in order: it runs no atexit hooks."""
+
+    def connect(self) -> None:
+        """Listen for ``worker_ready``, which Celery sends before the first task is taken.
+
+        And for each task that is received, and the end of a child of its pool.
+        """
+        if not self._connected and "celery.signals" in sys.modules:
+            signals = sys.modules["celery.signals"]
+            signals.worker_ready.connect(self._ready, weak=False)
+            signals.worker_process_shutdown.connect(self._child_ends, weak=False)
+            signals.task_received.connect(tell_the_eta, weak=False)
+            self._connected = True
+        testing = sys.modules.get("celery.contrib.testing.worker")
+        if testing is not None and not self._connected_to_embedded:
+            # Its worker sends no worker_ready.
+            testing.test_worker_started.connect(self._embedded_ready, weak=False)
+            self._connected_to_embedded = True
+        if "celery.worker.control" in sys.modules:  # also that of a test, which is never "ready"
+            show_what_waits()
+
+    def _child_ends(self, **_: Any) -> None:
+        if self.at_child_end is not None:
+            self.at_child_end()
+
+    def _embedded_ready(self, consumer: Any = None, **_: Any) -> None:
+        self._ready(consumer)
+
+    def _ready(self, sender: Any = None, **_: Any) -> None:
+        if sender is None or sender in self._workers:
+            return
+        self._consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
+        if _module_of(sender.pool) == _PREFORK:
+            forget_nothing(sender.pool)
+        watch_over(sender)
+
+    @property
+    def _workers(self) -> list[Any]:
+        return [found for known in self._consumers if (found := known()) is not None]
+
+    @property
+    def worker(self) -> bool:
+        """Whether this process is a Celery worker."""
+        return bool(self._workers)
+
+    @property
+    def busy(self) -> bool:
+        """Whether this worker runs tasks, also such as were acknowledged when they began."""
+        state = sys.modules.get("celery.worker.state")
+        return self.worker and bool(getattr(state, "active_requests", None))
+
+    def takes_from(self, transport: Any) -> bool:
+        """Whether a worker itself, and no task of it, consumes over *transport*."""
+        return self._taking_from(transport) is not None
+
+    def _taking_from(self, transport: Any) -> Any | None:
+        for consumer in self._workers:
+            connection = getattr(consumer, "connection", None)
+            if connection is not None and getattr(connection, "_transport", None) is transport:
+                return consumer
+        return None
+
+    def given_up(self, transport: Any, message: Any, error: Exception) -> bool | None:
+        """Give up what the worker at *transport* was to do for *message*, which made it raise.
+
+        Returns whether it had acknowledged or rejected the message before; None where
+        the message is not at fault for *error*.
+        """
+        consumer = self._taking_from(transport)
+        if consumer is None or not is_to_blame(consumer, error):
+            return None
+        settled = False
+        for request in requests_of(message):
+            settled = settled or bool(request.acknowledged)
+            forget(request)
+        return settled
+
+    @property
+    def _pools(self) -> list[str]:
+        return [_module_of(getattr(consumer, "pool", None)) for consumer in self._workers]
+
+    @property
+    def pool(self) -> str:
+        """The pool of this worker (prefork, thread, gevent, solo ...); "" where this is none."""
+        own = {name for name in self._pools if name.startswith("celery.concurrency.")}
+        return ",".join(sorted(name.rpartition(".")[2] for name in own))
+
+    @property
+    def processes(self) -> int:
+        """How many tasks this worker runs at a time; 0 where this is none."""
+        return sum(int(getattr(item.pool, "num_processes", None) or 1) for item in self._workers)
+
+    @property
+    def running(self) -> dict[str, int]:
+        """Tasks of this worker that run and are acknowledged, or are about to be: by queue."""
+        found: dict[str, int] = {}
+        state = sys.modules["celery.worker.state"]
+        # Other threads change it; what no Python code is run for is copied in one piece.
+        for reference in tuple(state.active_requests.data):
+            request = reference()
+            queue = getattr(getattr(request, "message", None), "queue", None)
+            if queue and (request.acknowledged or not request.task.acks_late):
+                found[queue] = found.get(queue, 0) + 1
+        return found
+
+    @property
+    def forks(self) -> bool:
+        """Whether the worker's pool forks children, so that threads are unwelcome."""
+        return _PREFORK in self._pools
+
+    @property
+    def inline(self) -> bool:
+        """Whether a task may run inside the delivery of its message, as in a solo pool."""
+        pools = self._pools
+        return not pools or any(name not in _ELSEWHERE for name in pools)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this worker was asked to end, which its loop sees only between two turns."""
+        state = sys.modules.get("celery.worker.state")
+        # An exit code: 0 is one, and is not False.
+        asked = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
+        return any(code is not None and code is not False for code in asked)
+
+
+WATCH = WorkerWatch()
+
+
+def current_connection() -> Any | None:
+    """Return a Kombu connection, not opened, to the broker of the current application.
+
+    None where the application has not imported Celery.
+    """
+    celery = sys.modules.get("celery")
+    return None if celery is None else celery.current_app.connection_for_write()
+
+
+def store_factory(transport: Any) -> Callable[[str], Store]:
+    """Return what opens a store as *transport* does; raises ConfigurationError."""
+    if not hasattr(transport, "store_factory"):
+        raise ConfigurationError(
+            f"expected a reliq broker, got one of {type(transport).__module__}: give its url"
+        )
+    factory: Callable[[str], Store] = transport.store_factory()
+    return factory
+
+
+def open_store(connection: Any, name: str) -> Store:
+    """Return a store of the first broker of a Kombu *connection* that answers, connected.
+
+    Raises BrokerUnavailable where none does, ConfigurationError where one is not of reliq.
+    """
+    for last in [False] * (len(connection.alt) - 1) + [True]:
+        transport = connection.transport
+        factory = store_factory(transport)
+        transport.close_connection(None)
+        store = factory(name)
+        try:
+            store.connect()
+        except BrokerUnavailable:
+            if last:
+                raise
+            connection.maybe_switch_next()
+        else:
+            return store
+    raise AssertionError

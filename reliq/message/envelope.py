@@ -1,0 +1,215 @@
+"""Envelope: a Kombu raw message as the bytes that an engine stores.
+
+Versioned msgpack of a few fields, without base64 and without JSON around it.
+datetime, date, time, UUID and Decimal survive in headers and properties, as they
+do in Kombu's own JSON. Reading never executes anything and is bounded by the
+size of its input. The same codec serves as the ``reliq`` serializer of Kombu.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from uuid import UUID
+
+import msgpack
+
+from ..errors import MessageRefused, ReliqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+VERSION = 1
+
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+
+_BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
+
+
+# Of UUIDs, Decimals and large integers as many as one likes have the same hash: a map of them
+# takes time by the square of their number. So many extension types cost next to nothing.
+_UNCHECKED = 200
+_MOST_COLLISIONS = 100
+
+
+class EnvelopeError(ReliqError):
+    """The stored bytes are not an envelope this version can read."""
+
+
+class Envelope(NamedTuple):
+    """One message as it was published, apart from its place in a queue."""
+
+    body: bytes | str
+    content_type: str | None
+    content_encoding: str | None
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+
+
+_FIELDS = 1 + len(Envelope._fields)
+# What the fields may be once they are read: subclasses do not come out of msgpack.
+_TYPES = (
+    (bytes, str),
+    (str, type(None)),
+    (str, type(None)),
+    (dict,),
+    (dict,),
+    (str,),
+    (str,),
+)
+
+
+def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per type reads best
+    if isinstance(value, datetime):
+        return msgpack.ExtType(_DATETIME, value.isoformat().encode())
+    if isinstance(value, date):
+        return msgpack.ExtType(_DATE, value.isoformat().encode())
+    if isinstance(value, time):
+        return msgpack.ExtType(_TIME, value.isoformat().encode())
+    if isinstance(value, UUID):
+        return msgpack.ExtType(_UUID, value.bytes)
+    if isinstance(value, Decimal):
+        return msgpack.ExtType(_DECIMAL, str(value).encode())
+    if isinstance(value, int):
+        return msgpack.ExtType(_BIG_INT, str(value).encode())
+    if isinstance(value, str):  # a str subclass: lazy translations, our own tags
+        return str.__str__(value)
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    raise TypeError(f"cannot store a {type(value).__name__}")
+
+
+def _restore(code: int, data: bytes) -> Any:
+    if code == _DATETIME:
+        return datetime.fromisoformat(data.decode())
+    if code == _DATE:
+        return date.fromisoformat(data.decode())
+    if code == _TIME:
+        return time.fromisoformat(data.decode())
+    if code == _UUID:
+        return UUID(bytes=data)
+    if code == _DECIMAL:
+        return Decimal(data.decode())
+    if code == _BIG_INT:
+        return int(data.decode())
+    raise EnvelopeError(f"extension type {code} is not known to this version")
+
+
+class _ManyExtensionsError(Exception):
+    """There are so many that the keys of maps are to be looked at."""
+
+
+def _restore_some() -> Callable[[int, bytes], Any]:
+    """Return what does as :func:`_restore`, for a few."""
+    left = _UNCHECKED
+
+    def restore(code: int, data: bytes) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _ManyExtensionsError
+        return _restore(code, data)
+
+    return restore
+
+
+def _checked_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    hashes = {hash(key) for key, _ in pairs}
+    if len(pairs) - len(hashes) > _MOST_COLLISIONS:
+        raise EnvelopeError(
+            f"{len(pairs)} keys of one map have {len(hashes)} hashes: not decoded, "
+            "since it would take long"
+        )
+    return dict(pairs)
+
+
+def _refuse_keys(value: Any) -> None:
+    """Raise TypeError for a map whose key would be a list when it is read: it could not be."""
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) not in _PLAIN and isinstance(key, (tuple, list, frozenset)):
+                raise TypeError(f"a {type(key).__name__} cannot be the key of a map")
+        value = value.values()
+    for inner in value:
+        if type(inner) not in _PLAIN and isinstance(inner, (dict, list, tuple)):
+            _refuse_keys(inner)
+
+
+def pack(value: Any) -> bytes:
+    """Return *value* as msgpack bytes.
+
+    Raises MessageRefused where something in it has no representation.
+    """
+    try:
+        if isinstance(value, (dict, list, tuple)):
+            _refuse_keys(value)
+        return cast("bytes", msgpack.packb(value, default=_extend, use_bin_type=True))
+    except (TypeError, ValueError, OverflowError, RecursionError, struct.error) as exc:
+        raise MessageRefused(
+            f"the message cannot be stored: {exc}; send only what msgpack, "
+            "datetime, UUID or Decimal can carry"
+        ) from exc
+
+
+def unpack(data: bytes) -> Any:
+    """Return what :func:`pack` was given; raises EnvelopeError for anything else."""
+    try:
+        # No limits of our own (max_array_len and its like): a header that claims more than
+        # there are bytes is refused, and from msgpack 1.2.4 on nothing is allocated ahead.
+        if len(data) < _UNCHECKED:
+            return msgpack.unpackb(data, ext_hook=_restore, raw=False, strict_map_key=False)
+        try:
+            some = _restore_some()
+            return msgpack.unpackb(data, ext_hook=some, raw=False, strict_map_key=False)
+        except _ManyExtensionsError:
+            return msgpack.unpackb(
+                data,
+                ext_hook=_restore,
+                object_pairs_hook=_checked_map,
+                raw=False,
+                strict_map_key=False,
+            )
+    except EnvelopeError:
+        raise
+    except MemoryError as exc:
+        raise EnvelopeError(
+            f"not decoded: {len(data)} bytes take more memory than this process may have"
+        ) from exc
+    except (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.UnpackException) as exc:
+        raise EnvelopeError(f"not an envelope: {type(exc).__name__}: {exc}") from exc
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Return the bytes to store for *envelope*."""
+    return pack((VERSION, *envelope))
+
+
+def decode(data: bytes) -> Envelope:
+    """Return the envelope in *data*; raises EnvelopeError and says what is wrong with it."""
+    fields = unpack(data)
+    if type(fields) is list and len(fields) == _FIELDS and fields[0] == VERSION:
+        envelope = Envelope._make(fields[1:])
+        for name, value, types in zip(Envelope._fields, envelope, _TYPES, strict=True):
+            if type(value) not in types:
+                raise EnvelopeError(f"not an envelope: its {name} is a {type(value).__name__}")
+        return envelope
+    if type(fields) is list and fields and type(fields[0]) is int and fields[0] != VERSION:
+        raise EnvelopeError(f"envelope version {fields[0]} is not known to this version of reliq")
+    raise EnvelopeError("not an envelope: no version, or the wrong number of fields")
+
+
+def is_reply(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
+    """Whether a message answers another, as every reply over AMQP does: by its correlation id.
+
+    A request has one too, and says where the answer goes, be it nowhere; a Celery task says
+    which one it is.
+    """
+    return bool(
+        properties.get("correlation_id") and "reply_to" not in properties and "task" not in headers
+    )

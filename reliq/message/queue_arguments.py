@@ -1,0 +1,137 @@
+"""Queue arguments: AMQP's ``x-...`` names, checked before anything is stored."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import ConfigurationError
+from .envelope import EnvelopeError, pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LONGEST_MS = 10 * 366 * 86_400_000
+_LARGEST = 2**53 - 1
+
+# What a script needs of an argument: the value as the queue's meta holds it.
+Rule: TypeAlias = "tuple[str, str, Callable[[Any], str]]"
+
+
+def _number(least: int, most: int) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError
+        return str(value)
+
+    return check
+
+
+def _limit(value: Any) -> str:
+    if value == -1 and not isinstance(value, bool):
+        return "0"
+    return _number(1, _LARGEST)(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _flag(value: Any) -> str:
+    if not isinstance(value, bool):
+        raise TypeError
+    return "1" if value else ""
+
+
+def _overflow(value: Any) -> str:
+    if value not in {"drop-head", "reject-publish"}:
+        raise ValueError
+    return str(value)
+
+
+# argument -> (name in the queue's meta, what it is, its check)
+_RULES: dict[str, Rule] = {
+    "x-expires": ("expires", "a whole number of ms, at least 1", _number(1, _LONGEST_MS)),
+    "x-message-ttl": ("message_ttl", "a whole number of ms, at least 0", _number(0, _LONGEST_MS)),
+    "x-max-priority": ("max_priority", "a whole number from 0 to 255", _number(0, 255)),
+    "x-visibility-timeout": (
+        "lease",
+        "a whole number of ms, at least 100",
+        _number(100, _LONGEST_MS),
+    ),
+    "x-delivery-limit": (
+        "delivery_limit",
+        "a whole number of failed deliveries, at least 1, or -1 for no limit",
+        _limit,
+    ),
+    "x-max-length": ("max_length", "a whole number of messages, at least 1", _number(1, _LARGEST)),
+    "x-max-length-bytes": (
+        "max_bytes",
+        "a whole number of bytes, at least 1",
+        _number(1, _LARGEST),
+    ),
+    "x-overflow": ("overflow", "'drop-head' or 'reject-publish'", _overflow),
+    "x-dead-letter-exchange": ("dead_letter_exchange", "the name of an exchange", _text),
+    "x-dead-letter-routing-key": ("dead_letter_routing_key", "a routing key", _text),
+    "x-dead-letter-expired": ("dead_expired", "True or False", _flag),
+}
+FIELDS = {name: field for name, (field, _, _) in _RULES.items()}
+"""Argument -> its name in the queue's meta."""
+
+# Understood by RabbitMQ, without a meaning here: queues are what Redis makes of them.
+_IGNORED = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator"})
+
+
+def queue_arguments(
+    queue: str, auto_delete: bool, arguments: dict[str, Any] | None
+) -> tuple[bytes, dict[str, str]]:
+    """Return the declaration as it is stored and compared, and what scripts need of it.
+
+    Raises ConfigurationError that names the queue, the argument, what was
+    expected and what it got.
+    """
+    meta = {"auto_delete": "1"} if auto_delete else {}
+    kept: dict[str, Any] = {"auto_delete": True} if auto_delete else {}
+    for name, value in sorted((arguments or {}).items()):
+        if value is None or name in _IGNORED or not name.startswith("x-"):
+            continue
+        if name not in _RULES:
+            near = difflib.get_close_matches(name, _RULES, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(_RULES))}"
+            raise ConfigurationError(f"queue {queue!r}: unknown argument {name!r}: {hint}")
+        field, words, check = _RULES[name]
+        try:
+            meta[field] = check(value)
+        except (TypeError, ValueError) as exc:
+            raise ConfigurationError(
+                f"queue {queue!r}: expected {name} to be {words}, got: {value!r}"
+            ) from exc
+        kept[name] = value
+    _refuse_contradictions(queue, kept)
+    if "dead_letter_exchange" in meta:
+        meta["dead_expired"] = "1"
+    elif not meta.get("dead_expired", "1"):
+        del meta["dead_expired"]
+    return pack(kept), meta
+
+
+def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
+    for name, needed in (
+        ("x-dead-letter-routing-key", ("x-dead-letter-exchange",)),
+        ("x-overflow", ("x-max-length", "x-max-length-bytes")),
+    ):
+        if name in kept and not any(other in kept for other in needed):
+            raise ConfigurationError(
+                f"queue {queue!r}: {name} means nothing without {' or '.join(needed)}"
+            )
+
+
+def is_auto_delete(declaration: bytes) -> bool:
+    """Whether an exchange was declared to go with its last binding; what is malformed was not."""
+    try:
+        declared = unpack(declaration)
+    except EnvelopeError:
+        return False
+    return isinstance(declared, dict) and bool(declared.get("auto_delete"))

@@ -1,0 +1,1 @@
+"""Messages from Kombu's Redis transport to reliq, and back."""

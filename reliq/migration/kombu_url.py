@@ -1,0 +1,125 @@
+"""From the URL of Kombu's Redis transport to a connection, for those who migrate."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
+from ..engines.redis.sentinel import SCHEME as SENTINEL
+from ..engines.redis.sentinel import sentinel_address
+from ..engines.redis.urls import address_of, database, read, scheme_of
+from ..errors import ConfigurationError
+from ..options import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..engines.redis.connect import Address, Broker
+
+__all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
+
+# Kombu's scheme -> ours for the same server.
+_SCHEMES = {
+    "redis": "reliq",
+    "rediss": "reliqs",
+    "redis+socket": "reliq-unix",
+    "socket": "reliq-unix",
+    "unix": "reliq-unix",
+    "sentinel": SENTINEL,
+}
+# Options of Kombu's Redis transport that do not say where its messages are.
+_NO_MATTER = frozenset(
+    {
+        "ack_emulation",
+        "body_encoding",
+        "client_name",
+        "deadletter_queue",
+        "fanout_patterns",
+        "fanout_prefix",
+        "health_check_interval",
+        "max_connections",
+        "min_other_sentinels",
+        "polling_interval",
+        "queue_order_strategy",
+        "reauth_check_interval",
+        "retry_on_timeout",
+        "sentinel_fanout_compat",
+        "sentinel_kwargs",
+        "socket_connect_timeout",
+        "socket_keepalive",
+        "socket_keepalive_options",
+        "socket_timeout",
+        "unacked_mutex_expire",
+        "unacked_mutex_key",
+        "unacked_restore_interval",
+        "unacked_restore_limit",
+        "unacked_restore_throttle",
+        "visibility_timeout",
+    }
+)
+_PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
+_OURS = frozenset({"global_keyprefix", "master_name", "sentinel_username", "sentinel_password"})
+_HIGHEST = 9
+
+
+def is_kombu(url: str) -> bool:
+    """Whether *url* is one of Kombu's Redis transport."""
+    return scheme_of(url.split(";", maxsplit=1)[0]) in _SCHEMES
+
+
+def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> KombuRedis:
+    """Return a connection to what Kombu's Redis transport keeps at *url*.
+
+    *options* are its transport options: those that say where its messages are count
+    (global_keyprefix, sep, priority_steps, unacked_key, unacked_index_key, master_name).
+    Raises ConfigurationError for an unknown or wrong one, BrokerUnavailable.
+    """
+    given = dict(options or {})
+    known = _NO_MATTER | _PLACES | _OURS
+    for option in given:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1, cutoff=0.6)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ConfigurationError(f"unknown option {option!r} of Kombu's Redis transport{hint}")
+    layout = _layout({key: given[key] for key in _PLACES & given.keys()})
+    ours = parse({key: given[key] for key in _OURS & given.keys()})
+    broker: Broker
+    if scheme_of(url) == "sentinel":
+        urls = [part.replace("sentinel://", f"{SENTINEL}://", 1) for part in url.split(";")]
+        broker = sentinel_address(urls, ours)
+    else:
+        broker = _address(url)
+    found = KombuRedis(broker, ours, name, layout)
+    found.connect()
+    return found
+
+
+def _address(url: str) -> Address:
+    said = read(url, _SCHEMES)
+    scheme = _SCHEMES[said.scheme]
+    if scheme != "reliq-unix":
+        return address_of(replace(said, scheme=scheme), show="@" not in url)
+    number = database(said.query.get("virtual_host"), show="@" not in url)
+    return replace(address_of(replace(said, scheme=scheme, query={})), db=number)
+
+
+def _layout(given: dict[str, Any]) -> KombuLayout:
+    for name in ("sep", "unacked_key", "unacked_index_key"):
+        if name in given and (not isinstance(given[name], str) or not given[name]):
+            raise ConfigurationError(f"expected {name} to be text, got: {given[name]!r}")
+    if "priority_steps" in given:
+        steps = given["priority_steps"]
+        if (
+            not isinstance(steps, (list, tuple))
+            or not steps
+            or not all(type(step) is int and 0 <= step <= _HIGHEST for step in steps)
+            or list(steps) != sorted(set(steps))
+        ):
+            raise ConfigurationError(
+                "expected priority_steps to be whole numbers from 0 to 9, the smallest "
+                f"first, got: {steps!r}"
+            )
+        given["priority_steps"] = tuple(steps)
+    return KombuLayout(**given)

@@ -1,0 +1,1 @@
+"""From exchange and routing key to queues, and the sequence that stores a publish once."""

@@ -1,0 +1,199 @@
+"""Publish numbers: what makes a publish that is retried be stored once, exactly.
+
+A process is one publisher. Each message gets a number in each queue it goes to;
+the broker keeps the numbers that may still be retried and refuses one it has.
+A number is settled, and forgotten by the broker, once its publish returned or
+its tag was dropped, so nothing depends on a window of time or of ids.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from itertools import count
+from random import getrandbits
+from time import monotonic
+from typing import NamedTuple
+
+from ..forks import OwnLock, Part, here, register
+from ..message.delivery_tag import new_tag
+
+_FORGET_BITS = 4
+# Names of this process that it uses no more: what is still known of older ones lapses.
+_MOST_FINISHED = 4096
+# A name that brokers may not forget leaves a record for a time; losses may come each minute.
+_LEFT_EVERY_S = 3600.0
+# Where a number stays unsettled (an application keeps what failed), brokers keep all after it.
+_MOST_BEHIND = 4096
+
+
+def _name() -> str:
+    return os.urandom(9).hex()
+
+
+class Number(NamedTuple):
+    """A message's identity in one queue, the same on every try."""
+
+    tag: str
+    number: int
+    low: int
+    publisher: str
+    """Who numbered it: the name of this process at the time."""
+    broker: str
+    """Where it was tried first."""
+    doubt: bool = False
+    """Whether it is tried at another broker now: the first may have it."""
+
+
+class PublishTag(str):  # noqa: SLOT000 - it carries the numbers of its message
+    """The delivery tag in a message's properties while it is being published.
+
+    Kombu hands the same properties to every try, so finding one that is not
+    settled means "again". Properties copied from a received message carry a
+    plain string and never count as a retry.
+    """
+
+    numbers: dict[str, Number]
+    publisher: Publisher
+
+    @property
+    def settled(self) -> bool:
+        """Whether its publish has returned, so that it will not come again."""
+        return not self.numbers
+
+    def __del__(self) -> None:
+        """Settle what nobody can retry any more."""
+        if self.numbers:
+            self.publisher.drop(self.numbers)
+
+
+class Publisher:
+    """The numbers of this process. Thread-safe."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        # Goes on in a forked child: there too a tag of the parent's may be dropped.
+        self._numbers = count(1)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin as another publisher, which has nothing under way."""
+        self._id = _name()
+        # Under the name of now, by queue. A dict for its order: numbers only grow, so the
+        # first is the lowest.
+        self._open: dict[str, dict[int, None]] = {}
+        # Filled by __del__, which may run anywhere, even while the lock is held.
+        self._dropped: deque[tuple[str, int]] = deque()
+        # Whether each request under the name of now has been answered, as far as is known.
+        self._answered = True
+        self._used = False
+        self._finished: dict[str, None] = {}
+        self._leave_at = 0.0
+
+    @property
+    def id(self) -> str:
+        """Its name at the broker."""
+        here()
+        return self._id
+
+    def tag(self, rank: int) -> PublishTag:
+        """Return a tag for a message that is published for the first time."""
+        tag = PublishTag(new_tag(rank))
+        tag.numbers = {}
+        tag.publisher = self
+        return tag
+
+    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+        """Return the message's identity in *queue*: the same one for the same *tag*.
+
+        *broker* names where it is tried now. Tried elsewhere than the first time, it is
+        in doubt: only its number can tell the first broker, later, whether it has it. So
+        nothing that this process publishes from then on may settle that number: it goes
+        on under another name.
+        """
+        known = tag.numbers.get(queue)
+        if known is not None:
+            with self._lock:
+                if known.publisher == self._id:
+                    self._answered = False  # the try before may still be on its way
+                if known.broker == broker:
+                    return known
+                if known.publisher == self._id:
+                    self._rename()
+            return known._replace(doubt=True)
+        with self._lock:
+            self._settle_dropped()
+            self._used = True
+            number = next(self._numbers)
+            unsettled = self._open.setdefault(queue, {})
+            unsettled[number] = None
+            low = next(iter(unsettled))
+            publisher = self._id
+            if number - low > _MOST_BEHIND:
+                self._rename()
+        if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
+            low = 0
+        own = str(tag) if not tag.numbers else new_tag(rank)
+        known = tag.numbers[queue] = Number(own, number, low, publisher, broker)
+        return known
+
+    def settle(self, *tags: PublishTag) -> None:
+        """Note that the publishes of *tags* have returned."""
+        with self._lock:
+            for tag in tags:
+                numbers, tag.numbers = tag.numbers, {}
+                for queue, known in numbers.items():
+                    self._discard(queue, known.number)
+
+    def drop(self, numbers: dict[str, Number]) -> None:
+        """Note that *numbers* will not be retried; safe in a destructor."""
+        self._dropped.extend((queue, known.number) for queue, known in numbers.items())
+
+    def retire(self) -> None:
+        """Go on under another name where no publish under this one is unsettled.
+
+        Brokers may forget what they know of it then (:meth:`finished`): nothing is tried
+        again, and nothing is on its way, since every request was answered. Where one was
+        not, a name is left behind at most once an hour: until then it goes on.
+        """
+        with self._lock:
+            self._settle_dropped()
+            if self._open or not self._used:
+                return
+            if self._answered:
+                if len(self._finished) >= _MOST_FINISHED:
+                    del self._finished[next(iter(self._finished))]
+                self._finished[self._id] = None
+            elif monotonic() < self._leave_at:
+                return
+            else:
+                self._leave_at = monotonic() + _LEFT_EVERY_S
+            self._rename()
+
+    def _rename(self) -> None:
+        # What is unsettled stays so under the old name, which nothing settles any more.
+        self._id, self._answered, self._used, self._open = _name(), True, False, {}
+
+    def finished(self, name: str) -> bool:
+        """Whether nothing is published under *name* any more, and nothing is on its way."""
+        return name in self._finished
+
+    def _settle_dropped(self) -> None:
+        while self._dropped:
+            if self._discard(*self._dropped.popleft()):
+                self._answered = False  # given up: it may still arrive
+
+    def _discard(self, queue: str, number: int) -> bool:
+        """Settle a number; False where it is none of the name of now."""
+        unsettled = self._open.get(queue)
+        if unsettled is None or number not in unsettled:
+            return False
+        del unsettled[number]
+        if not unsettled:
+            del self._open[queue]
+        return True
+
+
+PUBLISHER = Publisher()
+register(Part("publisher", forget=PUBLISHER.forget))

@@ -1,0 +1,119 @@
+"""What a process declared over connections that are lost, for those that come after them.
+
+A connection declares again what the broker has forgotten (a restart without persistence,
+an eviction): queues it publishes to, exchanges and bindings it routes by. An application
+declares once and publishes for months, over many connections.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..forks import OwnLock
+from ..message.envelope import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ..store.protocol import Store
+    from .routes import Routes
+
+Declaration: TypeAlias = tuple[bytes, dict[str, str]]
+Declared: TypeAlias = dict[str, Declaration]
+
+_PASSING = frozenset({"expires", "auto_delete"})
+_MOST_REMEMBERED = 1024
+
+
+def is_lasting(meta: Mapping[str, str]) -> bool:
+    """Whether a queue stays until somebody deletes it."""
+    return not _PASSING & meta.keys()
+
+
+class Topology:
+    """Queues, exchanges and bindings that outlive their connection. Thread-safe."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        self._queues: Declared = {}
+        self._exchanges: dict[str, bytes] = {}
+        self._bindings: dict[str, set[bytes]] = {}
+        # Queues that go by themselves, which this process consumed from when it lost its
+        # connection: how they were declared, and by which exchanges and bindings.
+        self._passing: dict[str, tuple[Declaration, dict[str, tuple[bytes | None, set[bytes]]]]]
+        self._passing = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell a connection that comes later."""
+        return not (self._queues or self._exchanges or self._bindings or self._passing)
+
+    def keep(self, routes: Routes, declared: Declared, consumed: Collection[str] = ()) -> None:
+        """Keep what a lost connection knew.
+
+        Not queues that are meant to go by themselves: they would be made again after
+        their end, and there may be any number of them. But for those that were *consumed*:
+        see :meth:`revive`.
+        """
+        with self._lock:
+            lasting = {q: given for q, given in declared.items() if is_lasting(given[1])}
+            for queue in consumed:
+                given = declared.get(queue)
+                if given is not None and queue not in lasting:
+                    if len(self._passing) >= _MOST_REMEMBERED:
+                        self._passing.clear()
+                    self._passing[queue] = given, routes.bindings_of(queue)
+            self._queues.update(lasting)
+            known = {**routes.inherited, **routes.declared}
+            for exchange, bindings in routes.bound.items():
+                kept = {binding for binding in bindings if unpack(binding)[1] in lasting}
+                if kept:
+                    self._bindings.setdefault(exchange, set()).update(kept)
+                    if exchange in known:
+                        self._exchanges[exchange] = known[exchange]
+
+    def give(self, routes: Routes, declared: Declared) -> None:
+        """Tell a new connection, which will repair what is missing when it meets it."""
+        with self._lock:
+            declared.update(self._queues)
+            routes.inherited.update(self._exchanges)
+            for exchange, bindings in self._bindings.items():
+                routes.bound.setdefault(exchange, set()).update(bindings)
+
+    def revive(self, queue: str, routes: Routes, store: Store) -> Declaration | None:
+        """Declare again a queue that went with its last consumer while that one was away.
+
+        Only one that this process consumed from when it lost its connection, and only once.
+        """
+        with self._lock:
+            known = self._passing.pop(queue, None)
+        if known is None:
+            return None
+        declaration, exchanges = known
+        store.declare_queue(queue, False, *declaration)
+        for exchange, (declared, bindings) in exchanges.items():
+            if declared is not None:
+                routes.inherited.setdefault(exchange, declared)
+            routes.bound.setdefault(exchange, set()).update(bindings)
+        routes.bind_again(queue, store)
+        return declaration
+
+    def forget_queue(self, queue: str) -> None:
+        """Note that *queue* was deleted."""
+        with self._lock:
+            self._passing.pop(queue, None)
+            self._queues.pop(queue, None)
+            for bindings in self._bindings.values():
+                bindings -= {item for item in bindings if unpack(item)[1] == queue}
+
+    def forget_exchange(self, exchange: str) -> None:
+        """Note that *exchange* was deleted, with its bindings."""
+        with self._lock:
+            self._exchanges.pop(exchange, None)
+            self._bindings.pop(exchange, None)
+
+    def forget_binding(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Note that a binding was removed."""
+        with self._lock:
+            self._bindings.get(exchange, set()).discard(pack([routing_key, queue]))

@@ -1,0 +1,244 @@
+"""Routing: from exchange and routing key to queues, as AMQP has it.
+
+Bindings live on the broker. A copy is cached with the version of the table; a
+publish reads the version in the same round trip as it stores, so a stale copy is
+found out and the message is routed again. Knows no engine but the contract.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NotFound, PreconditionFailed
+from ..message.envelope import pack, unpack
+from ..message.queue_arguments import is_auto_delete
+from ..store.values import NO_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..store.protocol import Store
+    from ..store.values import ExchangeTable
+
+TYPES = frozenset({"direct", "topic", "fanout"})
+_PREDECLARED = {f"amq.{name}": name for name in TYPES}
+
+
+@lru_cache(maxsize=4096)
+def words_of(key: str) -> tuple[str, ...]:
+    """Return the words between the dots of a key, as RabbitMQ has it: none in an empty one."""
+    return tuple(key.split(".")) if key else ()
+
+
+def topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether a topic binding matches: ``*`` is one word, ``#`` any number of words.
+
+    Word by word; where it goes wrong only the last ``#`` takes one word more: what those
+    before it took can stay. So the time is bounded by pattern times words, whatever they are.
+    """
+    at = word = 0
+    hash_at, taken = -1, 0
+    while word < len(words):
+        if at < len(pattern) and pattern[at] == "#":
+            hash_at, taken = at, word
+            at += 1
+        elif at < len(pattern) and pattern[at] in {"*", words[word]}:
+            at += 1
+            word += 1
+        elif hash_at >= 0:
+            taken += 1
+            at, word = hash_at + 1, taken
+        else:
+            return False
+    return all(rest == "#" for rest in pattern[at:])
+
+
+def _by_queue(bindings: Iterable[bytes]) -> Iterable[tuple[str, list[bytes]]]:
+    """Part the bindings of one exchange by whose they are."""
+    found: dict[str, list[bytes]] = {}
+    for binding in sorted(bindings):
+        found.setdefault(unpack(binding)[1], []).append(binding)
+    return found.items()
+
+
+class Route:
+    """The bindings of one exchange at one version."""
+
+    def __init__(self, table: ExchangeTable, exchange: str) -> None:
+        self.version = table.version
+        self.type = _PREDECLARED.get(exchange, "direct")
+        if table.declaration is not None:
+            self.type = unpack(table.declaration)["type"]
+        self._bindings = [tuple(unpack(binding)) for binding in table.bindings]
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    def lookup(self, routing_key: str) -> tuple[str, ...]:
+        """Return the queues a message with *routing_key* goes to, each once."""
+        found = self._found.get(routing_key)
+        if found is None:
+            if len(self._found) > 1024:  # noqa: PLR2004 - a bound on memory, not a setting
+                self._found.clear()
+            found = tuple(sorted(set(self._match(routing_key))))
+            self._found[routing_key] = found
+        return found
+
+    def _match(self, routing_key: str) -> Iterable[str]:
+        words = words_of(routing_key)
+        for key, queue in self._bindings:
+            if (
+                self.type == "fanout"
+                or (self.type == "direct" and key == routing_key)
+                or (self.type == "topic" and topic_matches(words_of(key), words))
+            ):
+                yield queue
+
+
+class Routes:
+    """The exchanges and bindings of one connection: cached, and what it declared itself."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cache: dict[str, Route] = {}
+        self.declared: dict[str, bytes] = {}
+        # By connections that were lost; the broker may have lost it with them.
+        self.inherited: dict[str, bytes] = {}
+        self.bound: dict[str, set[bytes]] = {}
+
+    def reconnect(self, store: Store) -> None:
+        """Go on over another connection to the same broker."""
+        self._store = store
+
+    def move(self, store: Store) -> None:
+        """Go on at another broker: what it knows has to be asked for."""
+        self._store = store
+        self._cache.clear()
+
+    # -- exchanges
+
+    def declare(self, exchange: str, type_: str, declaration: dict[str, Any]) -> None:
+        """Declare *exchange*; raises PreconditionFailed when it exists and differs."""
+        if type_ not in TYPES:
+            raise PreconditionFailed(
+                f"exchange {exchange!r} cannot be of type {type_!r}: "
+                f"reliq has {', '.join(sorted(TYPES))}"
+            )
+        wanted = pack({"type": type_, **declaration})
+        stored = self._store.declare_exchange(exchange, wanted)
+        if stored != wanted:
+            raise PreconditionFailed(
+                f"exchange {exchange!r} exists with {unpack(stored)!r}; "
+                f"it was declared now with {unpack(wanted)!r}"
+            )
+        self.declared[exchange] = wanted
+
+    def require(self, exchange: str) -> None:
+        """Raise NotFound unless *exchange* exists."""
+        if exchange not in _PREDECLARED and (
+            self._store.exchange_table(exchange).declaration is None
+        ):
+            raise NotFound(f"no exchange {exchange!r}; declare it first")
+
+    def delete(self, exchange: str) -> None:
+        """Delete *exchange* and its bindings; the queues stay."""
+        for known in (self.declared, self.inherited, self.bound, self._cache):
+            known.pop(exchange, None)
+        for queue, bindings in _by_queue(self._store.exchange_table(exchange).bindings):
+            self._store.bind(exchange, bound=False, bindings=bindings, queue=queue)
+        self._store.delete_exchange(exchange)
+
+    # -- bindings
+
+    def bind(self, queue: str, exchange: str, routing_key: str, *, present: bool = False) -> bool:
+        """Bind *queue*; raises NotFound for an exchange that was never declared.
+
+        With *present* False is returned, and nothing is bound, where the queue is not there.
+        """
+        known = self.inherited.get(exchange)
+        if known is not None:
+            self._store.declare_exchange(exchange, known)
+        else:
+            known = self.declared.get(exchange)
+            if known is None:
+                self.require(exchange)
+        binding = pack([routing_key, queue])
+        left = self._store.bind(
+            exchange, bound=True, bindings=[binding], queue=queue, present=present
+        )
+        if left == NO_QUEUE:
+            return False
+        if known is not None and is_auto_delete(known):
+            # It may have gone with its last binding, since we declared it or just now.
+            self._store.declare_exchange(exchange, known)
+        self.bound.setdefault(exchange, set()).add(binding)
+        self._cache.pop(exchange, None)
+        return True
+
+    def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Remove one binding; an auto_delete exchange goes with the last."""
+        binding = pack([routing_key, queue])
+        self.bound.get(exchange, set()).discard(binding)
+        self._cache.pop(exchange, None)
+        if not self._store.bind(exchange, bound=False, bindings=[binding], queue=queue):
+            declared = self.declared.get(exchange)
+            if declared is None:
+                declared = self._store.exchange_table(exchange).declaration
+            self._left_unbound(exchange, declared)
+
+    def forget_queue(self, queue: str) -> None:
+        """Remove every binding of a queue that is gone, whoever made it."""
+        for bindings in self.bound.values():
+            bindings -= {binding for binding in bindings if unpack(binding)[1] == queue}
+        for exchange, declaration in self._store.unbind_queue(queue).items():
+            self._cache.pop(exchange, None)
+            self._left_unbound(exchange, declaration)
+
+    def bindings_of(self, queue: str) -> dict[str, tuple[bytes | None, set[bytes]]]:
+        """Return what this connection bound *queue* to: exchange -> its declaration, bindings."""
+        found: dict[str, tuple[bytes | None, set[bytes]]] = {}
+        for exchange, bindings in list(self.bound.items()):
+            own = {binding for binding in list(bindings) if unpack(binding)[1] == queue}
+            if own:
+                known = self.declared.get(exchange) or self.inherited.get(exchange)
+                found[exchange] = known, own
+        return found
+
+    def bind_again(self, queue: str, store: Store) -> None:
+        """Bind *queue* over *store* as this connection had bound it: it was made anew."""
+        for exchange, (declaration, bindings) in self.bindings_of(queue).items():
+            if declaration is not None:
+                store.declare_exchange(exchange, declaration)
+            store.bind(exchange, bound=True, bindings=sorted(bindings), queue=queue)
+            self._cache.pop(exchange, None)
+
+    def _left_unbound(self, exchange: str, declaration: bytes | None) -> None:
+        if declaration is not None and is_auto_delete(declaration):
+            self._store.delete_exchange(exchange, if_unbound=True)
+
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        """Yield (queue, exchange, routing key) of every binding there is."""
+        for exchange in self._store.exchanges():
+            for binding in sorted(self._store.exchange_table(exchange).bindings):
+                key, queue = unpack(binding)
+                yield queue, exchange, key
+
+    # -- routes
+
+    def cached(self, exchange: str) -> Route:
+        """Return what is known of *exchange*, asking the broker if nothing is."""
+        return self._cache.get(exchange) or self.refresh(exchange)
+
+    def refresh(self, exchange: str) -> Route:
+        """Ask the broker for the bindings of *exchange*; repair what it has lost."""
+        table = self._store.exchange_table(exchange)
+        if table.version is None and self.bound.get(exchange):
+            # The table is gone though this connection bound to it: evicted, or the
+            # broker lost its data. What we declared ourselves we declare again.
+            declaration = self.declared.get(exchange) or self.inherited.get(exchange)
+            if declaration is not None:
+                self._store.declare_exchange(exchange, declaration)
+            for queue, bindings in _by_queue(self.bound[exchange]):
+                self._store.bind(exchange, bound=True, bindings=bindings, queue=queue)
+            table = self._store.exchange_table(exchange)
+        route = self._cache[exchange] = Route(table, exchange)
+        return route

@@ -1,0 +1,1 @@
+"""The contract between an engine and all that stands above it."""

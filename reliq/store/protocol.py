@@ -1,0 +1,516 @@
+"""The contract of an engine: what stands above talks to a broker only through it.
+
+An engine keeps the invariants of docs/design.md: each method that changes
+state is one atomic step on the broker. Deadlines come from the broker's clock.
+
+``post_*`` methods start a step and return; their callback gets the result, or
+the ReliqError it ended with, from whichever thread reads the reply. All other
+methods wait, and raise ReliqError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from ..errors import ReliqError
+from .values import (
+    HOLDING,
+    Attached,
+    Delivery,
+    Duties,
+    ExchangeTable,
+    How,
+    Lease,
+    Liveness,
+    Lost,
+    Move,
+    Publication,
+    QueueDeclared,
+    QueueDeleted,
+    Released,
+    Reservation,
+    Restored,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from ..options import Confirm
+    from .inspection import (
+        BrokerInfo,
+        Consumer,
+        DeadLetter,
+        Finding,
+        Measure,
+        Place,
+        QueueStatus,
+        Stored,
+    )
+
+T = TypeVar("T")
+OnResult: TypeAlias = Callable[[T | ReliqError], None]
+
+
+def ignore_result(_result: object) -> None:
+    """Take a result that nobody waits for."""
+
+
+class Doorbell(Protocol):
+    """Waits until a queue may have something to take. A hint, never the message."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether a wait is under way on the broker."""
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of the wait that is under way, or was last."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the bell rings."""
+
+    def pin(self) -> None:
+        """Never open the connection anew: an event loop watches its descriptor."""
+
+    def listen(self, queues: Sequence[str], timeout_s: float) -> None:
+        """Begin to wait, unless a wait is under way."""
+
+    def take_ring(self) -> str | None:
+        """Return the queue that ended the last wait, once; None when its time was up."""
+
+    def receive(self) -> bool:
+        """Take what has come without waiting; True when the wait is over."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the bell, for :meth:`wake`, or for *timeout_s*; True when it rang."""
+
+    def wake(self) -> None:
+        """End another thread's :meth:`wait` now."""
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if the broker has let the wait run out unanswered."""
+
+    def close(self) -> None:
+        """End the wait without ceremony."""
+
+
+class Store(Protocol):
+    """One connection to one broker."""
+
+    consumer: str
+    """Who this connection takes messages as: the session's id and a number of its own."""
+    broker: str
+    """The name of the broker in messages and signals; nothing in it is secret."""
+    keeps_long: bool
+    """Whether numbers of publishes are kept for a day from the first one on. Otherwise for an
+    hour until the connection has been used for a quarter of one. Defaults to False."""
+
+    # -- the connection
+
+    @property
+    def doorbell(self) -> Doorbell:
+        """The second half of the connection, on which a consumer waits."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows each time the connection is opened anew."""
+
+    @property
+    def connected_at(self) -> float:
+        """When it began to be opened (this process's monotonic clock)."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection is open and has not failed."""
+
+    def connect(self) -> None:
+        """Open the connection unless it is open; raises BrokerUnavailable."""
+
+    def require_writable(self) -> None:
+        """Raise BrokerUnavailable unless the broker takes writes now."""
+
+    def close(self) -> None:
+        """Close for good; what was posted gets a BrokerUnavailable."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for replies."""
+
+    def pin(self) -> None:
+        """Never open the connection anew: an event loop watches its descriptor."""
+
+    def receive(self) -> None:
+        """Read replies that have come, without waiting, and run their callbacks."""
+
+    def settle(self) -> None:
+        """Wait for the replies of all that was posted."""
+
+    def check(self) -> None:
+        """Raise BrokerTimeout if a posted step has had no answer within socket_timeout."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something posted has no answer yet."""
+
+    def probe(self) -> None:
+        """Raise ReliqError unless the broker answers and accepts a write now."""
+
+    def server(self) -> tuple[str, str]:
+        """Return (this connection's client id, the server's run id)."""
+
+    # -- publishing
+
+    def publish(self, publications: Sequence[Publication]) -> list[int]:
+        """Store *publications*; return what became of each.
+
+        All go out in one round trip; neighbours of one publisher for the same queue, by
+        the same route, are stored in one atomic step of up to some hundred.
+        """
+
+    def forget_publishers(self, finished: Callable[[str], bool]) -> None:
+        """Forget the numbers of publishers that have *finished*, as far as stored by this.
+
+        Such a one will try nothing again, and nothing of it is under way. Not waited for.
+        """
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused where the broker can never give this confirmation.
+
+        Asked before anything is stored; what was learned is kept while the
+        connection lives.
+        """
+
+    def confirm(
+        self,
+        level: Confirm,
+        replicas: int,
+        timeout_ms: int,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Return when what :meth:`publish` has stored is as safe as *level* says.
+
+        "replicated": on so many replicas; "fsynced": on the broker's disk; an
+        engine that has no such step between storing and being as safe as it can
+        be returns at once, and its :meth:`require_confirm` refuses what it can never do.
+        Raises NotConfirmed after *timeout_ms*. It holds for DUPLICATEs too: what
+        an earlier try has stored, over whatever connection, is waited for.
+        """
+
+    def post_publish(
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
+    ) -> None:
+        """Post what :meth:`publish` sends."""
+
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*; None where it has none."""
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
+
+    def list_queue(self, queue: str) -> None:
+        """Make a queue that a publish created visible to operators."""
+
+    # -- taking
+
+    def reserve(
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
+    ) -> Reservation:
+        """Take up to *n* messages under a lease; with *no_ack* they are finished at once.
+
+        No more than RESERVED_BYTES of them, but one whatever its size; the rest is *left*.
+        A message whose next failure is its last goes to who is ALONE: holds nothing, of any
+        queue, and asks for nothing else meanwhile. Who is HOLDING or IDLE claims it; who is
+        BUSY leaves it to others.
+        """
+
+    def post_reserve(
+        self,
+        queue: str,
+        n: int,
+        lease_ms: int,
+        no_ack: bool,
+        on_result: OnResult[Reservation],
+        company: int = HOLDING,
+    ) -> None:
+        """Post what :meth:`reserve` sends."""
+
+    def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
+        """Finish messages, whoever holds their lease. Acking twice is harmless."""
+
+    def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
+        """Store again what was taken with *no_ack* and never handed out; return how many.
+
+        At its old place and not counted, as if it had not been taken. None where the queue
+        was deleted. Not to be tried again: whether it was done is not known then.
+        """
+
+    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+        """Give messages back to their old place.
+
+        A requeued one is counted: it may have to wait (``redelivery_backoff``), and at its
+        delivery limit it is dead-lettered instead.
+        """
+
+    def dead_letter(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags that were refused."""
+
+    def post_renew(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
+    ) -> None:
+        """Extend leases (0 ms: end them now); the result is what was lost of them."""
+
+    def post_restore(
+        self,
+        queue: str,
+        lease_ms: int,
+        on_result: OnResult[Restored],
+        hurry: bool = False,
+        told: bool = False,
+    ) -> None:
+        """Return messages whose lease has ended: one step of the mutex-guarded pass.
+
+        With *hurry* it does not wait its turn: there are leases that were ended just now.
+        With *told* the result has each restored message, and the envelopes also of the
+        dead; without, how many there were: a hundred thousand come back sooner.
+        """
+
+    def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
+        """Ask what there is to do in *queues*; the result names those with something.
+
+        Changes nothing and is cheap, however many queues and messages: one command for some
+        hundred queues where they can be reached by one. Each queue is seen at one instant;
+        the result comes once for each command.
+        """
+
+    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
+        """Remove messages that wait beyond their time to live, some hundred a step.
+
+        Counted as expired, or kept as dead letters where the queue says so
+        (``x-dead-letter-expired``). The result is whether there may be more.
+        """
+
+    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
+        """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
+
+    def end_wait(self) -> None:
+        """End the doorbell's wait, so that it can begin anew for other queues."""
+
+    # -- the register of consumers
+
+    def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
+        """Note how many *subscriptions* a consumer has on *queue*; 0 when it left.
+
+        False when there is no such queue to consume from (nothing was noted), or when the
+        last one left and the queue was deleted (auto_delete). A queue that is deleted
+        under its consumers has them again when it is made anew.
+        """
+
+    def attached(self, queue: str) -> Attached:
+        """Return who consumes from *queue*, dead ones that nobody removed included."""
+
+    def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
+        """Take a dead consumer off *queue*, unless it has come back: its mark is another.
+
+        Its last use counts from when it was heard of. False when it was the last and the
+        queue was deleted (auto_delete).
+        """
+
+    def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
+        """Ask for the duty to look after all consumers, which one has for *hold_ms*.
+
+        The result is who is in the register, those first who have been silent longest, up
+        to some hundred; nobody where the duty is another's.
+        """
+
+    def post_heartbeat(
+        self,
+        consumer: str,
+        ttl_ms: int,
+        again_ms: int,
+        record: dict[str, str],
+        on_result: OnResult[Duties],
+    ) -> None:
+        """Say that *consumer* lives; the result is what queues need of whoever lives.
+
+        A queue that is named as due is so again, to whoever asks first, *again_ms* later;
+        later than that where there are very many queues.
+        """
+
+    def post_running(
+        self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
+    ) -> None:
+        """Say which tasks a worker runs that are acknowledged: queue -> how many.
+
+        What was said with a higher *number* stays. The result is False where the consumer is
+        not in the register: then nothing was said.
+        """
+
+    def consumers_of(self, queue: str) -> list[str]:
+        """Return the ids of the consumers of *queue*."""
+
+    def forget_consumer(self, consumer: str) -> None:
+        """Remove *consumer* from the register."""
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose heartbeats have not stopped long ago, by id."""
+
+    def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
+        """Return what is known of *consumers*; None for one that is not in the register."""
+
+    # -- topology
+
+    def declare_queue(
+        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
+    ) -> QueueDeclared:
+        """Create *queue* with its arguments, or say what there is."""
+
+    def create_queue(self, queue: str) -> None:
+        """Make *queue* unless there is one, as a publish does: it has no arguments yet.
+
+        It takes those of its first declaration, whatever they are.
+        """
+
+    def delete_queue(
+        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
+    ) -> QueueDeleted:
+        """Delete *queue* and everything in it, if the conditions hold."""
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+
+    def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
+        """Store the declaration unless there is one; return what is stored."""
+
+    def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
+        """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
+
+    def exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+
+    def bind(
+        self,
+        exchange: str,
+        bound: bool,
+        bindings: Sequence[bytes],
+        queue: str = "",
+        *,
+        present: bool = False,
+    ) -> int:
+        """Add (*bound*) or remove bindings, and change the version of the table.
+
+        Returns how many the exchange has now. They are those of *queue*, where it is
+        given: :meth:`unbind_queue` will find them. With *present* nothing is bound where
+        there is no such queue, NO_QUEUE is returned, and one that is deleted meanwhile
+        leaves nothing.
+        """
+
+    def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
+        """Remove the bindings of a queue that is gone, however many exchanges there are.
+
+        Returns the exchanges that have none left, with their declarations. Not atomic with
+        the deletion of the queue: one that was made anew meanwhile keeps its bindings.
+        """
+
+    def exchange_table(self, exchange: str) -> ExchangeTable:
+        """Return declaration, bindings and version of *exchange*."""
+
+    # -- claims
+
+    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own.
+
+        Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
+        has finished it; else the ms that the claim of another still counts.
+        """
+
+    # -- operators
+
+    def now_ms(self) -> int:
+        """Return the broker's time, in ms since the epoch."""
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+
+    def measure(self, queues: Sequence[str]) -> list[Measure]:
+        """Return what there is of *queues*, each at one instant; none for one that is gone.
+
+        Cheap: what it costs does not grow with the messages in a queue.
+        """
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
+
+    def dead_letters(
+        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
+    ) -> list[DeadLetter]:
+        """Return up to *limit* that died at *from_ms* (server clock) or later, oldest first."""
+
+    def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
+        """Put dead letters back into *queue*, uncounted; return the tags that were."""
+
+    def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
+        """Remove dead letters for good; return how many."""
+
+    def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
+        """Give numbers to dead letters that are to be stored elsewhere, or find them again.
+
+        *target* names the destination; a letter that is on its way to another one is left
+        out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
+        """
+
+    def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
+        """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
+
+        They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
+        Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
+        """
+
+    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+        """Store messages that come from *source*, each once; return what became of each.
+
+        STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
+        """
+
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one; it is given at the first call."""
+
+    def end_move(self, queue: str, tags: Sequence[str]) -> int:
+        """Take out what is stored elsewhere now, counted as moved; return how many."""
+
+    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
+        """Return up to *limit* (100) messages of *place* after *skip*, without touching them.
+
+        In the order in which they will leave it: ready as they are given out, delayed
+        by when they are due, unacked by the end of their lease. Read at one instant.
+        """
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return when the oldest ready message was published, by its publisher's clock.
+
+        That at the head of its priority: one that went back to its place counts from its
+        publication too. None where nothing is ready.
+        """
+
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what scripts know of the arguments of *queue*; None removes a field.
+
+        Atomic; the declaration that is compared stays as it is. Returns all fields as they
+        are now (without *changes*: only looks), None where there is no such queue.
+        """
+
+    def about(self) -> BrokerInfo:
+        """Return what the broker says of itself; what this user may not ask is None or ""."""
+
+    def diagnose(self) -> list[Finding]:
+        """Look at what can be wrong with the broker itself and with this user's rights.
+
+        Slow, up to some seconds, but never blocks others. Each check that was made is in
+        the result, also one that found nothing wrong ("ok").
+        """

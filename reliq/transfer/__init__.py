@@ -1,0 +1,1 @@
+"""Messages on their way to another queue or broker, each stored there once."""

@@ -1,0 +1,161 @@
+"""Carrying: what waits on one broker to another broker, each message stored there once.
+
+The messages are taken out of the queue's order in numbered steps, stored on the other
+broker under their numbers, and removed here last (see numbered.py). Whoever is killed in
+between is continued by the next who carries to the same broker. What consumers hold is
+not touched; it can be carried when it has come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigurationError, NotFound, QueueFull
+from ..message.delivery_tag import new_tag, rank_of
+from ..message.envelope import EnvelopeError, decode, is_reply, unpack
+from ..message.queue_arguments import queue_arguments
+from ..store.values import FULL, NO_QUEUE, Publication
+from .numbered import move_all, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..store.inspection import DeadLetter, QueueStatus
+    from ..store.protocol import Store
+    from ..store.values import Move
+
+logger = logging.getLogger("reliq")
+
+
+def carry(source: Store, target: Store, queue: str) -> Iterator[int]:
+    """Carry what waits in *queue*, and its dead letters; yield how many, step by step.
+
+    Ready messages become ready, delayed ones keep their time, those with a TTL what is
+    left of it, all of them their failed deliveries; dead letters stay dead. The queue is
+    declared on *target* with its arguments where it does not exist. But a queue that only a
+    publish has made is not made there by replies: they are dropped as they would have been
+    there, and the log says so. Raises NotFound where it does not exist on *source*,
+    ConfigurationError where both are one broker.
+    """
+    here, other = source.broker_id(), target.broker_id()
+    if here == other:
+        raise ConfigurationError(f"queue {queue!r} cannot be carried: both URLs are one broker")
+    there = _There(target, queue, declare(source, target, queue))
+    name, origin = f"broker:{other}", f"{here}:{queue}"
+
+    letters: dict[str, DeadLetter] = {}
+
+    def accepted(low: int, moves: Sequence[Move]) -> list[str]:
+        if not there.takes(moves):
+            return [move.tag for move in moves]
+        # One in doubt the target may have had before it was stored here: it knows by the
+        # number of who published it.
+        known = [move for move in moves if move.origin is not None]
+        others = [move for move in moves if move.origin is None]
+        outcomes = []
+        if others:
+            arriving = [move._replace(letter=letters.get(move.tag)) for move in others]
+            outcomes += target.accept(queue, origin, low, arriving)
+        if known:
+            outcomes += target.publish([_again(queue, move) for move in known])
+        return _stored(queue, (*others, *known), outcomes)
+
+    while True:
+        low, moves = source.move_out(queue, name)
+        if not moves:
+            break
+        yield source.end_move(queue, accepted(low, moves))
+    for page in pages(source, queue):
+        letters = {letter.tag: letter for letter in page}
+        yield move_all(source, queue, name, list(letters), accepted)
+
+
+def _again(queue: str, move: Move) -> Publication:
+    """Return what publishes *move* as whoever published it first would try it again."""
+    publisher, number = move.origin or ("", 0)
+    rank = rank_of(move.tag)
+    numbers = (publisher, number, 0)
+    times = (move.delay_ms, move.ttl_ms)
+    return Publication(
+        queue, new_tag(rank), move.envelope, rank, *numbers, *times, "", b"", moved=True
+    )
+
+
+def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[str]:
+    """Return the tags of what the target has now; raises NotFound, or QueueFull for none."""
+    if NO_QUEUE in outcomes:
+        raise NotFound(f"queue {queue!r} was deleted on the target while it was carried there")
+    stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
+    if not stored:
+        raise QueueFull(
+            f"queue {queue!r} is full on the target and rejects: {len(moves)} messages stay "
+            "where they are; add consumers there, or raise its limit"
+        )
+    return stored
+
+
+class _There:
+    """The queue where it goes to: perhaps it is still to be made."""
+
+    def __init__(self, store: Store, queue: str, exists: bool) -> None:
+        self._store = store
+        self._queue = queue
+        self._exists = exists
+
+    def takes(self, moves: Sequence[Move]) -> bool:
+        """Whether *moves* have a queue, which they make at need; False: they are dropped."""
+        if self._exists:
+            return True
+        if all(_answers(move.envelope) for move in moves):
+            logger.warning(
+                "%d replies for queue %r are dropped: it is gone at %s, as is who waited for them",
+                *(len(moves), self._queue, self._store.broker),
+            )
+            return False
+        self._store.create_queue(self._queue)
+        self._exists = True
+        return True
+
+
+def _answers(data: bytes) -> bool:
+    try:
+        envelope = decode(data)
+    except EnvelopeError:
+        return False
+    return is_reply(envelope.properties, envelope.headers)
+
+
+def declare(source: Store, target: Store, queue: str) -> bool:
+    """Declare *queue* on *target* as it is on *source*, unless it exists there; bind it.
+
+    Returns whether it is there now: one that only a publish has made is not made by this.
+    """
+    status = source.status(queue)
+    if status is None:
+        raise NotFound(f"no queue {queue!r} to carry")
+    arguments = status.declared
+    auto_delete = bool(arguments.get("auto_delete"))
+    if status.arguments.get("") or arguments:
+        target.declare_queue(queue, False, *queue_arguments(queue, auto_delete, arguments))
+        there_is = True
+    else:  # a publish made it: its declaration is still to come, there too
+        there_is = target.status(queue) is not None
+    for exchange in source.exchanges():
+        table = source.exchange_table(exchange)
+        bindings = [binding for binding in table.bindings if unpack(binding)[1] == queue]
+        if not bindings or table.declaration is None:
+            continue
+        target.declare_exchange(exchange, table.declaration)
+        missing = set(bindings) - target.exchange_table(exchange).bindings
+        if missing:
+            target.bind(exchange, True, sorted(missing), queue)
+    return there_is
+
+
+def is_lasting(status: QueueStatus) -> bool:
+    """Whether a queue is of use without the process that declared it.
+
+    Not the reply and event queues that go by themselves: they stay where they are.
+    """
+    return not ({"auto_delete", "x-expires"} & set(status.declared))

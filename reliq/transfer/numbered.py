@@ -1,0 +1,111 @@
+"""Moving: dead letters to another queue of the same broker, each stored there once.
+
+Three steps, each atomic and each safe to repeat: the letter gets a number, once; it
+is stored in the other queue under that number, which knows it by then; it is taken
+out here. Whoever is killed in between is continued by the next who moves the same
+letters to the same target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import NotFound, QueueFull
+from ..message.delivery_tag import new_tag, rank_of
+from ..store.values import DUPLICATE, FULL, Publication
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from ..store.inspection import DeadLetter
+    from ..store.protocol import Store
+    from ..store.values import Move
+
+AT_ONCE = 100
+"""So many letters are moved in one go."""
+
+
+def pages(
+    store: Store,
+    queue: str,
+    envelopes: bool = False,
+    from_ms: int = 0,
+    known: Collection[str] = (),
+) -> Iterator[list[DeadLetter]]:
+    """Yield the dead letters of *queue*, oldest first, some at a time, each once.
+
+    Those of a page may be moved or removed before the next one is asked for. With
+    *from_ms* only those that died then or later, but for those *known*, which died just
+    then; where there are no others, no envelope is read.
+    """
+    seen = set(known)
+    while True:
+        most = AT_ONCE + len(seen)
+        found = store.dead_letters(queue, most, from_ms, envelopes and not seen)
+        page = [letter for letter in found if letter.tag not in seen]
+        if not page:
+            return
+        if envelopes and seen:
+            found = store.dead_letters(queue, most, from_ms, envelopes)
+            page = [letter for letter in found if letter.tag not in seen]
+            if not page:
+                return
+        last_ms = page[-1].died_ms
+        if last_ms > from_ms:
+            from_ms, seen = last_ms, set()
+        seen.update(letter.tag for letter in page if letter.died_ms == last_ms)
+        yield page
+
+
+def publication(queue: str, source: str, move: Move, low: int, envelope: bytes) -> Publication:
+    """Return what stores *move*, from the queue *source*, in *queue*."""
+    rank = rank_of(move.tag)
+    publisher = f"move:{source}"
+    numbers = (publisher, move.number, low)
+    return Publication(queue, new_tag(rank), envelope, rank, *numbers, 0, -1, "", b"", moved=True)
+
+
+def move_all(
+    store: Store,
+    queue: str,
+    target: str,
+    tags: Sequence[str],
+    stored: Callable[[int, Sequence[Move]], Sequence[str]],
+) -> int:
+    """Move the dead letters *tags* of *queue*; return how many were taken out.
+
+    *target* names where to; *stored* is given (low, moves), stores them, and returns
+    the tags of those that are stored. Not atomic as a whole; repeat it to go on.
+    """
+    count = 0
+    for start in range(0, len(tags), AT_ONCE):
+        low, moves = store.begin_move(queue, target, tags[start : start + AT_ONCE])
+        done = stored(low, moves) if moves else ()
+        if done:
+            count += store.end_move(queue, done)
+    return count
+
+
+def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
+    """Move the dead letters *tags* of *queue* into *target*; return how many.
+
+    Raises NotFound for a *target* that does not exist, QueueFull when it takes no more;
+    what was not moved stays where it is.
+    """
+    if store.status(target) is None:
+        raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
+
+    def stored(low: int, moves: Sequence[Move]) -> Sequence[str]:
+        outcomes = store.publish(
+            [publication(target, queue, move, low, move.envelope) for move in moves]
+        )
+        if outcomes.count(FULL) == len(moves):
+            raise QueueFull(
+                f"queue {target!r} is full and rejects: {len(moves)} dead letters of "
+                f"{queue!r} stay where they are"
+            )
+        return [
+            move.tag for move, outcome in zip(moves, outcomes, strict=True) if outcome >= DUPLICATE
+        ]
+
+    return move_all(store, queue, f"queue:{target}", tags, stored)

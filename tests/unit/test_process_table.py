@@ -1,0 +1,66 @@
+"""docs/design.md names every thread, lock and part that a process has."""
+
+import ast
+import re
+from pathlib import Path
+
+import reliq.cli  # everything that registers a part
+import reliq.engines.sqlite
+import reliq.metrics  # noqa: F401
+from reliq import forks
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "reliq"
+PAGE = (ROOT / "docs" / "design.md").read_text("utf-8")
+SECTION = PAGE.partition("## One process: threads, locks, forks")[2].partition("\n## ")[0]
+FIRST_CELLS = re.findall(r"^\| `?([^|`]+?)`? \|", SECTION, re.MULTILINE)
+
+
+def called(node, name):
+    """Whether *node* is a call of what is named so, also as an attribute."""
+    function = getattr(node, "func", None)
+    return name in {getattr(function, "id", None), getattr(function, "attr", None)}
+
+
+def trees():
+    """Yield the path and the syntax tree of each module but forks.py, whose locks are its own."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path != PACKAGE / "forks.py":
+            yield path, ast.parse(path.read_text("utf-8"))
+
+
+def test_every_lock_is_in_the_table():
+    """By class and attribute, with its file."""
+    found = {}
+    for path, tree in trees():
+        for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+            for node in kind.body:
+                if isinstance(node, ast.Assign) and called(node.value, "OwnLock"):
+                    name = f"{kind.name}.{node.targets[0].id}"
+                    found[name] = path.relative_to(PACKAGE).as_posix()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| .* \| `([\w./]+)` \|$", SECTION, re.MULTILINE))
+    assert len(found) > 10
+    assert found == {name: rows.get(name) for name in found}
+    assert set(found) == {name for name in rows if "ock" in name or name.startswith(OTHERS)}
+
+
+OTHERS = ("_AtFork", "RedisDoorbell", "SqliteDoorbell")
+
+
+def test_every_thread_is_in_the_table():
+    """By its name."""
+    threads = {
+        keyword.value.value
+        for _, tree in trees()
+        for node in ast.walk(tree)
+        if called(node, "Thread")
+        for keyword in node.keywords
+        if keyword.arg == "name"
+    }
+    assert len(threads) >= 3
+    assert threads == {name for name in FIRST_CELLS if name.startswith("reliq-")}
+
+
+def test_every_part_is_in_the_table():
+    """What is registered for forks."""
+    assert {part.name for part in forks.parts()} <= set(FIRST_CELLS)

@@ -101,6 +101,15 @@ if type(info) == 'string' and string.find(info, 'run_id:') then
   if own[6] ~= run and known then
     since = own[6] and now or since
     redis.call('HSET', meta, 'run', run, 'run_since', since)
+    -- What was delivered alone may have been acked while the server was away: nobody is judged
+    -- by that. It is delivered alone once more.
+    local fields = own[6] and redis.call('HGETALL', meta) or {}
+    for i = 1, #fields, 2 do
+      local suspect = string.match(fields[i], '^suspect:') and string.match(fields[i + 1], '^(.*)|alone$')
+      if suspect then
+        redis.call('HSET', meta, fields[i], suspect)
+      end
+    end
   end
 end
 if since > now then

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from kombu import Connection
 
 from tests.support.files import FileBroker
 from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
 from tests.support.workers import POOLS
+
+from .kombu_client import get, publish
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
 BESIDE = ("", "-wal", "-shm", "-reserve")
@@ -67,6 +71,38 @@ def test_a_file_that_is_removed_is_made_anew(file_site, pool, what):
     assert intact(path)
 
 
+def opened(pid, path):
+    """Return how often a process has that file open."""
+    found = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(descriptor.readlink()) == str(path)
+    return found
+
+
+def test_a_new_connection_beside_one_to_the_old_file(tmp_path):
+    """The log of the file that was there is not taken for that of the backup."""
+    broker = FileBroker(tmp_path)
+    other = Connection(broker.url(), transport_options={"poll_interval": 1})
+    with Connection(broker.url()) as old, other as new:
+        publish(old, "q", "kept")
+        with closing(sqlite3.connect(broker.path)) as rows:
+            rows.execute("VACUUM INTO ?", (f"{broker.path}.backup",))
+        publish(old, "q", "after the backup")
+        log = Path(f"{broker.path}-wal").stat().st_ino
+        Path(f"{broker.path}.backup").rename(broker.path)
+        publish(new, "q", "new")
+        assert log != Path(f"{broker.path}-wal").stat().st_ino
+        with pytest.raises(old.connection_errors, match="removed or replaced"):
+            publish(old, "q", "too late")
+        publish(old, "q", "last")
+        for body in ("kept", "new", "last"):
+            message = get(new, "q")
+            assert body == message.payload
+            message.ack()
+    broker.assert_sound()
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_file_that_is_replaced_by_its_backup(file_site, pool):
     """Workers go on with the backup that was moved into the file's place, and do not harm it."""
@@ -77,6 +113,9 @@ def test_a_file_that_is_replaced_by_its_backup(file_site, pool):
     worker = file_site.worker(pool=pool, concurrency=2)
     for task in left:
         file_site.journal.wait_finished(task)
+    # With a thread in the background it opens the file twice. Who opens it for the first time
+    # in the very moment of the rename meets the log of the file that was there.
+    wait_until(lambda: opened(worker.pid, path) >= (1 if pool == "prefork" else 2))
     Path(f"{path}.backup").rename(path)
     for task in left:
         file_site.journal.wait_finished(task, times=2, timeout_s=20)

@@ -172,6 +172,7 @@ class Connection:
         if again:
             self._require_same()
         self._find()
+        self._clear_for_others()
         require_left(self.where)
         began = monotonic()
         if not again:  # else it was never closed, to whoever asks
@@ -209,6 +210,15 @@ class Connection:
         self.opened += not again
         self.reserve.keep()
         return self._raw
+
+    def _clear_for_others(self) -> None:
+        """Do what a connection of this process, open to the file that was here, does next.
+
+        Else the log of that file lies beside the one that is opened now.
+        """
+        for other in list(_connections):
+            if other.where.path == self.where.path and other._raw is not None:  # noqa: SLF001
+                other._standing.clear_away_if_moved()  # noqa: SLF001
 
     def _find(self) -> None:
         """Make sure that there is a file; raises ConfigurationError."""

@@ -53,6 +53,14 @@ class Standing:
         """Whether the file is where it was opened."""
         return self._file is not None and self._file == identity(self._path)
 
+    def clear_away_if_moved(self) -> None:
+        """Remove it where another file is there now.
+
+        Only while the one that was opened is open: what is closed may have given its number on.
+        """
+        if self._file is not None and not self.holds():
+            self.clear_away()
+
     def clear_away(self) -> None:
         """Remove the log of the file that was opened from beside the one that is there now."""
         with alone(self._path):

@@ -149,7 +149,7 @@ def run_in_short_lived_children(site, tasks):
     ids = [site.send("record").id for _ in range(tasks)]
     wait_until(
         lambda: len(site.journal.finished()) == tasks,
-        timeout_s=120 + tasks / 5,
+        timeout_s=200 + tasks / 5,
         interval_s=0.2,
         what=lambda: f"{len(site.journal.finished())} of {tasks}:\n{worker.tail()}",
     )

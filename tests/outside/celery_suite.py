@@ -40,6 +40,7 @@ class CelerySuite:
         failing: Mapping[str, str],
         skipped: Mapping[str, str],
         at_least: int,
+        racing: Mapping[str, str] | None = None,
         left_out: Mapping[str, str] | None = None,
         processes: int = 4,
         timeout_s: float,
@@ -56,6 +57,7 @@ class CelerySuite:
             {name.removeprefix("t/integration/"): value for name, value in found.items()},
             failing=failing,
             skipped=skipped,
+            racing=racing,
             at_least=at_least,
         )
         for broker in self.brokers:

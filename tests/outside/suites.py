@@ -85,15 +85,20 @@ def assert_as_expected(
     *,
     failing: Mapping[str, str],
     skipped: Mapping[str, str],
+    racing: Mapping[str, str] | None = None,
     at_least: int,
 ) -> None:
     """Fail unless exactly the listed tests failed and were skipped, and enough of them ran.
+
+    Those that are *racing* may fail or pass: by a race in the test itself, not in what it tests.
 
     Whoever lists a test gives the reason and says whose it is; a listed test that passes
     has to be taken off the list.
     """
     wrong = []
     for name, (outcome, text) in sorted(found.items()):
+        if name in (racing or {}) and outcome in {FAILED, PASSED}:
+            continue
         expected = FAILED if name in failing else SKIPPED if name in skipped else PASSED
         if outcome != expected:
             wrong.append(f"{name}: {outcome}, expected {expected}\n{text}")

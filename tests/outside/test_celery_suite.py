@@ -14,6 +14,13 @@ SKIPPED = {
     "test_tasks.py::test_tasks::test_task_accepted": "Celery's: marked as failing at random",
 }
 
+RACING = {
+    "test_tasks.py::test_task_replacement::test_replaced_task_nesting_level_0": (
+        "Celery's: it sets assertion_result to False after delay(), when the worker may have "
+        "received the task already"
+    ),
+}
+
 
 @pytest.mark.parametrize("engine", ["redis", "sqlite"])
 def test_celerys_tests_of_tasks_and_remote_control_pass(
@@ -21,7 +28,7 @@ def test_celerys_tests_of_tasks_and_remote_control_pass(
 ):
     """Celery's own tests of tasks and of remote control pass over both engines."""
     CelerySuite(source_cache, tmp_path, engine, redis_factory).run(
-        FILES, failing={}, skipped=SKIPPED, at_least=73, timeout_s=500
+        FILES, failing={}, skipped=SKIPPED, racing=RACING, at_least=72, timeout_s=500
     )
 
 

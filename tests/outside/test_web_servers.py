@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,11 @@ from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
 BIN = Path(sys.executable).parent
+WORKERS = 4
 UWSGI = [
     BIN / "uwsgi",
     "--master",
-    "--processes=4",
+    f"--processes={WORKERS}",
     "--http-socket={socket}",
     "--module=tests.outside.wsgi",
     "--need-app",
@@ -38,7 +40,7 @@ SERVERS = {
     "gunicorn": [
         BIN / "gunicorn",
         "--preload",
-        "--workers=4",
+        f"--workers={WORKERS}",
         "--bind=unix:{socket}",
         "tests.outside.wsgi",
     ],
@@ -93,6 +95,9 @@ def serve(url, tmp_path):
         )
         started.append(process)
         wait_until(lambda: path.exists() and get(path, "/first"), what=process.tail)
+        if name == "uwsgi-lazy":  # each worker loads the application, one sooner than another
+            loaded = re.compile(r"WSGI app 0 .* ready in")
+            wait_until(lambda: len(loaded.findall(process.log())) == WORKERS, what=process.tail)
         return process, path
 
     yield start
@@ -121,7 +126,7 @@ def test_every_answered_request_has_stored_its_task(serve, url, name, at_start):
     with ThreadPoolExecutor(8) as pool:
         pids = set(pool.map(lambda n: get(path, f"/{n}"), range(REQUESTS)))
     assert len(pids) > 1
-    in_the_master = {"ping": 0, "publish": 4 if name == "uwsgi-lazy" else 1}[at_start]
+    in_the_master = {"ping": 0, "publish": WORKERS if name == "uwsgi-lazy" else 1}[at_start]
     with Inspector(url) as inspector:
         status = inspector.status("celery")
         tags = [message.tag for message in inspector.peek("celery", limit=1000)]

@@ -29,3 +29,20 @@ def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_fa
     for queue in QUEUES:
         site.settled(queue)
     assert 0 == worker.shut_down()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_bell_that_holds_something_else(redis_server, redis_url, site_factory, pool):
+    """It is a token and no more: the worker says so, removes it, and is woken as before."""
+    site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
+    worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
+    site.journal.wait_finished(site.send("record", queue="first").id)
+    raw = redis_server.client()
+    raw.set(queue_keys("", "first").bell, "x")
+    for queue in QUEUES * 2:
+        site.journal.wait_finished(site.send("record", queue=queue).id)
+    worker.wait_log("held something else: it is removed")
+    assert b"string" != raw.type(queue_keys("", "first").bell)
+    for queue in QUEUES:
+        site.settled(queue)
+    assert 0 == worker.shut_down()

@@ -7,12 +7,13 @@ consumer looks anyway.
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ...errors import ReliqError, again
+from ...errors import BrokerRefused, ReliqError, again
 from ...forks import OwnLock, here
 from ..poll import readable
 from .keys import queue_keys
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .wire import Reply, Wire
+
+logger = logging.getLogger("reliq")
 
 
 class RedisDoorbell:
@@ -36,6 +39,7 @@ class RedisDoorbell:
         self._queues: frozenset[str] = frozenset()
         self._rang: str | None = None
         self._error: ReliqError | None = None
+        self._clearing = False
         self._waiter: tuple[int, int] | None = None
         self._waiter_of = here()
 
@@ -78,6 +82,8 @@ class RedisDoorbell:
         }
         self._queues = frozenset(queues)
         self._rang = None
+        if self._clearing:
+            self._wire.post(("UNLINK", *bells), _ignore)
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
         command = ("BLPOP", *bells, f"{max(timeout_s, 0.001):.3f}")
         self._listening = True
@@ -89,6 +95,13 @@ class RedisDoorbell:
 
     def _rung(self, reply: Reply) -> None:
         self._listening = False
+        if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply) and not self._clearing:
+            # Somebody has written to a key of ours. It holds nothing but a token, and one that is
+            # lost is made up for: the next wait removes what is there, once.
+            self._clearing = True
+            logger.warning("a bell of %s held something else: it is removed", sorted(self._queues))
+            return
+        self._clearing = False
         if isinstance(reply, ReliqError):
             self._error = reply
         elif reply is not None:
@@ -166,3 +179,7 @@ class RedisDoorbell:
         for fd in waiter or ():
             with suppress(OSError):
                 os.close(fd)
+
+
+def _ignore(_reply: Reply) -> None:
+    """Leave it to the wait that follows to say what is wrong."""

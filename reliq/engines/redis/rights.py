@@ -91,7 +91,7 @@ WORKER = _role(
         scripts.SURVEY,
         scripts.TELL_RUNNING,
     ),
-    sends="blpop client|list client|unblock get info set time zrangebyscore",
+    sends="blpop client|list client|unblock get info set time unlink zrangebyscore",
 )
 EXPORTER = _role(
     _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"

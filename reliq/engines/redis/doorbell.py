@@ -17,6 +17,7 @@ from ...errors import BrokerRefused, ReliqError, again
 from ...forks import OwnLock, here
 from ..poll import readable
 from .keys import queue_keys
+from .wire import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,7 @@ class RedisDoorbell:
         self._queues = frozenset(queues)
         self._rang = None
         if self._clearing:
-            self._wire.post(("UNLINK", *bells), _ignore)
+            self._wire.post(("UNLINK", *bells), ignore)
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
         command = ("BLPOP", *bells, f"{max(timeout_s, 0.001):.3f}")
         self._listening = True
@@ -179,7 +180,3 @@ class RedisDoorbell:
         for fd in waiter or ():
             with suppress(OSError):
                 os.close(fd)
-
-
-def _ignore(_reply: Reply) -> None:
-    """Leave it to the wait that follows to say what is wrong."""

@@ -37,7 +37,7 @@ WHY_SHORT: dict[str, str] = {
     ),
     "publish-anonymous": (
         f"{_ROUND_TRIP}; Kombu makes exactly one too; ours runs a script that also numbers the "
-        "publish, keeps the ledger and rings the bell, some 30 to 45 µs in the server"
+        "publish, keeps the ledger and rings the notification, some 30 to 45 µs in the server"
     ),
     "celery-solo": (
         "in a solo worker the task, Celery's bookkeeping and the transport share one thread; "

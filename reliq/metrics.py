@@ -18,12 +18,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from ._version import __version__
-from .admin.dead_letters import REASONS
+from .admin.dead_letter_choice import REASONS
 from .engines.urls import store_of
 from .errors import BrokerRefused, ConfigurationError, ReliqError
 from .forks import OwnLock
 from .options import parse
-from .transfer.between_brokers import is_lasting
+from .transfer.between_brokers import is_durable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ _COUNTERS = {
         "reliq_messages_redelivered",
         "Deliveries of messages that had been delivered before.",
     ),
-    "requeued": ("reliq_messages_requeued", "Messages that a consumer gave back as failed."),
+    "nacked": ("reliq_messages_nacked", "Messages that a consumer gave back as failed."),
     "expired": ("reliq_messages_expired", "Messages removed because their TTL had passed."),
     "purged": ("reliq_messages_purged", "Messages removed by a purge."),
     "dropped": ("reliq_dead_letters_dropped", "Dead letters removed by their cap or age."),
@@ -306,7 +306,7 @@ class _Broker:
                 families.up.add_metric([name], 0)
                 return
             self._well = True
-            kept = [m for m in measures if self._all_queues or is_lasting(m.status)]
+            kept = [m for m in measures if self._all_queues or is_durable(m.status)]
             ready = {m.status.name: self._by_priority(m) for m in kept}
             self._seen = {queue: set(found) for queue, found in ready.items()}
         for measure in kept:

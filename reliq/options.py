@@ -32,7 +32,7 @@ class Options:
         leases are ended early. Defaults to 5.
     consumer_timeout: seconds after which a held message is no longer renewed.
         Defaults to None: no limit.
-    poll_interval: seconds a waiting consumer trusts the doorbell. Defaults to 5.
+    poll_interval: seconds a waiting consumer trusts the notifier. Defaults to 5.
     delivery_limit: failed deliveries after which a message is dead-lettered.
         Defaults to 20; None: no limit.
     redelivery_backoff: None (the default), or (min, max) in seconds: how long a message

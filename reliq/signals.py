@@ -80,9 +80,9 @@ message_restored = NamedSignal(
     gives a message back itself (requeue, shutdown). The message may have been taken
     again before the signal is sent.
 
-    By: the process whose keeper made the pass, which is any consumer of the queue;
-    there its keeper: the event loop in a Celery prefork worker, else the thread
-    ``reliq-keeper``.
+    By: the process whose background loop made the pass, which is any consumer of the queue;
+    there its background loop: the event loop in a Celery prefork worker, else the thread
+    ``reliq-background loop``.
 
     queue, tag, task_id, headers: as for ``message_published``; headers as they were
     published, empty where they cannot be read.
@@ -117,11 +117,11 @@ lease_lost = NamedSignal(
 
     Whoever works on it may go on (its ack is accepted) or stop.
 
-    By: the process that held it; there its keeper, see ``message_restored``.
+    By: the process that held it; there its background loop, see ``message_restored``.
 
     queue, tag, task_id: as for ``message_published``. headers: dict, as received.
     None and empty where the message was not handed to the application, or was dropped.
-    reason: str, ``"returned"``: it went back to its queue because this process did not
+    reason: str, ``"released"``: it went back to its queue because this process did not
     renew in time, and may run elsewhere; ``"gone"``: so it did, and is finished, or its
     queue was deleted; ``"consumer_timeout"``: this process has held it for longer than
     that, renews it no more, and it will go back when its lease ends.
@@ -169,7 +169,7 @@ def _call(
         receiver(broker, **arguments)
     except Exception:
         # Not around a message: its state has changed on the broker already, and an
-        # application's mistake must end neither a delivery nor the keeper.
+        # application's mistake must end neither a delivery nor the background loop.
         logger.exception("a receiver of the signal %s failed: %r", signal.name, receiver)
 
 

@@ -105,9 +105,10 @@ def main(folder: Path) -> None:
             data = renamed(status_data(watch.look()), inspector.broker)
             draw(folder, "status", "reliq status", status_tables(data))
             draw(folder, "top", "reliq top", [screen(data, 2.0)])
-            letters = inspector.dead_letters("webhooks", limit=5)
+            dead_letters = inspector.dead_letters("webhooks", limit=5)
             rows = [
-                of_broker(inspector.broker, inspector.view("webhooks", item)) for item in letters
+                of_broker(inspector.broker, inspector.view("webhooks", item))
+                for item in dead_letters
             ]
             for row in rows:
                 row["consumer"] = "worker-3:211:b578c2bc/1"

@@ -1,149 +1,268 @@
-"""Dead letters for operators: find them, look at them, replay or remove them."""
+"""The part of the Inspector that finds, replays, removes, writes and reads dead letters."""
 
 from __future__ import annotations
 
-import re
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
-from ..transfer.numbered import pages, to_queue
+from ..store.values import NO_QUEUE, STORED
+from . import exchange
+from .dead_letter_choice import Choice, choose, limited, paced, replay
+from .views import of_dead_letter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from typing_extensions import Unpack
+
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
+    from ..store.values import Move
+    from .dead_letter_choice import Filters
+    from .views import Message
 
-REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
-
-
-class Filters(TypedDict, total=False):
-    """What dead letters are chosen by; see :class:`Choice`."""
-
-    task: str | None
-    reason: str | None
-    older_than_s: float | None
-    newer_than_s: float | None
-    match: str | None
+_AT_ONCE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which dead letters are meant: those that fit everything that is given.
+def _tags(tags: Sequence[str] | None) -> frozenset[str] | None:
+    return None if tags is None else frozenset(tags)
 
-    task: the name of a Celery task, exactly.
-    reason: one of REASONS.
-    older_than_s, newer_than_s: seconds since it died, by the broker's clock.
-    tags: these delivery tags and no others.
-    match: a regular expression, found somewhere in its task, id, error or arguments as
-        Celery wrote them; case counts.
+
+class DeadLetters:
+    """Dead letters of one broker. The filters are the same everywhere.
+
+    task: the name of a Celery task. reason: ``rejected``, ``undecodable``,
+    ``malformed``, ``delivery_limit``, ``expired`` or ``maxlen``.
+    older_than_s, newer_than_s: seconds since it died. match: a regular expression found
+    in its task, id, error or arguments. limit: how many of those that fit, oldest first.
+    Every method raises NotFound for a queue that does not exist, ConfigurationError for a
+    filter that makes no sense.
     """
 
-    task: str | None = None
-    reason: str | None = None
-    older_than_s: float | None = None
-    newer_than_s: float | None = None
-    tags: frozenset[str] | None = None
-    match: str | None = None
+    _store: Store
 
-    def __post_init__(self) -> None:
-        """Refuse what could never fit; raises ConfigurationError."""
-        if self.reason is not None and self.reason not in REASONS:
-            raise ConfigurationError(
-                f"expected reason to be one of {', '.join(REASONS)}, got: {self.reason!r}"
-            )
-        for name in ("older_than_s", "newer_than_s"):
-            age = getattr(self, name)
-            if age is not None and not age >= 0:
-                raise ConfigurationError(f"expected {name} to be at least 0 seconds, got: {age!r}")
-        try:
-            re.compile(self.match or "")
-        except re.error as exc:
-            raise ConfigurationError(
-                f"expected match to be a regular expression, got: {self.match!r} ({exc})"
-            ) from exc
+    def dead_letters(
+        self,
+        queue: str,
+        limit: int | None = 100,
+        **filters: Unpack[Filters],
+    ) -> list[DeadLetter]:
+        """Return up to *limit* dead letters of *queue* that fit, oldest first."""
+        choice = Choice(**filters)
+        found = limited(choose(self._store, queue, choice), limit)
+        return [dead_letter for page in found for dead_letter in page]
 
-    def fits(self, letter: DeadLetter, now_ms: int) -> bool:
-        """Whether *letter* is meant, at the broker's time *now_ms*."""
-        age_s = (now_ms - letter.died_ms) / 1000
+    def dead_letter(self, queue: str, tag: str) -> DeadLetter:
+        """Return one dead letter; raises NotFound."""
+        for page in choose(self._store, queue, Choice(tags=frozenset([tag]))):
+            return page[0]
+        raise NotFound(f"no dead letter {tag!r} in {queue!r}")
+
+    def view(self, queue: str, dead_letter: DeadLetter) -> Message:
+        """Return what is known of a dead letter in the form that :meth:`Inspector.peek` has."""
+        return of_dead_letter(queue, dead_letter, self._store.now_ms())
+
+    def count_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Return how many dead letters :meth:`replay` or :meth:`purge_dead_letters` would take."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return sum(len(page) for page in limited(choose(self._store, queue, choice), limit))
+
+    def replay(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Put dead letters back to be delivered again; return how many.
+
+        Those with *tags*, or all that fit the filters, up to *limit*; into their own
+        queue, or into the queue *to*. Their failed deliveries are counted anew, and they
+        have no TTL any more. What dies again meanwhile is not replayed twice by this call.
+
+        Killed at any point it loses and doubles nothing; calling it again goes on.
+        Raises NotFound for a queue that does not exist, QueueFull where *to* is full.
+        """
+        choice = Choice(tags=_tags(tags), **filters)
+        return sum(self._replaying(queue, choice, limit, to, None))
+
+    def replaying(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Do what :meth:`replay` does, step by step: yields how many each step put back.
+
+        rate: no more than so many a second, on average.
+        """
+        choice = Choice(tags=_tags(tags), **filters)
+        return self._replaying(queue, choice, limit, to, rate)
+
+    def _replaying(
+        self, queue: str, choice: Choice, limit: int | None, to: str | None, rate: float | None
+    ) -> Iterator[int]:
+        if to is not None and self._store.status(to) is None:
+            raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
+        found = paced(limited(choose(self._store, queue, choice), limit), rate)
         return (
-            (self.tags is None or letter.tag in self.tags)
-            and (self.reason is None or letter.reason == self.reason)
-            and (self.older_than_s is None or age_s >= self.older_than_s)
-            and (self.newer_than_s is None or age_s <= self.newer_than_s)
-            and (self.task is None or letter.task == self.task)
-            and (self.match is None or self._matches(letter))
+            replay(self._store, queue, [dead_letter.tag for dead_letter in page], to)
+            for page in found
         )
 
-    def _matches(self, letter: DeadLetter) -> bool:
-        message = letter.message
-        headers = {} if message is None else message.headers
-        texts = (letter.task, letter.id, letter.error)
-        written = (headers.get("argsrepr"), headers.get("kwargsrepr"))
-        found = (text for text in (*texts, *written) if isinstance(text, str))
-        return any(re.search(self.match or "", text) for text in found)
+    def purge_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Remove dead letters for good, chosen as for :meth:`replay`; return how many."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return sum(self._purging(queue, choice, limit, None))
 
+    def purging_dead_letters(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        *,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Do what :meth:`purge_dead_letters` does, step by step, as :meth:`replaying`."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return self._purging(queue, choice, limit, rate)
 
-def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter]]:
-    """Yield the dead letters of *queue* that *choice* means, oldest first, some at a time.
+    def _purging(
+        self, queue: str, choice: Choice, limit: int | None, rate: float | None
+    ) -> Iterator[int]:
+        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        return (
+            self._store.purge_dead(queue, [dead_letter.tag for dead_letter in page])
+            for page in found
+        )
 
-    What dies after the first look is left out: who replays all must come to an end.
-    Raises NotFound for a queue that does not exist.
-    """
-    if store.status(queue) is None:
-        raise NotFound(f"no queue {queue!r}")
-    now_ms = store.now_ms()
-    for page in pages(store, queue, envelopes=True):
-        found = [
-            letter for letter in page if letter.died_ms <= now_ms and choice.fits(letter, now_ms)
+    # -- files
+
+    def export_dead_letters(
+        self,
+        queue: str,
+        path: str | os.PathLike[str],
+        tags: Sequence[str] | None = None,
+        *,
+        resume: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Write dead letters, chosen as for :meth:`replay`, to a file; yields how many, by steps.
+
+        They stay in the queue. resume: go on with a file that was begun before; what is
+        in it is not written again. Raises ConfigurationError where there is a file and
+        *resume* was not asked for.
+        """
+        choice = Choice(tags=_tags(tags), **filters)
+        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        if self._store.status(queue) is None:
+            raise NotFound(f"no queue {queue!r}")
+        if resume:
+            export = exchange.resume(Path(path), queue)
+        else:
+            export = exchange.begin(Path(path), queue, self._store.broker, self._store.now_ms())
+        return self._exporting(export, found)
+
+    @staticmethod
+    def _exporting(export: exchange.Export, found: Iterator[list[DeadLetter]]) -> Iterator[int]:
+        try:
+            for page in found:
+                fresh = [dead_letter for dead_letter in page if dead_letter.tag not in export.tags]
+                for dead_letter in fresh:
+                    export.write(dead_letter)
+                export.file.flush()
+                yield len(fresh)
+        except OSError as exc:
+            raise ConfigurationError(
+                f"cannot write to {export.file.name!r} any more: {exc.strerror}; make room, and "
+                "go on with it by resume"
+            ) from exc
+        finally:
+            export.close()
+
+    def import_dead_letters(
+        self,
+        queue: str,
+        path: str | os.PathLike[str],
+        tags: Sequence[str] | None = None,
+        *,
+        again: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[int]:
+        """Read dead letters from a file into *queue*, dead; yields how many, by steps.
+
+        Each is stored once, however often the file is read (within 200 days), also where
+        it was replayed or purged since; again: store it all the same. Checks the whole
+        file before it stores anything; raises ConfigurationError that names the line,
+        NotFound where there is no such queue.
+        """
+        source, moves = self._exported(queue, Path(path), Choice(tags=_tags(tags), **filters))
+        name = os.urandom(8).hex() if again else source
+        return self._importing(queue, f"export/{name}", moves[:limit], rate)
+
+    def count_exported(
+        self,
+        queue: str,
+        path: str | os.PathLike[str],
+        tags: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Return how many letters :meth:`import_dead_letters` would look at; stores nothing."""
+        choice = Choice(tags=_tags(tags), **filters)
+        return len(self._exported(queue, Path(path), choice)[1][:limit])
+
+    def _exported(self, queue: str, path: Path, choice: Choice) -> tuple[str, list[Move]]:
+        if self._store.status(queue) is None:
+            raise NotFound(
+                f"no queue {queue!r} to read dead letters into: declare it, or start its worker"
+            )
+        name, moves = exchange.read(path)
+        now_ms = self._store.now_ms()
+        return name, [
+            move
+            for move in moves
+            if move.dead_letter is not None and choice.fits(move.dead_letter, now_ms)
         ]
-        if found:
-            yield found
-        if page[-1].died_ms > now_ms:
-            return
 
-
-def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[list[DeadLetter]]:
-    """Yield pages until *limit* letters were seen; None: all."""
-    left = limit
-    for page in found:
-        if left is None:
-            yield page
-            continue
-        if left <= 0:
-            return
-        yield page[:left]
-        left -= len(page)
-
-
-def paced(found: Iterator[list[DeadLetter]], rate: float | None) -> Iterator[list[DeadLetter]]:
-    """Yield the letters of *found*, no more than *rate* a second on average; None: at once."""
-    if rate is None:
-        return found
-    if not rate > 0:
-        raise ConfigurationError(f"expected rate to be above 0 letters a second, got: {rate!r}")
-    return _paced(found, rate)
-
-
-def _paced(found: Iterator[list[DeadLetter]], rate: float) -> Iterator[list[DeadLetter]]:
-    at_once = max(int(rate / 5), 1)
-    due = time.monotonic()
-    for page in found:
-        for start in range(0, len(page), at_once):
-            time.sleep(max(due - time.monotonic(), 0.0))
-            part = page[start : start + at_once]
-            due = max(due, time.monotonic() - 1.0) + len(part) / rate
-            yield part
-
-
-def replay(store: Store, queue: str, tags: Sequence[str], to: str | None) -> int:
-    """Put dead letters back into *queue*, or into the queue *to*; return how many.
-
-    Their count of failed deliveries begins anew. Into their own queue it is one atomic
-    step for each 200; into another one each is stored there before it is taken out here.
-    """
-    if to is None or to == queue:
-        return len(store.replay(queue, tags))
-    return to_queue(store, queue, to, tags)
+    def _importing(
+        self, queue: str, source: str, moves: Sequence[Move], rate: float | None
+    ) -> Iterator[int]:
+        by_tag = {move.tag: move for move in moves}
+        dead_letters = [move.dead_letter for move in moves if move.dead_letter is not None]
+        pages = (dead_letters[i : i + _AT_ONCE] for i in range(0, len(dead_letters), _AT_ONCE))
+        for page in paced(iter(pages), rate):
+            # Numbers are never settled: with other filters the rest may still be read.
+            arriving = [by_tag[dead_letter.tag] for dead_letter in page]
+            outcomes = self._store.accept(queue, source, 1, arriving)
+            if NO_QUEUE in outcomes:
+                raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
+            yield outcomes.count(STORED)

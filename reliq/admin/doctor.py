@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .._version import __version__
 from ..printable import word
 from ..store.inspection import Finding
-from ..transfer.between_brokers import is_lasting
+from ..transfer.between_brokers import is_durable
 from .audit import audit
 from .reporting import statuses as queues_of
 
@@ -127,7 +127,7 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 f"queue {status.name!r} is paused, with {waiting} messages waiting in it",
                 f"reliq queue resume {word(status.name)}",
             )
-        elif waiting and not status.consumers and is_lasting(status):
+        elif waiting and not status.consumers and is_durable(status):
             quiet = False
             yield Finding(
                 "queues",

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..errors import ConfigurationError
 from ..store.inspection import DeadLetter
 from ..store.values import Move
-from .dead_letters import REASONS
+from .dead_letter_choice import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,23 +39,23 @@ class Export:
     tags: set[str]
     number: int
 
-    def write(self, letter: DeadLetter) -> None:
+    def write(self, dead_letter: DeadLetter) -> None:
         """Append *letter*."""
         self.number += 1
         record = {
             "number": self.number,
-            "tag": letter.tag,
-            "task": letter.task,
-            "id": letter.id,
-            "reason": letter.reason,
-            "count": letter.count,
-            "consumer": letter.consumer,
-            "error": letter.error,
-            "died_ms": letter.died_ms,
-            "envelope": base64.b64encode(letter.envelope or b"").decode(),
+            "tag": dead_letter.tag,
+            "task": dead_letter.task,
+            "id": dead_letter.id,
+            "reason": dead_letter.reason,
+            "count": dead_letter.count,
+            "consumer": dead_letter.consumer,
+            "error": dead_letter.error,
+            "died_ms": dead_letter.died_ms,
+            "envelope": base64.b64encode(dead_letter.envelope or b"").decode(),
         }
         self.file.write(json.dumps(record).encode() + b"\n")
-        self.tags.add(letter.tag)
+        self.tags.add(dead_letter.tag)
 
     def close(self) -> None:
         """Close it; what could not be written then is lost, and resume writes it again."""
@@ -164,7 +164,7 @@ def read(path: Path) -> tuple[str, Iterator[Move]]:
 
     def moves() -> Iterator[Move]:
         for record, envelope in zip(records, envelopes, strict=True):
-            letter = DeadLetter(
+            dead_letter = DeadLetter(
                 record["tag"],
                 record["died_ms"],
                 record["reason"],
@@ -173,7 +173,13 @@ def read(path: Path) -> tuple[str, Iterator[Move]]:
                 record["error"],
                 envelope,
             )
-            yield Move(letter.tag, record["number"], envelope, failed=letter.count, letter=letter)
+            yield Move(
+                dead_letter.tag,
+                record["number"],
+                envelope,
+                failed=dead_letter.count,
+                dead_letter=dead_letter,
+            )
 
     return name, moves()
 

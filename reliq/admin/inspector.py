@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ..engines.urls import connect
 from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed
 from ..routing.routes import Routes
-from ..transfer.between_brokers import carry, is_lasting
+from ..transfer.between_brokers import is_durable, move_queue
 from . import doctor
 from .audit import AuditResult, audit
-from .letters import DeadLetters
+from .dead_letters import DeadLetters
 from .reporting import Report, report, statuses
 from .settings import settings
-from .views import STATES, Message, of_letter, of_stored
+from .views import STATES, Message, of_dead_letter, of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,9 +86,9 @@ class Inspector(DeadLetters):
         """Return the names of all queues."""
         return self._store.queues()
 
-    def lasting_queues(self) -> list[str]:
+    def durable_queues(self) -> list[str]:
         """Return the names of the queues that do not go by themselves (auto_delete, x-expires)."""
-        return [status.name for status in statuses(self._store) if is_lasting(status)]
+        return [status.name for status in statuses(self._store) if is_durable(status)]
 
     def status(self, queue: str) -> QueueStatus:
         """Return counts and ledger of *queue* at one instant; raises NotFound."""
@@ -130,8 +130,8 @@ class Inspector(DeadLetters):
         self.status(queue)
         now_ms = self._store.now_ms()
         if state == "dead":
-            letters = self.dead_letters(queue, skip + limit)[skip:]
-            return [of_letter(queue, letter, now_ms) for letter in letters]
+            dead_letters = self.dead_letters(queue, skip + limit)[skip:]
+            return [of_dead_letter(queue, dead_letter, now_ms) for dead_letter in dead_letters]
         found: list[Message] = []
         while len(found) < limit:
             left = min(limit - len(found), _AT_ONCE)
@@ -220,11 +220,11 @@ class Inspector(DeadLetters):
         """
         return settings(self._store, queue, changes)
 
-    def carry(self, queue: str, target: Inspector) -> Iterator[int]:
+    def move(self, queue: str, target: Inspector) -> Iterator[int]:
         """Carry what waits in *queue*, and its dead letters, to the broker of *target*.
 
         Yields how many messages went, step by step; what was not asked for stays. Each
         is stored there once: cut off at any point, the next call goes on. Raises
         NotFound, ConfigurationError where both are one broker, BrokerUnavailable.
         """
-        return carry(self._store, target._store, queue)
+        return move_queue(self._store, target._store, queue)

@@ -113,13 +113,13 @@ def of_stored(queue: str, place: Place, item: Stored, now_ms: int) -> Message:
     return Message(**common, count=max(item.failed, 0), **places)
 
 
-def of_letter(queue: str, letter: DeadLetter, now_ms: int) -> Message:
+def of_dead_letter(queue: str, dead_letter: DeadLetter, now_ms: int) -> Message:
     """Return the view of a dead letter that was asked for with its envelope."""
     return Message(
-        **_read(queue, "dead", letter.tag, letter.envelope, now_ms),
-        count=letter.count,
-        consumer=letter.consumer or None,
-        reason=letter.reason,
-        error=letter.error or None,
-        died_ms=letter.died_ms,
+        **_read(queue, "dead", dead_letter.tag, dead_letter.envelope, now_ms),
+        count=dead_letter.count,
+        consumer=dead_letter.consumer or None,
+        reason=dead_letter.reason,
+        error=dead_letter.error or None,
+        died_ms=dead_letter.died_ms,
     )

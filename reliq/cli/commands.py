@@ -111,7 +111,7 @@ def move(
             Inspector(source, options) as from_,
             Inspector(target, options, create=True) as to,
         ):
-            for name in [queue] if queue is not None else from_.lasting_queues():
+            for name in [queue] if queue is not None else from_.durable_queues():
                 moved[name] = _move_one(from_, to, name)
     except ReliqError as error:
         raise Refused(str(error)) from error
@@ -125,7 +125,7 @@ def move(
 def _move_one(source: Inspector, target: Inspector, queue: str) -> int:
     status = source.status(queue)
     total = status.ready + status.delayed + status.dead
-    return out.progressing(queue, total, source.carry(queue, target), "run it again to go on")
+    return out.progressing(queue, total, source.move(queue, target), "run it again to go on")
 
 
 for _command in (

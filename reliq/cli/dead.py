@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.pretty import Pretty
 
-from reliq.admin.dead_letters import REASONS, Filters
+from reliq.admin.dead_letter_choice import REASONS, Filters
 from reliq.printable import plain
 
 from . import console as out
@@ -77,7 +77,7 @@ def dead() -> None:
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many.")
 @on_brokers
 @json_option
-def list_letters(target: Target, queue: str, filters: Filters, limit: int, as_json: bool) -> None:
+def list_command(target: Target, queue: str, filters: Filters, limit: int, as_json: bool) -> None:
     """Show dead letters of QUEUE, oldest first.
 
     \b
@@ -88,9 +88,10 @@ def list_letters(target: Target, queue: str, filters: Filters, limit: int, as_js
     """
 
     def look(inspector: Inspector) -> list[dict[str, Any]]:
-        letters = inspector.dead_letters(queue, limit, **filters)
+        dead_letters = inspector.dead_letters(queue, limit, **filters)
         return [
-            out.of_broker(inspector.broker, inspector.view(queue, letter)) for letter in letters
+            out.of_broker(inspector.broker, inspector.view(queue, dead_letter))
+            for dead_letter in dead_letters
         ]
 
     found = target.gather(look)
@@ -116,10 +117,10 @@ def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
     """
 
     def look(inspector: Inspector) -> dict[str, Any]:
-        letter = inspector.dead_letter(queue, tag)
-        message = letter.message
+        dead_letter = inspector.dead_letter(queue, tag)
+        message = dead_letter.message
         return {
-            **out.of_broker(inspector.broker, inspector.view(queue, letter)),
+            **out.of_broker(inspector.broker, inspector.view(queue, dead_letter)),
             "headers": {} if message is None else message.headers,
             "properties": {} if message is None else message.properties,
             "exchange": None if message is None else message.exchange,
@@ -127,12 +128,12 @@ def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
         }
 
     found = target.gather(look)
-    letter = found.require_some()[0]
+    dead_letter = found.require_some()[0]
     if as_json:
-        out.dump(letter)
+        out.dump(dead_letter)
     else:
         table = out.table("field", "value")
-        for name, value in letter.items():
+        for name, value in dead_letter.items():
             nested = isinstance(value, dict)
             table.add_row(
                 out.cell(name), Pretty(out.value_of(value)) if nested else out.cell(value)
@@ -261,7 +262,7 @@ def purge(
 @click.option("--resume", is_flag=True, help="Go on with a file that was begun before.")
 @on_brokers
 @json_option
-def export_letters(
+def export_command(
     target: Target, queue: str, file: str, filters: Filters, tags: tuple[str, ...],
     limit: int | None, rate: float | None, dry_run: bool, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -300,7 +301,7 @@ def export_letters(
 @click.option("--again", is_flag=True, help="Store also what was read from this file before.")
 @on_brokers
 @json_option
-def import_letters(
+def import_command(
     target: Target, queue: str, file: str, filters: Filters, tags: tuple[str, ...],
     limit: int | None, rate: float | None, dry_run: bool, again: bool, as_json: bool,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""The keeper: a session's background duties, in one :meth:`Keeper.tick`.
+"""The background loop: a session's background duties, in one :meth:`BackgroundLoop.tick`.
 
 It renews leases, says that the consumer lives, returns messages whose lease has
 ended (``restore_visible``), ends the leases of consumers that died, removes expired
@@ -26,7 +26,7 @@ from ..forks import OwnLock, under_way
 from ..integrations.celery import WATCH
 from ..signals import emit, identity, lease_lost
 from ..store.values import Duties, Lease, Lost
-from ..transfer.dead_letter_exchange import Rerouter
+from ..transfer.dead_letter_exchange import DeadLetterRouter
 from . import log_events
 from .dead_consumers import Orphans
 from .maintenance import Passes
@@ -56,7 +56,7 @@ _SHARED_OPTIONS = (
 )
 
 
-class Keeper:
+class BackgroundLoop:
     """The background duties of one session."""
 
     _thread_lock = OwnLock()
@@ -81,9 +81,9 @@ class Keeper:
         self._shared_options = json.dumps(shared)
         self._later: deque[Callable[[Store], None]] = deque()
         self._orphans = Orphans(session)
-        self._rerouter = Rerouter()
+        self._dead_letter_router = DeadLetterRouter()
         self._passes = Passes(session, self._orphans, self._later, self.route_soon)
-        self._rerouted: frozenset[str] = frozenset()
+        self._dead_letter_routed: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
         self._rest = _Rest()
         self._paused: threading.Thread | None = None
@@ -114,7 +114,9 @@ class Keeper:
 
     def _new_thread(self) -> threading.Thread:
         given = (self._rest,)
-        return threading.Thread(target=self._run, args=given, name="reliq-keeper", daemon=True)
+        return threading.Thread(
+            target=self._run, args=given, name="reliq-background loop", daemon=True
+        )
 
     def stop(self) -> None:
         """Stop the thread and wait until it is gone."""
@@ -188,19 +190,19 @@ class Keeper:
                 store.close()  # perhaps to a server that was replaced
                 return self.session.open_store()
             self.tick(store)
-            store.settle()
+            store.wait_for_replies()
             while self._later:
                 self.do_later(store)
-                store.settle()
+                store.wait_for_replies()
             self._failures = 0
         except ReliqError as exc:
             if not self._failures:
-                logger.warning("keeper: %s; it goes on when the broker answers", exc)
+                logger.warning("background loop: %s; it goes on when the broker answers", exc)
             self._failures += 1
         except Exception:
-            # Not around a message: a keeper that dies of a mistake would end
+            # Not around a message: a background loop that dies of a mistake would end
             # the renewal of every lease of this process without a word.
-            logger.exception("keeper: a duty failed; it goes on")
+            logger.exception("background loop: a duty failed; it goes on")
         return store
 
     def _pause(self, failures: int) -> float:
@@ -224,7 +226,7 @@ class Keeper:
             try:
                 duty(store)
             except BrokerRefused as exc:
-                logger.error("keeper: %s", exc)  # noqa: TRY400 - the message says it all
+                logger.error("background loop: %s", exc)  # noqa: TRY400 - the message says it all
 
     def tell(self, signal: NamedSignal, **arguments: Any) -> None:
         """Send *signal* soon: not while a reply is read, when the connection is locked."""
@@ -264,7 +266,7 @@ class Keeper:
             self._next_look = now + self._heartbeat_s
             hold_ms = int(self._look_s * 2500)
             store.post_look(self.session.id, hold_ms, self._look_after_all)
-        self._passes.tick(store, self._rerouted)
+        self._passes.tick(store, self._dead_letter_routed)
 
     def poll(self, store: Store, queue: str) -> None:
         """Look after *queue* for a process that only polls it; waits, once an interval.
@@ -273,22 +275,22 @@ class Keeper:
         """
         self._orphans.tick(self._later)
         if self._passes.poll(store, queue):
-            store.settle()
+            store.wait_for_replies()
         while self._later:
             self.do_later(store)
-            store.settle()
+            store.wait_for_replies()
 
     def look_after(self, queue: str) -> None:
         """Look after the dead letters of a queue from now on, before the register names it."""
-        self._rerouted |= {queue}
+        self._dead_letter_routed |= {queue}
 
     def route_soon(self, queue: str) -> None:
         """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
-        self._later.append(partial(self._rerouter.route, queue))
+        self._later.append(partial(self._dead_letter_router.route, queue))
 
-    def hurry(self, queue: str, store: Store) -> None:
+    def restore_now(self, queue: str, store: Store) -> None:
         """Begin a pass over *queue* now: leases were ended."""
-        self._passes.restore(store, queue, hurry=True)
+        self._passes.restore(store, queue, force=True)
 
     # -- leases
 
@@ -364,7 +366,7 @@ class Keeper:
     def register(self, store: Store) -> None:
         """Enter this consumer in the register, as connected by *store*; waits."""
         self._heartbeat(store)
-        store.settle()
+        store.wait_for_replies()
 
     def _heartbeat(self, store: Store) -> None:
         known = self._registered_as
@@ -400,7 +402,7 @@ class Keeper:
 
     def _heard(self, store: Store, result: Duties | ReliqError) -> None:
         if not isinstance(result, ReliqError):
-            self._rerouted = frozenset(result.rerouted)
+            self._dead_letter_routed = frozenset(result.dead_letter_routed)
             if result.more:
                 self._next_heartbeat = 0.0
             strange = [queue for queue in result.due if queue not in self.session.subscriptions]
@@ -423,15 +425,15 @@ class Keeper:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
             self._later.append(partial(self._orphans.look_after, result))
 
-    def bury(self, store: Store) -> None:
+    def end_dead(self, store: Store) -> None:
         """See to the dead of a broker that is only visited, unless somebody there does; waits."""
         found: list[list[str] | ReliqError] = []
         store.post_look(self.session.id, int(self._look_s * 1000), found.append)
-        store.settle()
+        store.wait_for_replies()
         for names in found:
             if isinstance(names, ReliqError):
                 raise again(names)
-            self._orphans.bury(names, store)
+            self._orphans.end_dead(names, store)
 
     def clear(self, queue: str, store: Store) -> None:
         """Take dead consumers off a queue that is about to be used; waits. See Orphans."""

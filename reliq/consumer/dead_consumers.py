@@ -51,7 +51,7 @@ class Orphans:
         """Look, on beginning to consume, who else does: a dead one may have left messages."""
         self._look_now_and_half_way(queue, store.consumers_of(queue), store)
 
-    def suspect(self, queue: str, consumers: Sequence[str], later: _Later) -> None:
+    def poison_candidate(self, queue: str, consumers: Sequence[str], later: _Later) -> None:
         """Look at the other *consumers* of *queue*, who hold messages, as soon as possible."""
         later.append(partial(self._look_now_and_half_way, queue, consumers))
 
@@ -118,13 +118,13 @@ class Orphans:
             elif not liveness.connected:
                 if liveness.lapsed or self._stays_away(name, liveness):
                     self._gone.pop(name, None)
-                    self._bury(name, liveness, store)
+                    self._end_dead(name, liveness, store)
             else:
                 self._gone.pop(name, None)
                 if liveness.lapsed:
                     self._leave_to_its_leases(name, liveness, store)
 
-    def bury(self, names: Sequence[str], store: Store) -> None:
+    def end_dead(self, names: Sequence[str], store: Store) -> None:
         """End, in one look, what those of *names* left that are known to have ended.
 
         For a broker that is only visited, where the next look is long away.
@@ -137,7 +137,7 @@ class Orphans:
                 if liveness.lapsed:
                     self._leave_to_its_leases(name, liveness, store)
             elif liveness.lapsed or self._process_has_ended(name, liveness):
-                self._bury(name, liveness, store)
+                self._end_dead(name, liveness, store)
 
     def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
         return not self._session.is_of_this_process(name) and _process_has_ended(liveness)
@@ -151,7 +151,7 @@ class Orphans:
         self._gone[name] = since, liveness.client_id
         return now - since >= self._session.options.orphan_grace
 
-    def _bury(self, name: str, liveness: Liveness, store: Store) -> None:
+    def _end_dead(self, name: str, liveness: Liveness, store: Store) -> None:
         for queue in liveness.queues:
             self._end(queue, name, store.attached(queue).marks.get(name), liveness, store)
         self._forget(name, liveness, store)
@@ -221,9 +221,9 @@ class Orphans:
             store.post_renew(queue, 0, leases, _refused)
         if mark is not None:
             self._remove(store, queue, name, mark, liveness)
-        store.settle()
+        store.wait_for_replies()
         if ours or queue in self._session.subscriptions:
-            self._session.keeper.hurry(queue, store)
+            self._session.background.restore_now(queue, store)
         if leases:
             logger.warning(
                 "consumer %s is gone: the leases of its %d messages in %r were ended",

@@ -36,7 +36,7 @@ class Isolation:
         """Begin anew, as a child does: what is held alone is its parent's."""
         self._patience_s = 0.0
         self._gave_up_at = 0.0
-        self._rests_until = 0.0
+        self._back_off_until = 0.0
         self._forget()
 
     def _forget(self) -> None:
@@ -70,14 +70,14 @@ class Isolation:
 
         What it holds may be a long task, or be kept until more has come.
         """
-        self._gave_up_at, self._rests_until = now, now + self._patience_s
+        self._gave_up_at, self._back_off_until = now, now + self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S)
         self._forget()
 
     @property
-    def rests(self) -> bool:
+    def in_back_off(self) -> bool:
         """Whether it has waited in vain, and is to take what there is for a while."""
-        return not self.active and monotonic() < self._rests_until
+        return not self.active and monotonic() < self._back_off_until
 
     @property
     def holds(self) -> bool:

@@ -70,7 +70,7 @@ def lease_lost(queue: str, tag: str, visibility_timeout_s: float) -> None:
     )
 
 
-def set_aside(queue: str, tag: str, reason: str, error: str) -> None:
+def dead_lettered(queue: str, tag: str, reason: str, error: str) -> None:
     """Tell of a message that this process has dead-lettered."""
     if reason in {"undecodable", "malformed"}:
         logger.error(

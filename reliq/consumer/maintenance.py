@@ -48,7 +48,7 @@ class Passes:
         self._route_soon = route_soon
         self._next_look: dict[str, float] = {}
         self._next_poll: dict[str, float] = {}
-        self._passing: set[str] = set()
+        self._temporary: set[str] = set()
         self._tally: dict[str, dict[str, int]] = {}
 
     def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
@@ -60,15 +60,15 @@ class Passes:
 
     # -- looking
 
-    def tick(self, store: Store, rerouted: frozenset[str]) -> None:
+    def tick(self, store: Store, dead_letter_routed: frozenset[str]) -> None:
         """Ask in one go which queues need something: most of them nothing, most of the time.
 
-        Those of *rerouted* too: dead letters are routed on also where nobody consumes.
+        Those of *dead_letter_routed* too: dead letters are routed on also where nobody consumes.
         """
         now = monotonic()
         subscriptions = list(self.session.subscriptions.items())
         queues = {queue for queue, kinds in subscriptions if not all(kinds)}
-        queues |= rerouted.difference(queue for queue, _ in subscriptions)
+        queues |= dead_letter_routed.difference(queue for queue, _ in subscriptions)
         for gone in self._next_look.keys() - queues:
             self._next_look.pop(gone, None)
         due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
@@ -87,7 +87,7 @@ class Passes:
             for queue, work in result.items():
                 if work.expired:
                     self._expire(store, queue)
-                if work.pass_ms == 0 and queue not in self._passing:
+                if work.pass_ms == 0 and queue not in self._temporary:
                     self.restore(store, queue)
                 elif work.pass_ms > 0:
                     self._ask_when_over(queue, work.pass_ms)
@@ -140,18 +140,18 @@ class Passes:
 
     # -- restore_visible
 
-    def restore(self, store: Store, queue: str, hurry: bool = False) -> None:
+    def restore(self, store: Store, queue: str, force: bool = False) -> None:
         """Post the first step of a pass over *queue*; the replies go on with it."""
-        self._passing.add(queue)
+        self._temporary.add(queue)
         on_result = partial(self._restored, store, queue)
         try:
-            store.post_restore(queue, self.session.lease_ms, on_result, hurry, _returns_are_told())
+            store.post_restore(queue, self.session.lease_ms, on_result, force, _returns_are_told())
         except BrokerUnavailable:
-            self._passing.discard(queue)
+            self._temporary.discard(queue)
             raise
 
     def _restored(self, store: Store, queue: str, result: Restored | ReliqError) -> None:
-        self._passing.discard(queue)
+        self._temporary.discard(queue)
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("restore_visible on %r failed: %s", queue, result)
@@ -174,12 +174,12 @@ class Passes:
         else:
             own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
             if result.unacked > own:
-                self._orphans.suspect(queue, result.consumers, self._later)
+                self._orphans.poison_candidate(queue, result.consumers, self._later)
 
     def _go_on(self, store: Store, queue: str) -> None:
         """Post the next batch at once, from the reply of the one before."""
         try:
-            self.restore(store, queue, hurry=True)
+            self.restore(store, queue, force=True)
         except BrokerUnavailable:
             self._next_look[queue] = 0.0  # the next tick goes on, or says why not
 

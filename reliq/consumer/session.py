@@ -2,7 +2,7 @@
 
 Kombu and Celery make a new Connection, transport and channel on every reconnect;
 what must survive that lives here: the leases held, the acks not yet confirmed,
-the returns that could not be sent, and the keeper. One session per process,
+the returns that could not be sent, and the background loop. One session per process,
 broker and options. Knows the store's contract; nothing of Kombu, nothing of an engine.
 """
 
@@ -32,7 +32,7 @@ from ..signals import emit_at_the_limit
 from ..store.protocol import Store
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
-from .background import Keeper
+from .background import BackgroundLoop
 from .running_tasks import Running
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Held:
     @property
     def how(self) -> How:
         """How it goes back where nobody has said so."""
-        return "requeued" if self.failed else "returned"
+        return "nacked" if self.failed else "released"
 
 
 class Carrier(Protocol):
@@ -136,7 +136,7 @@ class Session:
         self.topology = Topology()
         self._spare: Store | None = None
         self.running = Running(self)
-        self.keeper = Keeper(self)
+        self.background = BackgroundLoop(self)
 
     def forget_parent(self) -> None:
         """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
@@ -178,7 +178,7 @@ class Session:
                 self._lost = True
             alone = not self._carriers
         if (lost and self.held) or (elsewhere and alone and not self.idle):
-            self.keeper.start()
+            self.background.start()
         self.maybe_end()
 
     @property
@@ -224,7 +224,7 @@ class Session:
     @property
     def deserted(self) -> bool:
         """Whether no transport uses it, no thread looks after it, and it knows nothing."""
-        return not self._carriers and not self.keeper.threaded and self.topology.is_empty
+        return not self._carriers and not self.background.threaded and self.topology.is_empty
 
     def maybe_end(self) -> None:
         """End the session when no transport is open and nothing is owed."""
@@ -233,7 +233,7 @@ class Session:
                 return
             if _registry.sessions.get(self.key) is self:
                 del _registry.sessions[self.key]
-        self.keeper.stop()
+        self.background.stop()
         if self._spare is not None:
             self._spare.close()
             self._spare = None
@@ -249,8 +249,8 @@ class Session:
         until = monotonic() + self.options.orphan_grace
         self._lingering = dict.fromkeys(self._lingering, until)
         self.send_owed(store)
-        self.keeper.renew(store, all_of_them=True)
-        store.settle()
+        self.background.renew(store, all_of_them=True)
+        store.wait_for_replies()
 
     def send_owed(self, store: Store) -> None:
         """Send what earlier connections could not: acks, returns, lost reserves."""
@@ -329,7 +329,7 @@ class Session:
                 released = store.release(queue, how, leases)
                 del grouped[queue, how]
                 log_events.at_the_limit(queue, released.dead)
-                emit_at_the_limit(store.broker, queue, released.dead, "requeued")
+                emit_at_the_limit(store.broker, queue, released.dead, "nacked")
         except ReliqError:
             for (queue, how), leases in grouped.items():
                 self._returns.extend((queue, how, lease) for lease in leases)
@@ -353,7 +353,7 @@ class Session:
                 and ((held := self.held.get(lease.tag)) is None or held.token != lease.token)
             ]
         if unseen:
-            store.release(queue, "buffered", unseen)
+            store.release(queue, "undelivered", unseen)
             logger.info(
                 "returned %d messages to %r: their delivery was cut off", len(unseen), queue
             )
@@ -372,7 +372,7 @@ class Session:
     def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
         """Note leases that were granted after they were asked for, who knows how soon."""
         now, lease_s = monotonic(), lease_ms / 1000
-        self.keeper.heed(lease_s)
+        self.background.heed(lease_s)
         with self.lock:
             for delivery in deliveries:
                 held = Held(delivery.queue, delivery.token, now, asked_at, lease_s)
@@ -568,7 +568,7 @@ class Session:
             for delivery in deliveries:
                 lease = Lease(delivery.tag, delivery.token)
                 self._let_go(lease)
-                self._returns.append((delivery.queue, "buffered", lease))
+                self._returns.append((delivery.queue, "undelivered", lease))
 
     def hand_back(self, store: Store) -> None:
         """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
@@ -641,7 +641,7 @@ class Session:
             self.consumed = True
             kinds = self.subscriptions.setdefault(queue, [])
             kinds.append(no_ack)
-        self.keeper.subscribed(queue)
+        self.background.subscribed(queue)
         return len(kinds)
 
     def unsubscribe(self, queue: str, no_ack: bool) -> int:
@@ -662,7 +662,7 @@ class Session:
     def finish(self) -> None:
         """Return, at exit, what this process still holds; waits, but not for long."""
         self.end_publishing()
-        self.keeper.stop()
+        self.background.stop()
         with self.lock:
             left = list(self.held.items())
             self.held.clear()
@@ -677,7 +677,7 @@ class Session:
             self.subscriptions.clear()
             self._lingering.clear()
             self.send_owed(store)
-            store.settle()
+            store.wait_for_replies()
             store.forget_consumer(self.id)
         except ReliqError as exc:
             logger.warning("%d messages return when their lease ends: %s", len(left), exc)
@@ -715,18 +715,18 @@ class _Registry:
             if session.key != key and session.deserted:
                 session.maybe_end()
 
-    def stop_keepers(self) -> None:
+    def stop_background_loops(self) -> None:
         """Have no thread while the process forks: the child could inherit a held lock."""
-        keepers = [session.keeper for session in list(self.sessions.values())]
-        for keeper in keepers:
-            keeper.pause()
-        for keeper in keepers:
-            keeper.wait_paused()
+        loops = [session.background for session in list(self.sessions.values())]
+        for background in loops:
+            background.pause()
+        for background in loops:
+            background.wait_paused()
 
-    def start_keepers(self) -> None:
+    def start_background_loops(self) -> None:
         """Start again those that ran, or that somebody has wanted to start meanwhile."""
         for session in list(self.sessions.values()):
-            session.keeper.resume()
+            session.background.resume()
 
     def forget_parents(self) -> None:
         """Have no session hold anything."""
@@ -748,8 +748,8 @@ _registry = _Registry()
 register(
     Part(
         "sessions",
-        stop=_registry.stop_keepers,
-        start=_registry.start_keepers,
+        stop=_registry.stop_background_loops,
+        start=_registry.start_background_loops,
         forget=_registry.forget_parents,
     )
 )

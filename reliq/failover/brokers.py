@@ -52,7 +52,7 @@ class _Record:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     failures: int = 0
-    rests_until: float = 0.0
+    back_off_until: float = 0.0
     answered_at: float = float("-inf")
 
 
@@ -98,19 +98,19 @@ class Brokers:
             record.failures += 1
             record.answered_at = float("-inf")
             # Jittered, so that not all processes come back in the same moment.
-            record.rests_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
+            record.back_off_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
 
     def answered(self, url: str) -> None:
         """Note that *url* works."""
         with self._lock:
             record = self._record(url)
-            record.failures, record.rests_until = 0, 0.0
+            record.failures, record.back_off_until = 0, 0.0
             record.answered_at = monotonic()
 
-    def rests(self, url: str) -> bool:
+    def in_back_off(self, url: str) -> bool:
         """Whether *url* failed a short while ago."""
         with self._lock:
-            return monotonic() < self._record(url).rests_until
+            return monotonic() < self._record(url).back_off_until
 
     def answered_within(self, url: str, seconds: float) -> bool:
         """Whether *url* answered in the last *seconds*, and has not failed since."""
@@ -120,7 +120,7 @@ class Brokers:
     def soonest(self, urls: Sequence[str]) -> str:
         """Return the URL whose rest ends first."""
         with self._lock:
-            return min(urls, key=lambda url: self._record(url).rests_until)
+            return min(urls, key=lambda url: self._record(url).back_off_until)
 
     def ask(self, url: str) -> float:
         """Return the seconds that *url* takes to answer and to accept a write.
@@ -146,7 +146,7 @@ BROKERS = Brokers()
 
 def _latencies(urls: Sequence[str]) -> Iterator[tuple[float, str]]:
     for url in urls:
-        if BROKERS.rests(url):
+        if BROKERS.in_back_off(url):
             continue
         try:
             yield BROKERS.ask(url), url
@@ -188,7 +188,7 @@ def admit(url: str, urls: Sequence[str], fresh_s: float) -> None:
         raise BrokerUnavailable(
             f"{without_password(url)} is not needed: {without_password(urls[0])} answers again"
         )
-    if BROKERS.rests(url) and not all(BROKERS.rests(other) for other in urls):
+    if BROKERS.in_back_off(url) and not all(BROKERS.in_back_off(other) for other in urls):
         raise BrokerUnavailable(
             f"{without_password(url)} failed a moment ago and rests; another broker is tried"
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock, Part, register, under_way
 from ..store.protocol import ignore_result
-from ..transfer.between_brokers import carry, is_lasting
+from ..transfer.between_brokers import is_durable, move_queue
 from .brokers import BROKERS, without_password
 from .jitter import JITTER
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("reliq")
 _SWEPT_EVERY_S = 30.0
 
 
-class Traveller(Protocol):
+class FailbackTransport(Protocol):
     """What is to go home: a transport."""
 
     @property
@@ -52,7 +52,7 @@ class Traveller(Protocol):
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
 
-    def home_answers(self) -> None:
+    def primary_answers(self) -> None:
         """Learn that the first broker answers; called by the fail-back's thread."""
 
     @property
@@ -67,7 +67,9 @@ class Traveller(Protocol):
     def turns(self) -> bool:
         """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
 
-    def visit(self, url: str, *, bury: bool = False) -> AbstractContextManager[Store]:
+    def temporary_connection(
+        self, url: str, *, end_dead: bool = False
+    ) -> AbstractContextManager[Store]:
         """Open a store at *url* for a while; what this process owed there is sent.
 
         With *bury* what dead consumers left there is ended, where nobody lives who does that.
@@ -84,28 +86,28 @@ class Failback:
 
     def forget(self) -> None:
         """Look after nobody: in a child all of it is the parent's."""
-        self._travellers: weakref.WeakSet[Traveller] = weakref.WeakSet()
+        self._transports: weakref.WeakSet[FailbackTransport] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._stopped = False
         # Of the round that is under way: who is still to be looked after.
-        self._rest: list[weakref.ref[Traveller]] = []
+        self._rest: list[weakref.ref[FailbackTransport]] = []
         self._next_round = 0.0
         self._swept: dict[str, float] = {}
         # Where something was left when it was looked at last.
         self._filled: set[str] = set()
         self._next: dict[str, float] = {}
 
-    def watch(self, traveller: Traveller) -> None:
+    def watch(self, transport: FailbackTransport) -> None:
         """Look after *traveller* until :meth:`leave`, or until it is collected."""
         with self._lock:
-            self._travellers.add(traveller)
+            self._transports.add(transport)
             self._start()
 
-    def leave(self, traveller: Traveller) -> None:
+    def leave(self, transport: FailbackTransport) -> None:
         """Look after *traveller* no longer."""
         with self._lock:
-            self._travellers.discard(traveller)
+            self._transports.discard(transport)
 
     # -- the thread
 
@@ -140,29 +142,29 @@ class Failback:
         Else :meth:`go_on` does: in a process with an event loop, which may be a worker
         that forks, Python would warn of a thread that is there as soon as it has forked.
         """
-        if self._stopped and not all(traveller.turns for traveller in self._all()):
+        if self._stopped and not all(transport.turns for transport in self._all()):
             self.go_on()
 
     def go_on(self) -> None:
         """Start the thread again after a fork; transports call it now and then."""
         if self._stopped:
             with self._lock:
-                if self._travellers:
+                if self._transports:
                     self._start()
 
     def _run(self, stop: threading.Event) -> None:
         while self._is_round_due(stop):
             if not self._rest:
                 with self._lock:
-                    if not self._travellers:
+                    if not self._transports:
                         self._thread = None
                         return
-                    self._rest = [weakref.ref(traveller) for traveller in self._travellers]
+                    self._rest = [weakref.ref(transport) for transport in self._transports]
             while self._rest:
-                traveller = self._rest.pop()()
-                if traveller is not None:
-                    self._try_to_look_after(traveller)
-                    del traveller
+                transport = self._rest.pop()()
+                if transport is not None:
+                    self._try_to_look_after(transport)
+                    del transport
                     # One at least: forks may follow each other sooner than rounds.
                     if stop.is_set():
                         return
@@ -174,44 +176,44 @@ class Failback:
         left = self._next_round - monotonic()
         return bool(self._rest) or left <= 0 or not stop.wait(left)
 
-    def _try_to_look_after(self, traveller: Traveller) -> None:
+    def _try_to_look_after(self, transport: FailbackTransport) -> None:
         try:
-            self._look_after(traveller)
+            self._look_after(transport)
         except ReliqError as exc:
             logger.info("fail-back: %s", exc)
         except Exception:
             # Whatever it was: without this thread nobody would ever go home.
             logger.exception("fail-back: a duty failed; it goes on")
 
-    def _all(self) -> list[Traveller]:
+    def _all(self) -> list[FailbackTransport]:
         with self._lock:
-            return list(self._travellers)
+            return list(self._transports)
 
     def _pause_s(self) -> float:
-        intervals = [traveller.probe_interval for traveller in self._travellers]
+        intervals = [transport.probe_interval for transport in self._transports]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
-    def _look_after(self, traveller: Traveller) -> None:
-        home = traveller.urls[0]
-        if traveller.url != home:
-            if self._is_due(self._next, home, traveller.probe_interval * 0.9):
+    def _look_after(self, transport: FailbackTransport) -> None:
+        primary = transport.urls[0]
+        if transport.url != primary:
+            if self._is_due(self._next, primary, transport.probe_interval * 0.9):
                 try:
-                    BROKERS.ask(home)
+                    BROKERS.ask(primary)
                 except ReliqError as exc:
                     logger.debug("fail-back: %s", exc)
-            if BROKERS.answered_within(home, traveller.probe_interval * 2):
-                traveller.home_answers()
-                if not traveller.consumed and traveller.url in traveller.spools:
+            if BROKERS.answered_within(primary, transport.probe_interval * 2):
+                transport.primary_answers()
+                if not transport.consumed and transport.url in transport.spools:
                     # It goes home with its next message, which may never come.
-                    self._sweep_in_turn(traveller, traveller.url, spool=True)
+                    self._sweep_in_turn(transport, transport.url, spool=True)
             return
-        spools = traveller.spools
-        for url in traveller.urls[1:]:
-            if not traveller.consumed and url not in spools:
+        spools = transport.spools
+        for url in transport.urls[1:]:
+            if not transport.consumed and url not in spools:
                 continue
-            self._sweep_in_turn(traveller, url, spool=url in spools)
-        if not traveller.consumed and not any(url in self._filled for url in spools):
-            self.leave(traveller)
+            self._sweep_in_turn(transport, url, spool=url in spools)
+        if not transport.consumed and not any(url in self._filled for url in spools):
+            self.leave(transport)
 
     @staticmethod
     def _is_due(last: dict[str, float], url: str, interval_s: float) -> bool:
@@ -221,43 +223,43 @@ class Failback:
         last[url] = now
         return True
 
-    def came_home(self, url: str) -> None:
+    def came_back(self, url: str) -> None:
         """Sweep what is left at *url* soon: somebody leaves it for home."""
         self._swept.pop(url, None)
 
     # -- what was left elsewhere
 
-    def _sweep_in_turn(self, traveller: Traveller, url: str, *, spool: bool) -> None:
+    def _sweep_in_turn(self, transport: FailbackTransport, url: str, *, spool: bool) -> None:
         if self._is_due(self._swept, url, _SWEPT_EVERY_S):
-            self._sweep(traveller, url, spool=spool)
+            self._sweep(transport, url, spool=spool)
 
-    def _sweep(self, traveller: Traveller, url: str, *, spool: bool) -> None:
+    def _sweep(self, transport: FailbackTransport, url: str, *, spool: bool) -> None:
         """Carry home what waits at *url*.
 
         In the queues that *traveller* consumes from; of a *spool*, in all that last.
         """
         self._filled.add(url)  # until a look finds nothing
-        if BROKERS.rests(url):
+        if BROKERS.in_back_off(url):
             return
         try:
             BROKERS.ask(url)
         except ReliqError:
             return
         found = 0
-        with traveller.visit(url, bury=not spool) as there:
-            for queue in there.queues() if spool else traveller.consumed:
+        with transport.temporary_connection(url, end_dead=not spool) as there:
+            for queue in there.queues() if spool else transport.consumed:
                 status = there.status(queue)
-                if status is None or not is_lasting(status):
+                if status is None or not is_durable(status):
                     continue
                 left = status.ready + status.delayed + status.unacked + status.dead
                 if left:
                     found += left
                     # Somebody must return what dead consumers of that broker held.
-                    there.post_restore(queue, traveller.lease_ms, ignore_result)
-                    there.settle()
-                    with traveller.visit(traveller.urls[0]) as home:
+                    there.post_restore(queue, transport.lease_ms, ignore_result)
+                    there.wait_for_replies()
+                    with transport.temporary_connection(transport.urls[0]) as primary:
                         try:
-                            self._carry(there, home, queue, url)
+                            self._move_queue(there, primary, queue, url)
                         except BrokerUnavailable:
                             raise
                         except ReliqError as exc:  # of this queue: the others go on
@@ -267,12 +269,12 @@ class Failback:
         if not found:
             self._filled.discard(url)
 
-    def _carry(self, there: Store, home: Store, queue: str, url: str) -> None:
+    def _move_queue(self, there: Store, primary: Store, queue: str, url: str) -> None:
         count = 0
-        for step in carry(there, home, queue):
+        for step in move_queue(there, primary, queue):
             count += step
             if self._stop.is_set():  # the process forks; the next round goes on
-                self.came_home(url)
+                self.came_back(url)
                 break
         if not count:
             return

@@ -103,7 +103,7 @@ class WorkerWatch:
                 return consumer
         return None
 
-    def given_up(self, transport: Any, message: Any, error: Exception) -> bool | None:
+    def dead_lettered(self, transport: Any, message: Any, error: Exception) -> bool | None:
         """Give up what the worker at *transport* was to do for *message*, which made it raise.
 
         Returns whether it had acknowledged or rejected the message before; None where

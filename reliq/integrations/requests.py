@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    GiveUp = Callable[[Any, Exception], bool]
+    ToDeadLetter = Callable[[Any, Exception], bool]
 
 # Where the target of a request runs in the worker's own process, and what it raises is lost.
 _IN_PROCESS = frozenset(f"celery.concurrency.{name}" for name in ("thread", "gevent", "eventlet"))
@@ -63,29 +63,33 @@ def watch_over(consumer: Any) -> None:
     """Have requests of *consumer* that Celery's code fails for given up, with the error."""
     if getattr(consumer.on_task_request, "reliq_watches", False):
         return
-    give_up = partial(_give_up, consumer)
-    consumer.on_task_request = _watched(consumer.on_task_request, give_up)
+    to_dead_letter = partial(_to_dead_letter, consumer)
+    consumer.on_task_request = _watched(consumer.on_task_request, to_dead_letter)
     worker = consumer.controller
     if getattr(worker, "semaphore", None) is not None:
-        worker._process_task = _releasing(worker, _watched(worker._process_task, give_up))
+        worker._process_task = _releasing(worker, _watched(worker._process_task, to_dead_letter))
     pool = consumer.pool
     if type(pool).__module__ != "celery.concurrency.solo":
-        pool.on_apply = _applied(pool.on_apply, give_up, type(pool).__module__ in _IN_PROCESS)
+        pool.on_apply = _applied(
+            pool.on_apply, to_dead_letter, type(pool).__module__ in _IN_PROCESS
+        )
 
 
-def _give_up(consumer: Any, request: Any, error: Exception) -> bool:
+def _to_dead_letter(consumer: Any, request: Any, error: Exception) -> bool:
     """Dead-letter the message of *request*; False where it is not the message's fault."""
     message = getattr(request, "message", None)
-    set_aside = getattr(getattr(message, "channel", None), "set_aside", None)
-    if set_aside is None or not is_to_blame(consumer, error):
+    dead_letter_malformed = getattr(
+        getattr(message, "channel", None), "dead_letter_malformed", None
+    )
+    if dead_letter_malformed is None or not is_to_blame(consumer, error):
         return False
     forget(request)
     # In the thread that acknowledges; it may be another one's.
-    consumer.call_soon_ack(partial(set_aside, message, error, request.acknowledged))
+    consumer.call_soon_ack(partial(dead_letter_malformed, message, error, request.acknowledged))
     return True
 
 
-def _watched(function: Callable[[Any], Any], give_up: GiveUp) -> Callable[[Any], Any]:
+def _watched(function: Callable[[Any], Any], to_dead_letter: ToDeadLetter) -> Callable[[Any], Any]:
     """Return *function*, of a request, with what it raises answered for."""
 
     @wraps(function)
@@ -93,7 +97,7 @@ def _watched(function: Callable[[Any], Any], give_up: GiveUp) -> Callable[[Any],
         try:
             return function(request)
         except Exception as exc:
-            if not give_up(request, exc):
+            if not to_dead_letter(request, exc):
                 raise
             return _FAILED
 
@@ -115,7 +119,7 @@ def _releasing(worker: Any, function: Callable[[Any], Any]) -> Callable[[Any], A
 
 
 def _answered_for(
-    function: Callable[..., Any], request: Any, give_up: GiveUp, *, last: bool = False
+    function: Callable[..., Any], request: Any, to_dead_letter: ToDeadLetter, *, last: bool = False
 ) -> Callable[..., Any]:
     """Return *function* with what it raises for *request* answered for.
 
@@ -126,14 +130,16 @@ def _answered_for(
         try:
             return function(*args, **kwargs)
         except Exception as exc:
-            if not give_up(request, exc) or last:
+            if not to_dead_letter(request, exc) or last:
                 raise
             return None
 
     return answered_for
 
 
-def _applied(on_apply: Callable[..., Any], give_up: GiveUp, in_process: bool) -> Callable[..., Any]:
+def _applied(
+    on_apply: Callable[..., Any], to_dead_letter: ToDeadLetter, in_process: bool
+) -> Callable[..., Any]:
     """Return *on_apply* of a pool, with what target and callbacks raise answered for."""
 
     @wraps(on_apply)
@@ -143,11 +149,11 @@ def _applied(on_apply: Callable[..., Any], give_up: GiveUp, in_process: bool) ->
             for name in ("timeout", "soft_timeout"):
                 _require_seconds(name, options.get(name))
             if in_process:
-                target = _answered_for(target, request, give_up, last=True)
+                target = _answered_for(target, request, to_dead_letter, last=True)
             for name in ("accept_callback", "callback", "error_callback"):
                 if options.get(name) is not None:
                     last = in_process and name == "accept_callback"
-                    options[name] = _answered_for(options[name], request, give_up, last=last)
+                    options[name] = _answered_for(options[name], request, to_dead_letter, last=last)
         return on_apply(target, args, kwargs, **options)
 
     return applied

@@ -52,8 +52,8 @@ def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: i
     except (EnvelopeError, MessageRefused) as exc:
         raw = Envelope(message, "application/octet-stream", "binary", {}, {}, "", queue)
         tag = new_tag(_rank(0, options))
-        letter = DeadLetter(tag, now_ms, "undecodable", 0, "", str(exc))
-        return Move(tag, number, encode(raw), letter=letter)
+        dead_letter = DeadLetter(tag, now_ms, "undecodable", 0, "", str(exc))
+        return Move(tag, number, encode(raw), dead_letter=dead_letter)
     failed = 0 if found.redelivered else -1
     return Move(new_tag(_rank(found.priority, options)), number, data, delay_ms, -1, failed)
 

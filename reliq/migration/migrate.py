@@ -24,7 +24,7 @@ from ..errors import ConfigurationError, NotFound
 from ..message.envelope import EnvelopeError, pack, unpack
 from ..options import parse
 from ..store.values import NO_QUEUE, Lease
-from ..transfer.between_brokers import is_lasting
+from ..transfer.between_brokers import is_durable
 from .convert import to_foreign, to_move
 from .kombu_messages import routes_of, topic_pattern
 from .kombu_url import KombuBinding, connect_kombu, is_kombu
@@ -146,10 +146,10 @@ class Migration:
         """
         if self.to_reliq:
             self._known = None
-            found = {item.queue for item in self._bindings() if _is_lasting(item)}
+            found = {item.queue for item in self._bindings() if _is_durable(item)}
             return sorted(found | {queue for _, queue in self._kombu.held()})
         statuses = ((queue, self._store.status(queue)) for queue in self._store.queues())
-        return [queue for queue, status in statuses if status is not None and is_lasting(status)]
+        return [queue for queue, status in statuses if status is not None and is_durable(status)]
 
     def plan(self, queue: str) -> Plan:
         """Return what *queue* holds; changes nothing. Reads each of Kombu's waiting messages.
@@ -249,18 +249,18 @@ class Migration:
         self._bind_here(queue)
         for step in self._kombu.layout.priority_steps:
             while True:
-                low, items = self._kombu.take(queue, self._target, step)
+                low_water, items = self._kombu.take(queue, self._target, step)
                 if not items:
                     break
                 now_ms = self._store.now_ms()
                 moves = [to_move(queue, *item, self._options, now_ms) for item in items]
-                if NO_QUEUE in self._store.accept(queue, origin, low, moves):
+                if NO_QUEUE in self._store.accept(queue, origin, low_water, moves):
                     raise NotFound(f"queue {queue!r} was deleted in reliq while it was migrated")
                 self._kombu.drop([number for number, _ in items])
                 yield Step(
                     len(moves),
                     delayed=sum(move.delay_ms > 0 for move in moves),
-                    dead=sum(move.letter is not None for move in moves),
+                    dead=sum(move.dead_letter is not None for move in moves),
                 )
 
     def _bind_here(self, queue: str) -> None:
@@ -270,7 +270,7 @@ class Migration:
         until the application declares it, which each of its processes does.
         """
         for item in self._bindings():
-            if item.queue == queue and item.exchange and _is_lasting(item):
+            if item.queue == queue and item.exchange and _is_durable(item):
                 binding = pack([item.routing_key, queue])
                 if binding not in self._store.exchange_table(item.exchange).bindings:
                     self._store.bind(item.exchange, True, [binding], queue)
@@ -279,10 +279,10 @@ class Migration:
 
     def _to_kombu(self, queue: str) -> Iterator[Step]:
         origin = f"reliq:{self._our_id}:{queue}"
-        if is_lasting(self._require(queue)):
+        if is_durable(self._require(queue)):
             self._bind_there(queue)
         while True:
-            low, moves = self._store.move_out(queue, self._target)
+            low_water, moves = self._store.move_out(queue, self._target)
             if not moves:
                 return
             items, done, delayed, early = [], [], 0, 0
@@ -298,7 +298,7 @@ class Migration:
                 done.append(move.tag)
                 delayed += item.waits
                 early += move.delay_ms > 0 and not item.waits
-            self._kombu.accept(queue, origin, low, items)
+            self._kombu.accept(queue, origin, low_water, items)
             yield Step(self._store.end_move(queue, done), delayed, early=early)
 
     def _bind_there(self, queue: str) -> None:
@@ -315,10 +315,10 @@ class Migration:
         self._kombu.bind(found)
 
 
-def _is_lasting(binding: KombuBinding) -> bool:
+def _is_durable(binding: KombuBinding) -> bool:
     """Whether a binding of Kombu's is not of a queue that goes with its consumer."""
     own = binding.exchange.endswith(_REPLIES) or binding.exchange == _EVENTS
-    return not (binding.passing or own)
+    return not (binding.temporary or own)
 
 
 def _queues_of(message: bytes, bindings: Sequence[KombuBinding]) -> list[str]:

@@ -36,12 +36,12 @@ class Number(NamedTuple):
 
     tag: str
     number: int
-    low: int
+    low_water: int
     publisher: str
     """Who numbered it: the name of this process at the time."""
     broker: str
     """Where it was tried first."""
-    doubt: bool = False
+    unconfirmed: bool = False
     """Whether it is tried at another broker now: the first may have it."""
 
 
@@ -121,24 +121,24 @@ class Publisher:
                     return known
                 if known.publisher == self._id:
                     self._rename()
-            return known._replace(doubt=True)
+            return known._replace(unconfirmed=True)
         with self._lock:
             self._settle_dropped()
             self._used = True
             number = next(self._numbers)
             unsettled = self._open.setdefault(queue, {})
             unsettled[number] = None
-            low = next(iter(unsettled))
+            low_water = next(iter(unsettled))
             publisher = self._id
-            if number - low > _MOST_BEHIND:
+            if number - low_water > _MOST_BEHIND:
                 self._rename()
         if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
-            low = 0
+            low_water = 0
         own = str(tag) if not tag.numbers else new_tag(rank)
-        known = tag.numbers[queue] = Number(own, number, low, publisher, broker)
+        known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
         return known
 
-    def settle(self, *tags: PublishTag) -> None:
+    def wait_for_replies(self, *tags: PublishTag) -> None:
         """Note that the publishes of *tags* have returned."""
         with self._lock:
             for tag in tags:

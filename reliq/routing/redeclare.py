@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Declaration: TypeAlias = tuple[bytes, dict[str, str]]
 Declared: TypeAlias = dict[str, Declaration]
 
-_PASSING = frozenset({"expires", "auto_delete"})
+_TEMPORARY = frozenset({"expires", "auto_delete"})
 _MOST_REMEMBERED = 1024
 
 
-def is_lasting(meta: Mapping[str, str]) -> bool:
+def is_durable(meta: Mapping[str, str]) -> bool:
     """Whether a queue stays until somebody deletes it."""
-    return not _PASSING & meta.keys()
+    return not _TEMPORARY & meta.keys()
 
 
 class Topology:
@@ -41,13 +41,13 @@ class Topology:
         self._bindings: dict[str, set[bytes]] = {}
         # Queues that go by themselves, which this process consumed from when it lost its
         # connection: how they were declared, and by which exchanges and bindings.
-        self._passing: dict[str, tuple[Declaration, dict[str, tuple[bytes | None, set[bytes]]]]]
-        self._passing = {}
+        self._temporary: dict[str, tuple[Declaration, dict[str, tuple[bytes | None, set[bytes]]]]]
+        self._temporary = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to tell a connection that comes later."""
-        return not (self._queues or self._exchanges or self._bindings or self._passing)
+        return not (self._queues or self._exchanges or self._bindings or self._temporary)
 
     def keep(self, routes: Routes, declared: Declared, consumed: Collection[str] = ()) -> None:
         """Keep what a lost connection knew.
@@ -57,17 +57,17 @@ class Topology:
         see :meth:`revive`.
         """
         with self._lock:
-            lasting = {q: given for q, given in declared.items() if is_lasting(given[1])}
+            durable = {q: given for q, given in declared.items() if is_durable(given[1])}
             for queue in consumed:
                 given = declared.get(queue)
-                if given is not None and queue not in lasting:
-                    if len(self._passing) >= _MOST_REMEMBERED:
-                        self._passing.clear()
-                    self._passing[queue] = given, routes.bindings_of(queue)
-            self._queues.update(lasting)
+                if given is not None and queue not in durable:
+                    if len(self._temporary) >= _MOST_REMEMBERED:
+                        self._temporary.clear()
+                    self._temporary[queue] = given, routes.bindings_of(queue)
+            self._queues.update(durable)
             known = {**routes.inherited, **routes.declared}
             for exchange, bindings in routes.bound.items():
-                kept = {binding for binding in bindings if unpack(binding)[1] in lasting}
+                kept = {binding for binding in bindings if unpack(binding)[1] in durable}
                 if kept:
                     self._bindings.setdefault(exchange, set()).update(kept)
                     if exchange in known:
@@ -87,7 +87,7 @@ class Topology:
         Only one that this process consumed from when it lost its connection, and only once.
         """
         with self._lock:
-            known = self._passing.pop(queue, None)
+            known = self._temporary.pop(queue, None)
         if known is None:
             return None
         declaration, exchanges = known
@@ -102,7 +102,7 @@ class Topology:
     def forget_queue(self, queue: str) -> None:
         """Note that *queue* was deleted."""
         with self._lock:
-            self._passing.pop(queue, None)
+            self._temporary.pop(queue, None)
             self._queues.pop(queue, None)
             for bindings in self._bindings.values():
                 bindings -= {item for item in bindings if unpack(item)[1] == queue}

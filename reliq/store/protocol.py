@@ -55,7 +55,7 @@ def ignore_result(_result: object) -> None:
     """Take a result that nobody waits for."""
 
 
-class Doorbell(Protocol):
+class Notifier(Protocol):
     """Waits until a queue may have something to take. A hint, never the message."""
 
     @property
@@ -67,22 +67,22 @@ class Doorbell(Protocol):
         """The queues of the wait that is under way, or was last."""
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the bell rings."""
+        """Return the descriptor that becomes readable when the notification rings."""
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches its descriptor."""
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin to wait, unless a wait is under way."""
 
-    def take_ring(self) -> str | None:
+    def take_notification(self) -> str | None:
         """Return the queue that ended the last wait, once; None when its time was up."""
 
     def receive(self) -> bool:
         """Take what has come without waiting; True when the wait is over."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the bell, for :meth:`wake`, or for *timeout_s*; True when it rang."""
+        """Wait for the notification, for :meth:`wake`, or for *timeout_s*; True when it rang."""
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""
@@ -108,7 +108,7 @@ class Store(Protocol):
     # -- the connection
 
     @property
-    def doorbell(self) -> Doorbell:
+    def notifier(self) -> Notifier:
         """The second half of the connection, on which a consumer waits."""
 
     @property
@@ -135,13 +135,13 @@ class Store(Protocol):
     def fileno(self) -> int:
         """Return the descriptor to watch for replies."""
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches its descriptor."""
 
     def receive(self) -> None:
         """Read replies that have come, without waiting, and run their callbacks."""
 
-    def settle(self) -> None:
+    def wait_for_replies(self) -> None:
         """Wait for the replies of all that was posted."""
 
     def check(self) -> None:
@@ -265,13 +265,13 @@ class Store(Protocol):
         queue: str,
         lease_ms: int,
         on_result: OnResult[Restored],
-        hurry: bool = False,
-        told: bool = False,
+        force: bool = False,
+        include_messages: bool = False,
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass.
 
-        With *hurry* it does not wait its turn: there are leases that were ended just now.
-        With *told* the result has each restored message, and the envelopes also of the
+        With *force* it does not wait its turn: there are leases that were ended just now.
+        With *include_messages* the result has each restored message, and the envelopes also of the
         dead; without, how many there were: a hundred thousand come back sooner.
         """
 
@@ -294,7 +294,7 @@ class Store(Protocol):
         """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
 
     def end_wait(self) -> None:
-        """End the doorbell's wait, so that it can begin anew for other queues."""
+        """End the notifier's wait, so that it can begin anew for other queues."""
 
     # -- the register of consumers
 
@@ -472,7 +472,7 @@ class Store(Protocol):
         Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
         """
 
-    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+    def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
         """Store messages that come from *source*, each once; return what became of each.
 
         STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.

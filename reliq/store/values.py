@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from .inspection import DeadLetter
 
-How: TypeAlias = Literal["buffered", "returned", "requeued"]
+How: TypeAlias = Literal["undelivered", "released", "nacked"]
 """How a message goes back: it was never given to the application; in order
 (redelivered, not counted); or as a failed delivery (counted)."""
 
@@ -72,7 +72,7 @@ class Publication(NamedTuple):
     publisher: str
     number: int
     """The publisher's number in this queue; 0 when it will never be retried."""
-    low: int
+    low_water: int
     """Every number below it is settled: refused as a duplicate if it comes late."""
     delay_ms: int
     ttl_ms: int
@@ -83,7 +83,7 @@ class Publication(NamedTuple):
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
     """Whether the number is that of a move: it is remembered for as long as moves may take."""
-    doubt: bool = False
+    unconfirmed: bool = False
     """Whether it was tried at another broker before, which may have it. An engine that is
     a spool gives it to no consumer: a move takes it there, under the same number."""
     create: bool = True
@@ -158,7 +158,7 @@ class Duties(NamedTuple):
     """Nobody has looked at them for a while: messages in them, or they themselves, may expire."""
     more: bool
     """Whether there are more of these: to be asked for at once."""
-    rerouted: list[str]
+    dead_letter_routed: list[str]
     """Their dead letters are routed on (``x-dead-letter-exchange``)."""
     new: bool = False
     """Whether the consumer was not in the register: if it was before, it was taken for dead,
@@ -215,7 +215,7 @@ class Move(NamedTuple):
     """Until it expires; -1: never."""
     failed: int = -1
     """Failed deliveries; -1 when it was never delivered before."""
-    letter: DeadLetter | None = None
+    dead_letter: DeadLetter | None = None
     """What is known of its death, where it is a dead letter and stays one."""
     origin: tuple[str, int] | None = None
     """Of a message in doubt (see Publication): its publisher and its number there."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-def carry(source: Store, target: Store, queue: str) -> Iterator[int]:
+def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     """Carry what waits in *queue*, and its dead letters; yield how many, step by step.
 
     Ready messages become ready, delayed ones keep their time, those with a TTL what is
@@ -44,9 +44,9 @@ def carry(source: Store, target: Store, queue: str) -> Iterator[int]:
     there = _There(target, queue, declare(source, target, queue))
     name, origin = f"broker:{other}", f"{here}:{queue}"
 
-    letters: dict[str, DeadLetter] = {}
+    dead_letters: dict[str, DeadLetter] = {}
 
-    def accepted(low: int, moves: Sequence[Move]) -> list[str]:
+    def accepted(low_water: int, moves: Sequence[Move]) -> list[str]:
         if not there.takes(moves):
             return [move.tag for move in moves]
         # One in doubt the target may have had before it was stored here: it knows by the
@@ -55,20 +55,20 @@ def carry(source: Store, target: Store, queue: str) -> Iterator[int]:
         others = [move for move in moves if move.origin is None]
         outcomes = []
         if others:
-            arriving = [move._replace(letter=letters.get(move.tag)) for move in others]
-            outcomes += target.accept(queue, origin, low, arriving)
+            arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in others]
+            outcomes += target.accept(queue, origin, low_water, arriving)
         if known:
             outcomes += target.publish([_again(queue, move) for move in known])
         return _stored(queue, (*others, *known), outcomes)
 
     while True:
-        low, moves = source.move_out(queue, name)
+        low_water, moves = source.move_out(queue, name)
         if not moves:
             break
-        yield source.end_move(queue, accepted(low, moves))
+        yield source.end_move(queue, accepted(low_water, moves))
     for page in pages(source, queue):
-        letters = {letter.tag: letter for letter in page}
-        yield move_all(source, queue, name, list(letters), accepted)
+        dead_letters = {dead_letter.tag: dead_letter for dead_letter in page}
+        yield move_all(source, queue, name, list(dead_letters), accepted)
 
 
 def _again(queue: str, move: Move) -> Publication:
@@ -153,7 +153,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
     return there_is
 
 
-def is_lasting(status: QueueStatus) -> bool:
+def is_durable(status: QueueStatus) -> bool:
     """Whether a queue is of use without the process that declared it.
 
     Not the reply and event queues that go by themselves: they stay where they are.

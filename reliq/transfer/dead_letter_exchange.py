@@ -1,6 +1,6 @@
 """Rerouting: dead letters of queues that were declared with ``x-dead-letter-exchange``.
 
-They are routed on as RabbitMQ does, with the header ``x-death``, by a keeper: once a
+They are routed on as RabbitMQ does, with the header ``x-death``, by a background loop: once a
 pass, and soon after a reject. Until then, and where no queue is bound for them, they
 are dead letters of their queue like any other.
 """
@@ -45,7 +45,7 @@ class _Stuck(NamedTuple):
     """The tags of those that died then."""
 
 
-class Rerouter:
+class DeadLetterRouter:
     """Routes dead letters on, for one session."""
 
     def __init__(self) -> None:
@@ -71,14 +71,16 @@ class Rerouter:
         newest_ms, newest = (known.newest_ms, set(known.newest)) if known else (0, set[str]())
         routes = Routes(store)
         stuck = 0
-        for letters in pages(store, queue, True, newest_ms, newest):
-            step = _Step(store, routes, queue, exchange, routing_key, letters)
+        for dead_letters in pages(store, queue, True, newest_ms, newest):
+            step = _Step(store, routes, queue, exchange, routing_key, dead_letters)
             step.take()
             stuck += len(step.stuck)
-            left = [letter for letter in letters if letter.tag in step.stuck]
+            left = [dead_letter for dead_letter in dead_letters if dead_letter.tag in step.stuck]
             if left and left[-1].died_ms > newest_ms:
                 newest_ms, newest = left[-1].died_ms, set()
-            newest.update(letter.tag for letter in left if letter.died_ms == newest_ms)
+            newest.update(
+                dead_letter.tag for dead_letter in left if dead_letter.died_ms == newest_ms
+            )
         if known is None and not stuck:
             return
         pause_s = _pause_s(before, version) if known is None else known.pause_s
@@ -113,13 +115,13 @@ class _Step:
         queue: str,
         exchange: str,
         routing_key: str | None,
-        letters: Sequence[DeadLetter],
+        dead_letters: Sequence[DeadLetter],
     ) -> None:
         self._store = store
         self._queue = queue
         self._exchange = exchange
         self._routing_key = routing_key
-        self._letters = {letter.tag: letter for letter in letters}
+        self._dead_letters = {dead_letter.tag: dead_letter for dead_letter in dead_letters}
         self._routes = routes
         self._envelopes: dict[str, Envelope] = {}
         self.stuck: list[str] = []
@@ -128,9 +130,9 @@ class _Step:
         """Move the letters."""
         target = f"exchange:{self._exchange}"
         # One that has nowhere to go gets no number: it can be replayed like any other.
-        for tag, letter in self._letters.items():
-            envelope = letter.message
-            if envelope is not None and self._has_a_way(letter.reason, envelope):
+        for tag, dead_letter in self._dead_letters.items():
+            envelope = dead_letter.message
+            if envelope is not None and self._has_a_way(dead_letter.reason, envelope):
                 self._envelopes[tag] = envelope
             else:
                 self.stuck.append(tag)
@@ -147,25 +149,25 @@ class _Step:
             return True
         return bool(self._routes.cached(self._exchange).lookup(self._key(envelope)))
 
-    def _stored(self, low: int, moves: Sequence[Move]) -> Sequence[str]:
+    def _stored(self, low_water: int, moves: Sequence[Move]) -> Sequence[str]:
         done: list[str] = []
         for move in moves:
-            (done if self._store_one(low, move) else self.stuck).append(move.tag)
+            (done if self._store_one(low_water, move) else self.stuck).append(move.tag)
         return done
 
-    def _store_one(self, low: int, move: Move) -> bool:
+    def _store_one(self, low_water: int, move: Move) -> bool:
         """Store *move* wherever it is routed; False where it is not."""
-        letter, envelope = self._letters[move.tag], self._envelopes[move.tag]
+        dead_letter, envelope = self._dead_letters[move.tag], self._envelopes[move.tag]
         key = self._key(envelope)
-        sent = encode(buried(envelope, letter, self._queue, self._exchange, key))
+        sent = encode(dead_lettered(envelope, dead_letter, self._queue, self._exchange, key))
         if not self._exchange:
-            items = [publication(key, self._queue, move, low, sent)]
+            items = [publication(key, self._queue, move, low_water, sent)]
             return self._store.publish(items)[0] >= DUPLICATE
         for _ in range(_TRIES):
             route = self._routes.cached(self._exchange)
             version = route.version or b""
             items = [
-                publication(queue, self._queue, move, low, sent)._replace(
+                publication(queue, self._queue, move, low_water, sent)._replace(
                     exchange=self._exchange, version=version
                 )
                 for queue in route.lookup(key)
@@ -198,8 +200,8 @@ def _deaths(headers: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
 
 
-def buried(
-    envelope: Envelope, letter: DeadLetter, queue: str, exchange: str, routing_key: str
+def dead_lettered(
+    envelope: Envelope, dead_letter: DeadLetter, queue: str, exchange: str, routing_key: str
 ) -> Envelope:
     """Return *envelope* as it is routed on, with RabbitMQ's headers about its death.
 
@@ -210,14 +212,14 @@ def buried(
     deaths = _deaths(headers)
     death: dict[str, Any] = {
         "queue": queue,
-        "reason": letter.reason,
+        "reason": dead_letter.reason,
         "count": 0,
         "exchange": envelope.exchange,
         "routing-keys": [envelope.routing_key],
-        "time": datetime.fromtimestamp(letter.died_ms / 1000, timezone.utc),
+        "time": datetime.fromtimestamp(dead_letter.died_ms / 1000, timezone.utc),
     }
     for known in deaths:
-        if (known.get("queue"), known.get("reason")) == (queue, letter.reason):
+        if (known.get("queue"), known.get("reason")) == (queue, dead_letter.reason):
             deaths.remove(known)
             death = known
             break
@@ -227,7 +229,7 @@ def buried(
         death["original-expiration"] = str(expiration)
     headers["x-death"] = [death, *deaths]
     for name, value in (
-        ("reason", letter.reason),
+        ("reason", dead_letter.reason),
         ("queue", queue),
         ("exchange", envelope.exchange),
     ):

@@ -42,26 +42,28 @@ def pages(
     while True:
         most = AT_ONCE + len(seen)
         found = store.dead_letters(queue, most, from_ms, envelopes and not seen)
-        page = [letter for letter in found if letter.tag not in seen]
+        page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
         if not page:
             return
         if envelopes and seen:
             found = store.dead_letters(queue, most, from_ms, envelopes)
-            page = [letter for letter in found if letter.tag not in seen]
+            page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
             if not page:
                 return
         last_ms = page[-1].died_ms
         if last_ms > from_ms:
             from_ms, seen = last_ms, set()
-        seen.update(letter.tag for letter in page if letter.died_ms == last_ms)
+        seen.update(dead_letter.tag for dead_letter in page if dead_letter.died_ms == last_ms)
         yield page
 
 
-def publication(queue: str, source: str, move: Move, low: int, envelope: bytes) -> Publication:
+def publication(
+    queue: str, source: str, move: Move, low_water: int, envelope: bytes
+) -> Publication:
     """Return what stores *move*, from the queue *source*, in *queue*."""
     rank = rank_of(move.tag)
     publisher = f"move:{source}"
-    numbers = (publisher, move.number, low)
+    numbers = (publisher, move.number, low_water)
     return Publication(queue, new_tag(rank), envelope, rank, *numbers, 0, -1, "", b"", moved=True)
 
 
@@ -79,8 +81,8 @@ def move_all(
     """
     count = 0
     for start in range(0, len(tags), AT_ONCE):
-        low, moves = store.begin_move(queue, target, tags[start : start + AT_ONCE])
-        done = stored(low, moves) if moves else ()
+        low_water, moves = store.begin_move(queue, target, tags[start : start + AT_ONCE])
+        done = stored(low_water, moves) if moves else ()
         if done:
             count += store.end_move(queue, done)
     return count
@@ -95,9 +97,9 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
     if store.status(target) is None:
         raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
 
-    def stored(low: int, moves: Sequence[Move]) -> Sequence[str]:
+    def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:
         outcomes = store.publish(
-            [publication(target, queue, move, low, move.envelope) for move in moves]
+            [publication(target, queue, move, low_water, move.envelope) for move in moves]
         )
         if outcomes.count(FULL) == len(moves):
             raise QueueFull(

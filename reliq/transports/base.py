@@ -19,11 +19,11 @@ from ..integrations.flower import show_queues
 from ..integrations.gevent import let_others_run
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
-from ..routing.redeclare import is_lasting
+from ..routing.redeclare import is_durable
 from ..routing.routes import Routes
 from .channel import Channel
 from .eventloop import EventLoop
-from .homing import Homing
+from .failback import Failback
 from .passed import serving
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Recoverable:
         return self._errors
 
 
-class Transport(Homing, EventLoop, virtual.Transport):
+class Transport(Failback, EventLoop, virtual.Transport):
     """What every scheme of reliq has in common."""
 
     driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
@@ -96,7 +96,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self._used_channel_ids = array("H")
         self._epoch = 0
         EventLoop.__init__(self)
-        Homing.__init__(self)
+        Failback.__init__(self)
         self.store.keeps_long = self.may_spool
 
     @property
@@ -186,10 +186,10 @@ class Transport(Homing, EventLoop, virtual.Transport):
         try:
             self.do_deferred()
             if self.store.alive:
-                self.store.settle()
+                self.store.wait_for_replies()
                 self.do_deferred()  # what the last replies asked for, and what they tell
                 self.end_publishing()
-                self.store.settle()
+                self.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         self._let_go(lost=self.loss_told)
@@ -226,7 +226,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self._reset_order()
         self.leave_loop()
         self.store.close()  # a reserve under way is noted as lost by its callback
-        self.leave_home()
+        self.leave_failback()
         self.session.leave(self, lost=lost, elsewhere=bool(self.urls))
 
     def forget_parent(self) -> None:
@@ -252,7 +252,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         Over *store*, where this connection may be gone.
         """
         declared = self.declared_queues.get(queue)
-        if declared is None or not is_lasting(declared[1]):
+        if declared is None or not is_durable(declared[1]):
             return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
         (store or self.store).declare_queue(queue, False, *declared)
@@ -260,7 +260,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
 
     def _may_go_by_itself(self, queue: str) -> bool:
         declared = self.declared_queues.get(queue)
-        return declared is None or not is_lasting(declared[1])
+        return declared is None or not is_durable(declared[1])
 
     def declare_again(self, queue: str, store: Store) -> bool:
         """Declare and bind over *store* a queue that this connection has declared; False: not.
@@ -292,10 +292,10 @@ class Transport(Homing, EventLoop, virtual.Transport):
         Where the broker cannot be told, nothing has begun.
         """
         queue = subscription.queue
-        self.session.keeper.clear(queue, self.store)
+        self.session.background.clear(queue, self.store)
         count = self.session.subscribe(queue, subscription.no_ack)
         try:
-            self.session.keeper.register(self.store)
+            self.session.background.register(self.store)
             if not self._attach(queue, count):
                 raise NotFound(f"no queue {queue!r} to consume from; declare it first")
         except ReliqError as exc:
@@ -309,7 +309,7 @@ class Transport(Homing, EventLoop, virtual.Transport):
         self._reset_order()
         self.store.end_wait()
         self.keep_leases()
-        self.watch_home()
+        self.watch_primary()
 
     def _attach(self, queue: str, count: int) -> bool:
         """Note a consumer of *queue*; False where it is not there.
@@ -346,18 +346,18 @@ class Transport(Homing, EventLoop, virtual.Transport):
     def _end_subscription(self, subscription: Subscription, count: int) -> None:
         self.store.end_wait()
         if subscription.in_flight:
-            self.store.settle()
+            self.store.wait_for_replies()
         self.flush_acks()
         if subscription.no_ack:
             self.session.return_later(subscription.take_back(), no_ack=True)
             self.session.hand_back(self.store)
         else:
-            self.return_buffered(subscription.take_back())
+            self.return_undelivered(subscription.take_back())
         if not self.store.attach(subscription.queue, self.session.id, count):
             self.forget_declared(subscription.queue)
             self.routes.forget_queue(subscription.queue)
         if not self.session.subscriptions:
-            self.session.keeper.unregister(self.store)
+            self.session.background.unregister(self.store)
         if all(item.no_ack for item in self.subscriptions):
             self._stop_taking(subscription.channel)
 
@@ -383,14 +383,14 @@ class Transport(Homing, EventLoop, virtual.Transport):
     def credit_changed(self, channel: Channel) -> None:
         """Give back what a lower prefetch limit leaves no room for."""
         qos = channel.qos_
-        surplus = len(qos.delivered) + qos.buffered - qos.prefetch_count
+        surplus = len(qos.delivered) + qos.undelivered - qos.prefetch_count
         if qos.prefetch_count and surplus > 0:
             for item in self.subscriptions:
                 if item.channel is channel and not item.no_ack and surplus > 0:
                     taken = item.take_back(surplus)
                     surplus -= len(taken)
                     item.want()
-                    self.return_buffered(taken)
+                    self.return_undelivered(taken)
         self.credit_regained()
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
@@ -402,10 +402,10 @@ class Transport(Homing, EventLoop, virtual.Transport):
         if self._starved:
             self.credit_regained()
 
-    def gave_up(self, queue: str) -> None:
+    def dead_lettered(self, queue: str) -> None:
         """Note that a message of *queue* became a dead letter: there is room for the next."""
         self.ask_again(queue)
-        self.note_given_up()
+        self.note_dead_letter()
         self.credit_regained()
 
 

@@ -97,7 +97,7 @@ class _Sending:
         """Send the rest; return the outcome of each, or raise the first error."""
         rest = self.items[self._posted :]
         last = self._store.publish(rest) if rest else []
-        self._store.settle()
+        self._store.wait_for_replies()
         outcomes: list[int] = []
         for result in self._results:
             if isinstance(result, ReliqError):
@@ -233,7 +233,9 @@ class PublishBatch:
             nowhere, full = self._send_surely()
         except ReliqError as exc:
             raise self._failure(exc, remark) from exc
-        PUBLISHER.settle(*[entry.tag for entry in self._uncertain if entry.tag is not None])
+        PUBLISHER.wait_for_replies(
+            *[entry.tag for entry in self._uncertain if entry.tag is not None]
+        )
         flushed, self._uncertain = self._uncertain, []
         if message_published.receivers:
             broker = self.channel.store.broker

@@ -20,7 +20,7 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import queue_arguments
-from ..routing.redeclare import is_lasting
+from ..routing.redeclare import is_durable
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
 from .client import Client
@@ -145,8 +145,8 @@ class Channel(Publishing, virtual.Channel):
         del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
         encoded, meta = queue_arguments(name, auto_delete, arguments)
-        if not (passive or is_lasting(meta)):
-            self.session.keeper.clear(name, self.store)
+        if not (passive or is_durable(meta)):
+            self.session.background.clear(name, self.store)
         if ("expires" in meta or passive) and (
             self.store.delete_queue(name, if_idle=True).outcome == "deleted"
         ):
@@ -163,7 +163,7 @@ class Channel(Publishing, virtual.Channel):
         if not passive:
             self.transport.declared_queues[name] = (encoded, meta)
             if "dead_letter_exchange" in meta:
-                self.session.keeper.look_after(name)
+                self.session.background.look_after(name)
         consumers = declared.consumers - self.session.lingers(name)  # we come back just now
         return queue_declare_ok_t(name, declared.messages, max(consumers, 0))
 
@@ -245,13 +245,13 @@ class Channel(Publishing, virtual.Channel):
     # -- publishing
 
     def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Make Kombu's raw message; before that, go home where that is due (see homing.py).
+        """Make Kombu's raw message; before that, go home where that is due (see failback.py).
 
         It is the first thing that Kombu does to publish: what is declared next is
         declared where the message goes.
         """
         if self.transport.urls:
-            self.transport.move_home()
+            self.transport.fail_back()
         prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
         return prepared
 
@@ -293,7 +293,7 @@ class Channel(Publishing, virtual.Channel):
         try:
             message = Message(raw_message(delivery), channel=self)
         except EnvelopeError as exc:
-            self._set_aside(delivery, exc, no_ack)
+            self._dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
         eta = message.headers.pop(NATIVE_ETA, None)
@@ -324,13 +324,13 @@ class Channel(Publishing, virtual.Channel):
             if not no_ack:
                 self.session.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.given_up(self.transport, message, error)
+        settled = WATCH.dead_lettered(self.transport, message, error)
         if settled is None:
             return False
-        self.set_aside(message, error, settled or no_ack, no_ack)
+        self.dead_letter_malformed(message, error, settled or no_ack, no_ack)
         return True
 
-    def set_aside(
+    def dead_letter_malformed(
         self, message: Message, error: Exception, settled: bool, no_ack: bool = False
     ) -> None:
         """Dead-letter a message that made a Celery worker's code raise, unless it is *settled*."""
@@ -341,7 +341,7 @@ class Channel(Publishing, virtual.Channel):
             return
         self._dead_letter([message])
 
-    def _set_aside(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
+    def _dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         if no_ack:
             logger.error(
                 "message %s of %r is undecodable and is gone, as its consumer needs no ack: %s",
@@ -353,10 +353,10 @@ class Channel(Publishing, virtual.Channel):
             lease = Lease(delivery.tag, delivery.token)
             reason, text = "undecodable", str(error)
             if not self.session.dead_letter(self.store, delivery.queue, reason, text, [lease]):
-                log_events.set_aside(delivery.queue, delivery.tag, reason, text)
+                log_events.dead_lettered(delivery.queue, delivery.tag, reason, text)
                 count = max(delivery.failed, 0)
                 self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
-            self.transport.gave_up(delivery.queue)
+            self.transport.dead_lettered(delivery.queue)
 
     # -- finishing
 
@@ -402,7 +402,7 @@ class Channel(Publishing, virtual.Channel):
         if message is not None and error is not None and WATCH.takes_from(self.transport):
             message.error = in_words(error)  # Celery rejects what it cannot understand
         if requeue:
-            self._release("requeued", messages)
+            self._release("nacked", messages)
         else:
             self._dead_letter(messages)
         self.transport.credit_regained()
@@ -411,7 +411,7 @@ class Channel(Publishing, virtual.Channel):
         """Put every unacked message of this channel back, counted."""
         if not requeue:
             raise NotImplementedError("basic.recover is only possible with requeue=True")
-        self.give_back("requeued")
+        self.give_back("nacked")
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of this channel back."""
@@ -442,7 +442,7 @@ class Channel(Publishing, virtual.Channel):
                 if released.dead:
                     known = {message.delivery_tag: message.headers for message in messages}
                     broker = self.store.broker
-                    emit_at_the_limit(broker, queue, released.dead, "requeued", known)
+                    emit_at_the_limit(broker, queue, released.dead, "nacked", known)
                     self._route_soon(queue)
 
     def _dead_letter(self, messages: list[Message]) -> None:
@@ -460,13 +460,13 @@ class Channel(Publishing, virtual.Channel):
                 raise
             _report(refused, message.queue, reason)
             if not refused:
-                log_events.set_aside(message.queue, message.delivery_tag, reason, text)
+                log_events.dead_lettered(message.queue, message.delivery_tag, reason, text)
                 count = message.headers.get("x-delivery-count", 0)
                 self._tell_dead(
                     message.queue, message.delivery_tag, message.headers, count, reason, text
                 )
             self._route_soon(message.queue)
-            self.transport.gave_up(message.queue)
+            self.transport.dead_lettered(message.queue)
 
     def _tell_dead(
         self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
@@ -487,7 +487,7 @@ class Channel(Publishing, virtual.Channel):
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
         declared = self.transport.declared_queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
-            self.session.keeper.route_soon(queue)
+            self.session.background.route_soon(queue)
 
     # -- credit
 
@@ -523,7 +523,7 @@ class Channel(Publishing, virtual.Channel):
                 self.let_messages_go()
                 transport.return_abandoned()
             else:
-                self.give_back("returned")
+                self.give_back("released")
         except BrokerUnavailable as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         finally:
@@ -545,17 +545,17 @@ class Channel(Publishing, virtual.Channel):
         messages, self.qos_.delivered = self.qos_.delivered, {}
         self._let_go.update(messages)
         left = [message for message in messages.values() if message.callback_raised]
-        for how, some in self._by_how("returned", left):
+        for how, some in self._by_how("released", left):
             for queue, leases in _leases(some):
                 self.session.release_later(queue, how, leases)
 
     def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
         """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
         failed = [message for message in messages if self.session.failed(message.delivery_tag)]
-        if how != "returned" or not failed:
+        if how != "released" or not failed:
             return [(how, messages)]
         rest = [message for message in messages if message not in failed]
-        return [("requeued", failed), (how, rest)]
+        return [("nacked", failed), (how, rest)]
 
 
 def _by_queue(messages: list[Message]) -> Iterable[tuple[str, list[str]]]:

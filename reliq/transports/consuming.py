@@ -22,7 +22,7 @@ from .subscription import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# A quiet queue is asked without a ring once in so many poll intervals; a lost bell
+# A quiet queue is asked without a ring once in so many poll intervals; a lost notification
 # token is otherwise made up for by the next pass of restore_visible.
 _QUIET_POLLS = 12
 # With much in hand the other queues are asked no more often than this.
@@ -32,7 +32,7 @@ _ASK_EVERY_S = 0.005
 class Consuming(Reserving):
     """The subscriptions of a transport, served in turn."""
 
-    leave_when_dry: Callable[[], None]
+    disconnect_when_drained: Callable[[], None]
 
     def __init__(self) -> None:
         Reserving.__init__(self)
@@ -106,23 +106,23 @@ class Consuming(Reserving):
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             if any(item.in_flight for item in self.subscriptions):
-                self.store.settle()
+                self.store.wait_for_replies()
             self.raise_failure()
             self.store.check()
             self._require_no_gap()
-            if self.store.doorbell.listening:
-                self.heed_bell()
+            if self.store.notifier.listening:
+                self.heed_notification()
             self.request()
             if len(self.subscriptions) > 1:
-                self.wait_for_bell()  # of those that were found empty
+                self.wait_for_notification()  # of those that were found empty
             if self.deliver_one():
                 return
-            self.leave_when_dry()
+            self.disconnect_when_drained()
             left = self.options.poll_interval
             if deadline is not None:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
-                    self.wait_for_bell()  # the next call learns what came between
+                    self.wait_for_notification()  # the next call learns what came between
                     raise TimeoutError("no message within the timeout")
             self._wait(left)
 
@@ -156,12 +156,12 @@ class Consuming(Reserving):
             )
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait for the bell, for credit, for the next delayed message, or *timeout_s*."""
+        """Wait for the notification, for credit, for the next delayed message, or *timeout_s*."""
         self._starved = True  # before looking: an ack after this line wakes the wait
         try:
-            if not self.wait_for_bell():
-                self.store.doorbell.wait(min(timeout_s, self.next_due_s()))
-            self.heed_bell()
+            if not self.wait_for_notification():
+                self.store.notifier.wait(min(timeout_s, self.next_due_s()))
+            self.heed_notification()
         finally:
             self._starved = False
         self.store.receive()
@@ -178,8 +178,8 @@ class Consuming(Reserving):
         ]
         return max(min(dues) - monotonic(), 0.0) if dues else inf
 
-    def wait_for_bell(self) -> bool:
-        """Begin to wait for the bells of all queues with credit; True if it is too early.
+    def wait_for_notification(self) -> bool:
+        """Begin to wait for the notifications of all queues with credit; True if it is too early.
 
         It is while a queue is still to be asked, or its answer is under way: a
         wait that leaves it out would not be told of its messages.
@@ -197,50 +197,50 @@ class Consuming(Reserving):
             if item.due_at is not None:
                 left = min(left, item.due_at - monotonic())
             queues.add(item.queue)
-        doorbell = self.store.doorbell
+        notifier = self.store.notifier
         if not queues:
             return False
-        if not doorbell.listening:
-            doorbell.listen(sorted(queues), max(left, 0.001))
-        elif not queues <= doorbell.queues:
+        if not notifier.listening:
+            notifier.listen(sorted(queues), max(left, 0.001))
+        elif not queues <= notifier.queues:
             self.store.end_wait()
         return False
 
-    def heed_bell(self) -> None:
+    def heed_notification(self) -> None:
         """Act on a wait that has ended: ask the queue that rang, or those long not asked."""
-        doorbell = self.store.doorbell
-        if not doorbell.receive():
+        notifier = self.store.notifier
+        if not notifier.receive():
             return
-        rung, now = doorbell.take_ring(), monotonic()
+        notified, now = notifier.take_notification(), monotonic()
         self._heard_at = now
         heard = False
         for item in self.subscriptions:
-            if item.queue == rung:
+            if item.queue == notified:
                 item.want()
                 heard = heard or item.credit() > 0
             elif now - item.asked_at > self.options.poll_interval * _QUIET_POLLS:
                 item.want()
-        if rung is not None and not heard:
+        if notified is not None and not heard:
             # We cannot take it: pass the token on to whoever can.
-            self.store.post_reserve(rung, 0, self.session.lease_ms, False, ignore_result)
+            self.store.post_reserve(notified, 0, self.session.lease_ms, False, ignore_result)
 
     def credit_regained(self) -> None:
         """End a wait that began without credit."""
         if self._starved:
-            self.store.doorbell.wake()
+            self.store.notifier.wake()
 
     # -- giving back what was not delivered
 
-    def return_buffered(self, deliveries: Sequence[Delivery]) -> None:
+    def return_undelivered(self, deliveries: Sequence[Delivery]) -> None:
         """Give back what was reserved and not delivered: it was never seen, so not counted."""
         by_queue: dict[str, list[Lease]] = {}
         for delivery in deliveries:
             by_queue.setdefault(delivery.queue, []).append(Lease(delivery.tag, delivery.token))
         for queue, leases in by_queue.items():
-            self.session.release(self.store, queue, "buffered", leases)
+            self.session.release(self.store, queue, "undelivered", leases)
 
     def read_replies(self) -> None:
-        """Read what has come while the application was busy; called by the keeper's thread."""
+        """Read what has come while the application was busy; the background loop calls it."""
         if self.store.waiting:
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
                 self.store.receive()

@@ -57,7 +57,7 @@ class EventLoop(Consuming):
     """One registration per transport: two readers, one tick callback, one timer."""
 
     do_deferred: Callable[[], None]
-    leave_when_dry: Callable[[], None]
+    disconnect_when_drained: Callable[[], None]
 
     def __init__(self) -> None:
         Consuming.__init__(self)
@@ -77,7 +77,7 @@ class EventLoop(Consuming):
         self._alarm_at = 0.0
         self._fds: list[int] = []
         self._acks: dict[str, list[str]] = {}
-        self._given_up = 0
+        self._dead_lettered = 0
         # Whether a task may have run inside the loop's tick of this turn.
         self._has_run = False
 
@@ -93,19 +93,19 @@ class EventLoop(Consuming):
         self._loop = loop
         for fd, callback in (
             (self.store.fileno(), self._on_reply),
-            (self.store.doorbell.fileno(), self._on_bell),
+            (self.store.notifier.fileno(), self._on_notification),
         ):
             loop.add_reader(fd, callback)
             self._fds.append(fd)
         # The loop watches these very descriptors: after a failure Celery connects anew.
-        self.store.pin()
-        self.store.doorbell.pin()
+        self.store.disable_reconnect()
+        self.store.notifier.disable_reconnect()
         loop.on_tick.add(self.on_tick)
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Let the keeper tick as often as it has to by now."""
-        period = self.session.keeper.period
+        """Let the background loop tick as often as it has to by now."""
+        period = self.session.background.period
         if period != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
@@ -142,15 +142,15 @@ class EventLoop(Consuming):
     # -- the loop's calls
 
     def on_tick(self) -> None:
-        """Send the acks of this tick, deliver what is there, ask for more, or wait for the bell."""
+        """Send the acks of this tick, deliver what is there, ask for more, or wait."""
         self._loop_thread = threading.get_ident()
         self._require_connection()
-        keeper = self.session.keeper
+        background = self.session.background
         if WATCH.forks:
-            if keeper.threaded:
-                keeper.stop()  # a process that forks should have no threads
-        elif self.subscriptions and not keeper.threaded:
-            keeper.start()
+            if background.threaded:
+                background.stop()  # a process that forks should have no threads
+        elif self.subscriptions and not background.threaded:
+            background.start()
         self.raise_failure()
         self.flush_acks()
         self._has_run = self._deliver_some()
@@ -161,15 +161,15 @@ class EventLoop(Consuming):
             self._kick.kick()
         if self._loop is not None:
             self.post_requests()
-            self.wait_for_bell()
+            self.wait_for_notification()
             self._set_timer()
             self._set_alarm()
-            self.leave_when_dry()
+            self.disconnect_when_drained()
 
     def _set_alarm(self) -> None:
         """Turn the loop when the next delayed message is due.
 
-        The doorbell's wait ends then too, but Redis looks at the timeouts of those who
+        The notifier's wait ends then too, but Redis looks at the timeouts of those who
         wait only ten times a second.
         """
         left = self.next_due_s()
@@ -196,11 +196,11 @@ class EventLoop(Consuming):
         if inline and WATCH.stopping:
             return False
         for _ in range(_DELIVERED_A_TICK):
-            given_up = self._given_up
+            dead_lettered = self._dead_lettered
             if not self.deliver_one():
                 return False
             # What was set aside has run nothing, and its end does not make the loop turn.
-            if inline and given_up == self._given_up:
+            if inline and dead_lettered == self._dead_lettered:
                 break
         self._come_back_for_more()  # in the next tick, after timers had their turn
         return inline
@@ -214,7 +214,7 @@ class EventLoop(Consuming):
         self.store.receive()
         self.do_deferred()
         if WATCH.forks:
-            self.session.keeper.do_later(self.store)
+            self.session.background.do_later(self.store)
         self.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
@@ -224,18 +224,18 @@ class EventLoop(Consuming):
             self._deliver_some()
         self.flush_acks()
 
-    def _on_bell(self) -> None:
-        self.heed_bell()
+    def _on_notification(self) -> None:
+        self.heed_notification()
 
     def _on_timer(self) -> None:
         self._require_connection()
         self.store.check()
-        self.store.doorbell.check()
-        keeper = self.session.keeper
+        self.store.notifier.check()
+        background = self.session.background
         if WATCH.forks:
-            keeper.tick(self.store)
+            background.tick(self.store)
             if not self.store.waiting:
-                keeper.do_later(self.store)
+                background.do_later(self.store)
 
     def _require_connection(self) -> None:
         if not self.store.alive:
@@ -246,9 +246,9 @@ class EventLoop(Consuming):
         if self._loop is not None and self._loop_thread != threading.get_ident():
             self._loop.call_soon(_come_back)
 
-    def note_given_up(self) -> None:
+    def note_dead_letter(self) -> None:
         """Note that a message became a dead letter: there is credit for the next."""
-        self._given_up += 1
+        self._dead_lettered += 1
         if self._loop is not None:
             self._loop.call_soon(_come_back)
 
@@ -281,7 +281,7 @@ class EventLoop(Consuming):
     def keep_leases(self, loop_ends: bool = False) -> None:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""
         if self._loop is None or loop_ends:
-            self.session.keeper.start()
+            self.session.background.start()
 
 
 def _come_back() -> None:

@@ -47,9 +47,17 @@ def publications(
     made = []
     for queue in queues:
         if tag is None:
-            own, number, low, publisher, doubt = new_tag(rank), 0, 0, PUBLISHER.id, False
+            own, number, low_water, publisher, unconfirmed = (
+                new_tag(rank),
+                0,
+                0,
+                PUBLISHER.id,
+                False,
+            )
         else:
-            own, number, low, publisher, _, doubt = PUBLISHER.number(tag, queue, rank, broker)
+            own, number, low_water, publisher, _, unconfirmed = PUBLISHER.number(
+                tag, queue, rank, broker
+            )
         made.append(
             Publication(
                 queue,
@@ -58,13 +66,13 @@ def publications(
                 rank,
                 publisher,
                 number,
-                low,
+                low_water,
                 delay_ms,
                 ttl_ms,
                 exchange,
                 version,
                 False,
-                doubt,
+                unconfirmed,
                 create,
             )
         )

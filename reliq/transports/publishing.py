@@ -12,7 +12,7 @@ from ..errors import MessageRefused, ReliqError, Unroutable
 from ..integrations.celery import WATCH
 from ..message.envelope import Envelope, encode, is_reply, unpack
 from ..routing.publish_ids import PUBLISHER, PublishTag
-from ..routing.redeclare import is_lasting
+from ..routing.redeclare import is_durable
 from ..signals import emit_published, message_published
 from ..store.values import FULL, NO_QUEUE, STALE, Publication
 from .batch import PublishBatch
@@ -107,7 +107,7 @@ class Publishing:
             confirm.require(self.store)
             stored = self._publish_routed(item, tag)
             confirm.wait(self.store, stored)
-        PUBLISHER.settle(tag)
+        PUBLISHER.wait_for_replies(tag)
         if message_published.receivers:
             emit_published(self.store.broker, stored, item.headers, item.routing_key)
 
@@ -143,7 +143,7 @@ class Publishing:
         if self.transport.urls and self.transport.url != self.transport.urls[0]:
             return True
         declared = self.transport.declared_queues.get(queue)
-        if declared is not None and not is_lasting(declared[1]):
+        if declared is not None and not is_durable(declared[1]):
             return False
         return not (queue.startswith("amq.") or is_reply(properties, headers))
 

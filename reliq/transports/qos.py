@@ -21,7 +21,7 @@ class QoS(virtual.QoS):
         self.delivered: dict[str, Message] = {}
 
     @property
-    def buffered(self) -> int:
+    def undelivered(self) -> int:
         """How many messages are reserved for the channel and not delivered yet."""
         return sum(
             len(item.buffer) for item in self.channel.subscriptions.values() if not item.no_ack
@@ -101,9 +101,9 @@ class QoS(virtual.QoS):
 
     def restore_unacked(self) -> None:
         """Put every unacked message of the channel back, counted as a failed delivery."""
-        self.channel.give_back("requeued")
+        self.channel.give_back("nacked")
 
     def restore_unacked_once(self, stderr: object = None) -> None:
         """Put every unacked message of the channel back, in order and uncounted."""
         del stderr
-        self.channel.give_back("returned")
+        self.channel.give_back("released")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..engines.redis.store import RedisStore
 from ..engines.redis.urls import Said, address_of
 from .base import Transport as BaseTransport
-from .homing import unstick
+from .failback import reset_inherited_url
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -24,7 +24,7 @@ class Transport(BaseTransport):
     scheme = "reliq"
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        unstick(client)
+        reset_inherited_url(client)
         self.address: Broker = self._address(client)
         super().__init__(client, **kwargs)
 

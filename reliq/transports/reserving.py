@@ -88,7 +88,7 @@ class Reserving:
         ]
 
     def _unheard(self) -> set[str]:
-        """Return the queues whose bell nobody hears, because others keep this consumer busy.
+        """Return the queues whose notification nobody hears: others keep this consumer busy.
 
         A wait begins when all were found empty; where one never is, the rest have to be
         asked from time to time.
@@ -101,8 +101,8 @@ class Reserving:
             or not any(item.buffer or item.in_flight or item.wanted for item in subscriptions)
         ):
             return set()
-        doorbell = self.store.doorbell
-        heard = doorbell.queues if doorbell.listening else ()
+        notifier = self.store.notifier
+        heard = notifier.queues if notifier.listening else ()
         return {
             item.queue
             for item in subscriptions
@@ -128,8 +128,8 @@ class Reserving:
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""
         self._request()
-        if ISOLATION.active and self.ask_alone():
-            self.store.settle()
+        if ISOLATION.active and self.ask_isolated():
+            self.store.wait_for_replies()
             self.raise_failure()
 
     def _request(self) -> None:
@@ -138,7 +138,7 @@ class Reserving:
             self._reserve(wanting[0], n)
             return
         while asked := self._post_requests(wanting):
-            self.store.settle()
+            self.store.wait_for_replies()
             self.raise_failure()
             if any(item.buffer for item in asked):
                 return
@@ -163,7 +163,7 @@ class Reserving:
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
-        self.session.keeper.poll(self.store, queue)
+        self.session.background.poll(self.store, queue)
         company = self._company
         if not no_ack and ISOLATION.active:
             if not self._may_get(queue):
@@ -195,7 +195,7 @@ class Reserving:
     def post_requests(self) -> None:
         """Begin to reserve for every subscription that wants and has credit."""
         if ISOLATION.active:
-            self.ask_alone()
+            self.ask_isolated()
         self._post_requests(self._wanting())
 
     def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
@@ -316,7 +316,7 @@ class Reserving:
     @property
     def _company(self) -> int:
         """What an ordinary reserve says of what this process holds."""
-        if ISOLATION.rests and self._alone != ALONE:
+        if ISOLATION.in_back_off and self._alone != ALONE:
             return BUSY
         return HOLDING if self.session.held else IDLE
 
@@ -361,7 +361,7 @@ class Reserving:
             return True
         return ISOLATION.session is self.session and queue == ISOLATION.queue
 
-    def ask_alone(self) -> bool:
+    def ask_isolated(self) -> bool:
         """Ask for the message that waits for this process to be alone; False where it is not.
 
         Until it is, the claim is extended every second.

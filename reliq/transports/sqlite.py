@@ -10,7 +10,7 @@ from ..engines.sqlite.store import SqliteStore
 from ..errors import ConfigurationError
 from ..integrations.eventlet import has_patched
 from .base import Transport as BaseTransport
-from .homing import unstick
+from .failback import reset_inherited_url
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -24,7 +24,7 @@ class Transport(BaseTransport):
     default_port = None
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        unstick(client)
+        reset_inherited_url(client)
         self.location = location(client.virtual_host)
         if has_patched():
             raise ConfigurationError(

@@ -23,7 +23,7 @@ GLOBAL = {
     "queues": "zset",
     "exchanges": "hash",
     "consumers": "zset",
-    "rerouted": "zset",
+    "dead_letter_routed": "zset",
     "broker_id": "string",
     "looking": "string",
 }
@@ -127,8 +127,8 @@ def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]
         return [f"{key}: never expires"] if client.ttl(raw) == -1 else []
     if part not in {*QueueKeys._fields, "bound"}:
         return [f"{key}: no such part in the catalogue"]
-    if part == "bell" and (rings := client.llen(raw)) > 1:
-        return [f"{key}: {rings} tokens, not at most one"]
+    if part == "notification" and (to_notify := client.llen(raw)) > 1:
+        return [f"{key}: {to_notify} tokens, not at most one"]
     if part == "consumers":
         left = [name.decode() for name in client.hkeys(raw)]
         return [f"{key}: lists a consumer that has ended: {name}" for name in left]

@@ -270,8 +270,10 @@ class _Run:
             try:
                 with Inspector(server.url("reliq")) as inspector:
                     for queue in set(QUEUES) & set(inspector.queues()):
-                        letters = inspector.dead_letters(queue, None)
-                        dead += [(letter.id, letter.reason) for letter in letters]
+                        dead_letters = inspector.dead_letters(queue, None)
+                        dead += [
+                            (dead_letter.id, dead_letter.reason) for dead_letter in dead_letters
+                        ]
                     audit = inspector.audit()
             except (ReliqError, redis.RedisError) as exc:
                 verdict.findings.append(f"{where}the broker could not be inspected: {exc!r}")

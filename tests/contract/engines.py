@@ -118,15 +118,15 @@ class FakeRedisEngine(_OverRedis):
         This server does not notice that who waits is gone, and would give it the next ring.
         """
         store = super().connect(consumer, **options)
-        close, bell = store.close, store.doorbell
+        close, notification = store.close, store.notifier
 
         def end_wait_and_close() -> None:
-            if bell.listening:
-                for queue in bell.queues:
-                    name = queue_keys(options.get("global_keyprefix", ""), queue).bell
+            if notification.listening:
+                for queue in notification.queues:
+                    name = queue_keys(options.get("global_keyprefix", ""), queue).notification
                     self._client.rpush(name, "1")
                 with suppress(ReliqError):
-                    bell.wait(5.0)
+                    notification.wait(5.0)
             close()
 
         store.close = end_wait_and_close  # type: ignore[method-assign]

@@ -44,7 +44,7 @@ def message(queue: str = "q", envelope: bytes = b"", rank: int = 5, **changes: A
         "tag": new_tag(rank),
         "publisher": "p",
         "number": 0,
-        "low": 0,
+        "low_water": 0,
         "delay_ms": 0,
         "ttl_ms": -1,
         "exchange": "",
@@ -173,12 +173,14 @@ class Steps:
         *,
         queue: str = "q",
         lease_ms: int = LONG_MS,
-        hurry: bool = False,
-        told: bool = False,
+        force: bool = False,
+        include_messages: bool = False,
     ) -> Restored:
         """Do one step of the pass, and wait."""
         result: list[Restored] = self._wait(
-            lambda on_result: self.store.post_restore(queue, lease_ms, on_result, hurry, told)
+            lambda on_result: self.store.post_restore(
+                queue, lease_ms, on_result, force, include_messages
+            )
         )
         self._audit(queue)
         return result[0]
@@ -192,7 +194,7 @@ class Steps:
     def return_ended(self, *held: Delivery | Lease, queue: str = "q") -> Restored:
         """End leases and return their messages, as when their consumer has died."""
         assert [] == self.end(*held, queue=queue)
-        return self.restore(queue=queue, hurry=True)
+        return self.restore(queue=queue, force=True)
 
     # -- dead letters
 
@@ -285,11 +287,11 @@ class Steps:
         assert status is not None
         return status.ledger.get(counter, 0)
 
-    def take_bell(self, queue: str) -> None:
-        """Take the token of a queue's bell, as one that waited and died."""
-        self.store.doorbell.listen([queue], 5.0)
-        assert self.store.doorbell.wait(5.0)
-        self.store.doorbell.take_ring()
+    def take_notification(self, queue: str) -> None:
+        """Take the token of a queue's notification, as one that waited and died."""
+        self.store.notifier.listen([queue], 5.0)
+        assert self.store.notifier.wait(5.0)
+        self.store.notifier.take_notification()
 
     # -- waiting
 
@@ -307,7 +309,7 @@ class Steps:
     def _wait(self, post: Callable[[Callable[[Any], None]], None]) -> list[Any]:
         results: list[Any] = []
         post(results.append)
-        self.store.settle()
+        self.store.wait_for_replies()
         for result in results:
             if isinstance(result, ReliqError):
                 raise result

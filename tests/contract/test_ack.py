@@ -36,7 +36,7 @@ def test_an_ack_counts_what_was_still_there(store):
     delayed = message(delay_ms=LONG_MS)
     store.publish(delayed)
     store.ack(acked.tag)
-    store.release("returned", ready)
+    store.release("released", ready)
     store.dead_letter(dead)
     tags = [acked.tag, ready.tag, dead.tag, held.tag, delayed.tag, "gone"]
     assert 4 == store.ack(*tags)
@@ -47,7 +47,7 @@ def test_an_ack_counts_what_was_still_there(store):
 # -- late: the lease was lost, the work is done
 
 
-@pytest.mark.parametrize("how", ["buffered", "returned", "requeued", "ended"])
+@pytest.mark.parametrize("how", ["undelivered", "released", "nacked", "ended"])
 def test_a_late_ack_cancels_a_redelivery(store, other, how):
     """Where the message waits again, the ack finishes it: nobody gets it."""
     store.publish(message())
@@ -71,7 +71,7 @@ def test_a_late_ack_is_accepted_while_another_holds_the_message(store, other):
     assert 1 == store.ack(late.tag)
     assert {} == store.places()
     assert [its.tag] == other.renew(its)
-    assert [its.tag] == other.release("requeued", its)
+    assert [its.tag] == other.release("nacked", its)
     assert [its.tag] == other.dead_letter(its)
     assert 0 == other.ack(its.tag)
     assert 1 == store.ledger("acked")
@@ -100,7 +100,7 @@ def test_the_failures_are_forgotten_with_the_message(store):
     """A tag that was finished leaves no count behind."""
     sent = message()
     store.publish(sent)
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     (held,) = store.take()
     assert 1 == held.failed
     store.ack(held.tag)

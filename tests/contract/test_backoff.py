@@ -8,7 +8,7 @@ def test_a_requeued_message_waits(connect):
     """It is delayed, not ready, and comes back when its time is over, no sooner."""
     store = connect(redelivery_backoff=WAIT)
     store.publish(message())
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     assert {"delayed": 1} == store.places()
     reservation = store.reserve()
     assert [] == reservation.deliveries
@@ -22,11 +22,11 @@ def test_a_message_whose_lease_ended_waits(connect):
     store = connect(redelivery_backoff=WAIT)
     store.publish(message())
     held = store.take()
-    store.reserve()  # finds nothing; the bell is silent
+    store.reserve()  # finds nothing; the notification is silent
     store.return_ended(*held)
     assert {"delayed": 1} == store.places()
-    store.store.doorbell.listen(["q"], 5.0)
-    assert store.store.doorbell.wait(5.0)
+    store.store.notifier.listen(["q"], 5.0)
+    assert store.store.notifier.wait(5.0)
 
 
 def test_it_doubles_up_to_its_most(connect):
@@ -37,7 +37,7 @@ def test_it_doubles_up_to_its_most(connect):
         wait_until(lambda: store.reserve(0) and store.places() == {"ready": 1}, interval_s=0.005)
         taken = store.take()
         before = store.store.now_ms()
-        store.release("requeued", *taken)
+        store.release("nacked", *taken)
         left = store.reserve(0).next_due_ms
         # It is measured somewhere in this time, and began somewhere in it.
         within = store.store.now_ms() - before + 1
@@ -60,7 +60,7 @@ def test_an_orderly_return_does_not_wait(connect):
     """Nothing failed."""
     store = connect(redelivery_backoff=WAIT)
     store.publish(message())
-    store.release("returned", *store.take())
+    store.release("released", *store.take())
     assert {"ready": 1} == store.places()
 
 
@@ -68,7 +68,7 @@ def test_a_ttl_goes_on_while_it_waits(connect):
     """A message that expires during its backoff is expired, not delivered."""
     store = connect(redelivery_backoff=(5.0, 5.0))
     store.publish(message(ttl_ms=100))
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     store.pass_time(100)
     assert [] == store.reserve().deliveries
     assert {} == store.places()
@@ -79,4 +79,4 @@ def test_the_limit_goes_before_the_wait(connect):
     """A message at its limit dies now; it does not wait first."""
     store = connect(redelivery_backoff=WAIT, delivery_limit=1)
     store.publish(message())
-    assert 1 == len(store.give_back("requeued", *store.take()).dead)
+    assert 1 == len(store.give_back("nacked", *store.take()).dead)

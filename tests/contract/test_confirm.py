@@ -9,7 +9,7 @@ from tests.contract.steps import message
 @pytest.mark.parametrize("level", ["none", "accepted"])
 def test_storing_is_enough(store, level):
     """Below replicas and disk, a stored message needs no more: no wait, no refusal."""
-    item = message(number=1, low=1)
+    item = message(number=1, low_water=1)
     store.store.require_confirm(level)
     assert [CREATED] == store.publish(item)
     store.store.confirm(level, 1, 1, [item])

@@ -38,7 +38,7 @@ def test_settle_waits_for_all_answers(store):
     results = []
     for number, delivery in enumerate(store.take(3)):
         store.store.post_ack("q", [delivery.tag], lambda n, at=number: results.append((at, n)))
-    store.store.settle()
+    store.store.wait_for_replies()
     assert [(0, 1), (1, 1), (2, 1)] == results
     assert not store.store.waiting
 

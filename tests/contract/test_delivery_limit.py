@@ -6,7 +6,7 @@ from tests.contract.steps import message, tags
 def fail(store, times):
     """Requeue one message so many times; return what the last one brought."""
     for _ in range(times):
-        released = store.give_back("requeued", *store.take())
+        released = store.give_back("nacked", *store.take())
     return released
 
 
@@ -20,15 +20,15 @@ def test_a_requeue_counts_towards_the_limit(connect):
     (died,) = fail(store, 1).dead
     assert (sent.tag, 3, "s/1") == (died.tag, died.failed, died.consumer)
     assert {"dead": 1} == store.places()
-    (letter,) = store.store.dead_letters("q", 9)
-    assert ("delivery_limit", 3, "s/1", "requeued") == (
-        letter.reason,
-        letter.count,
-        letter.consumer,
-        letter.error,
+    (dead_letter,) = store.store.dead_letters("q", 9)
+    assert ("delivery_limit", 3, "s/1", "nacked") == (
+        dead_letter.reason,
+        dead_letter.count,
+        dead_letter.consumer,
+        dead_letter.error,
     )
     assert 1 == store.ledger("dead_lettered")
-    assert 2 == store.ledger("requeued")
+    assert 2 == store.ledger("nacked")
 
 
 def test_requeues_and_lost_leases_count_together(connect):
@@ -40,7 +40,7 @@ def test_requeues_and_lost_leases_count_together(connect):
     assert 1 == len(fail(store, 1).dead)
 
 
-@pytest.mark.parametrize("how", ["buffered", "returned"])
+@pytest.mark.parametrize("how", ["undelivered", "released"])
 def test_an_orderly_return_is_not_counted(connect, how):
     """A shutdown, a cancel or a cut prefetch never brings a message nearer to its limit."""
     store = connect(delivery_limit=1)
@@ -96,7 +96,7 @@ def test_a_late_requeue_kills_nothing(connect):
     (late,) = store.take()
     store.return_ended(late)
     other.take()
-    assert ([late.tag], []) == store.give_back("requeued", late)
+    assert ([late.tag], []) == store.give_back("nacked", late)
     assert {"unacked": 1} == store.places()
 
 
@@ -107,7 +107,7 @@ def test_some_die_and_some_return_in_one_call(connect):
     store.publish(old)
     fail(store, 1)
     store.publish(new)
-    released = store.give_back("requeued", *lax.take(2))
+    released = store.give_back("nacked", *lax.take(2))
     assert ([], [old.tag]) == (released.refused, tags(released.dead))
     assert {"ready": 1, "dead": 1} == store.places()
 
@@ -118,11 +118,11 @@ def test_the_envelope_comes_with_what_returned_or_died(connect):
     store.publish(message(envelope=b"one"))
     held = store.take()
     store.end(*held)
-    (item,) = store.restore(hurry=True, told=True).restored
+    (item,) = store.restore(force=True, include_messages=True).restored
     assert (held[0].tag, 1, "s/1", b"one") == item
     held = store.take()
     store.end(*held)
-    (item,) = store.restore(hurry=True, told=True).dead
+    (item,) = store.restore(force=True, include_messages=True).dead
     assert (held[0].tag, 2, "s/1", b"one") == item
 
 

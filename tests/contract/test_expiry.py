@@ -156,7 +156,7 @@ def test_a_held_message_does_not_expire(store):
     assert before == store.ledger("expired")
 
 
-@pytest.mark.parametrize("how", ["buffered", "returned", "requeued", "ended"])
+@pytest.mark.parametrize("how", ["undelivered", "released", "nacked", "ended"])
 def test_a_message_that_comes_back_too_late_expires(store, how):
     """Back after its time to live has passed it is dropped and counted."""
     held = held_past_its_time(store)
@@ -191,7 +191,7 @@ def test_nothing_is_left_to_expire_of_a_message_that_is_gone(store, end):
         if end == "dead letter":
             store.dead_letter(held)
         elif end == "late ack":
-            store.release("returned", held)
+            store.release("released", held)
         store.ack(held.tag)
     store.pass_time(200)
     store.reserve()
@@ -210,8 +210,8 @@ def test_an_expired_message_becomes_a_dead_letter_where_the_queue_asks(store, de
     store.pass_time(3)
     assert [] == store.reserve().deliveries
     assert {"dead": 1} == store.places()
-    (letter,) = store.store.dead_letters("q", 9)
-    assert (sent.tag, "expired", 0) == (letter.tag, letter.reason, letter.count)
+    (dead_letter,) = store.store.dead_letters("q", 9)
+    assert (sent.tag, "expired", 0) == (dead_letter.tag, dead_letter.reason, dead_letter.count)
     assert (0, 1) == (store.ledger("expired"), store.ledger("dead_lettered"))
 
 
@@ -249,7 +249,7 @@ def test_messages_expire_to_the_dead_letters_though_nobody_reserves(store):
     store.pass_time(2)
     store.expire()
     assert {"ready": 1, "dead": 1} == store.places()
-    assert ["expired"] == [letter.reason for letter in store.store.dead_letters("q", 9)]
+    assert ["expired"] == [dead_letter.reason for dead_letter in store.store.dead_letters("q", 9)]
     assert 7 == store.ledger("waiting_bytes")
 
 

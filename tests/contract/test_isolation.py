@@ -4,13 +4,13 @@ import pytest
 
 from reliq.store.values import ALONE, BUSY, HOLDING, IDLE
 from tests.contract.steps import message
-from tests.contract.test_suspects import innocents, reserved, suspects
+from tests.contract.test_poison_candidates import innocents, poison_candidates, reserved
 from tests.support.waiting import wait_until
 
 
 def candidate(store):
     """Publish a message that has failed once less than the limit of 3; return its tag."""
-    return suspects(store, 1)[0]
+    return poison_candidates(store, 1)[0]
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_deaths_in_company_end_nothing(connect):
     lax.publish(*sent)
     for expected in (1, 2, 2):
         lax.end(*lax.take(2) if expected == 1 else [lax.take()[0]])
-        report = strict.restore(hurry=True)
+        report = strict.restore(force=True)
         assert [] == report.dead
     assert {"ready": 2} == strict.places()
 
@@ -113,16 +113,16 @@ def test_deaths_in_company_end_nothing(connect):
 def test_the_last_delivery_after_the_limit_was_lowered(connect):
     """One that has failed more often than the limit allows now gets its delivery alone."""
     lax, strict = connect("s/1", delivery_limit=9), connect("s/2", delivery_limit=3)
-    (tag,) = suspects(lax, 1, failures=5)
+    (tag,) = poison_candidates(lax, 1, failures=5)
     lax.end(*lax.take())
-    assert [] == strict.restore(hurry=True).dead
+    assert [] == strict.restore(force=True).dead
     (held,) = strict.take()
     assert 5 == held.failed
     (dead,) = strict.return_ended(held).dead
     assert (tag, 6) == (dead.tag, dead.failed)
 
 
-@pytest.mark.parametrize("how", ["returned", "buffered"])
+@pytest.mark.parametrize("how", ["released", "undelivered"])
 def test_an_orderly_return_of_it_is_not_counted(store, how):
     """It goes back, and its next delivery is isolated again."""
     last = candidate(store)
@@ -134,7 +134,7 @@ def test_an_orderly_return_of_it_is_not_counted(store, how):
 def test_a_requeue_names_its_message(store):
     """The application itself says that it failed: it counts, whatever lay beside it."""
     last = candidate(store)
-    (dead,) = store.give_back("requeued", *store.take()).dead
+    (dead,) = store.give_back("nacked", *store.take()).dead
     assert last == dead.tag
 
 

@@ -67,7 +67,7 @@ class Model:
         """Ack, give back or give up on some that this consumer holds, or believes it holds."""
         store, mine = self.stores[who], self.held[who]
         chosen = self.some(mine.values())
-        verb = self.random.choice(("ack", "buffered", "returned", "requeued", "dead"))
+        verb = self.random.choice(("ack", "undelivered", "released", "nacked", "dead"))
         if not chosen:
             return
         if verb == "ack":
@@ -95,7 +95,7 @@ class Model:
             return
         valid, lost = self.judge(chosen)
         assert lost == self.stores[who].end(*chosen)
-        assert len(valid) == sum(self.stores[who].restore(hurry=True).by_consumer.values())
+        assert len(valid) == sum(self.stores[who].restore(force=True).by_consumer.values())
         for tag in valid:
             self.place[tag] = "ready"
 
@@ -160,10 +160,10 @@ def test_balanced_at_any_instant(connect, engine):
                 store.publish([message(ttl_ms=chance.choice((-1, 0, 5))) for _ in range(3)])
                 leases = list(map(lease_of, store.reserve("q", 4, LONG_MS, False).deliveries))
                 store.post_ack("q", ["gone", *(lease.tag for lease in leases[:2])], note)
-                store.release("q", "requeued", leases[2:3])
+                store.release("q", "nacked", leases[2:3])
                 store.post_renew("q", 0, leases[3:] or [Lease("gone", "1")], note)
                 store.post_restore("q", LONG_MS, note, True)
-                store.settle()
+                store.wait_for_replies()
         except Exception as exc:  # noqa: BLE001 - shown below: a thread cannot fail a test
             failures.append(exc)
         finally:

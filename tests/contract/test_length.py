@@ -11,7 +11,9 @@ def declare(store, overflow="drop-head", **limits):
 
 def died(store):
     """Return reason and tag of the dead letters."""
-    return [(letter.reason, letter.tag) for letter in store.store.dead_letters("q", 99)]
+    return [
+        (dead_letter.reason, dead_letter.tag) for dead_letter in store.store.dead_letters("q", 99)
+    ]
 
 
 # -- drop-head
@@ -89,7 +91,7 @@ def test_the_bytes_follow_every_move(store):
     assert 40 == bytes_waiting()
     taken = store.take(2)
     assert 20 == bytes_waiting()
-    store.release("returned", taken[0])
+    store.release("released", taken[0])
     assert 30 == bytes_waiting()
     store.return_ended(taken[1])
     assert 40 == bytes_waiting()
@@ -97,8 +99,8 @@ def test_the_bytes_follow_every_move(store):
     assert 30 == bytes_waiting()
     store.dead_letter(*store.take())
     assert 20 == bytes_waiting()
-    (letter,) = store.store.dead_letters("q", 9)
-    store.replay(letter.tag)
+    (dead_letter,) = store.store.dead_letters("q", 9)
+    store.replay(dead_letter.tag)
     assert 30 == bytes_waiting()
     store.publish(message(envelope=b"y" * 5, ttl_ms=1))
     store.pass_time(2)
@@ -155,7 +157,7 @@ def test_what_goes_back_is_never_refused(store):
     store.publish(message(envelope=b"a"))
     held = store.take()
     store.publish(message(envelope=b"b"))
-    store.release("requeued", *held)
+    store.release("nacked", *held)
     assert {"ready": 2} == store.places()
     assert [b"a", b"b"] == envelopes(store.reserve(2))
 

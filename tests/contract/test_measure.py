@@ -58,13 +58,13 @@ def test_redeliveries_are_counted(store):
     """Each delivery of what was delivered before, however it came back; no first one."""
     store.publish(message(), message())
     failed, returned = store.take(2)
-    store.release("requeued", failed)
-    store.release("returned", returned)
+    store.release("nacked", failed)
+    store.release("released", returned)
     assert 0 == store.ledger("redelivered")
     store.take(2)
     assert 2 == store.ledger("redelivered")
     store.publish(message())
-    store.release("returned", *store.take())
+    store.release("released", *store.take())
     store.reserve(no_ack=True)
     assert 3 == store.ledger("redelivered")
 
@@ -72,7 +72,7 @@ def test_redeliveries_are_counted(store):
 def test_what_was_never_given_out_is_no_redelivery(store):
     """Messages that went back from a buffer have not been delivered."""
     store.publish(message())
-    store.release("buffered", *store.take())
+    store.release("undelivered", *store.take())
     store.take()
     assert 0 == store.ledger("redelivered")
 
@@ -81,7 +81,7 @@ def test_leases_that_ended_are_counted(connect):
     """Returned or dead, each lease that ended without its holder is one; a release is none."""
     store = connect(delivery_limit=2)
     store.publish(message(), message())
-    store.release("requeued", store.take(2)[0])
+    store.release("nacked", store.take(2)[0])
     assert 0 == store.ledger("lapsed")
     store.take()
     held = [Lease(tag, token) for tag, token in store.store.leases_of("q", "s/1")]
@@ -100,7 +100,7 @@ def test_deaths_are_counted_by_reason(connect):
     rejected, unreadable, failed = store.take(3)
     store.dead_letter(rejected)
     store.dead_letter(unreadable, reason="undecodable")
-    connect("s/2", delivery_limit=1).release("requeued", failed)
+    connect("s/2", delivery_limit=1).release("nacked", failed)
     store.publish(message(ttl_ms=0))
     store.reserve(0)
     reasons = ("maxlen", "rejected", "undecodable", "delivery_limit", "expired")
@@ -116,8 +116,8 @@ def test_dead_letters_that_arrive_are_counted_by_reason(connect):
     )
     source.publish(message())
     source.dead_letter(*source.take(), reason="undecodable")
-    (letter,) = source.store.dead_letters("q", 1)
-    low, moves = source.store.begin_move("q", "broker:to", [letter.tag])
+    (dead_letter,) = source.store.dead_letters("q", 1)
+    low_water, moves = source.store.begin_move("q", "broker:to", [dead_letter.tag])
     target.store.create_queue("q")
-    target.store.accept("q", "from:q", low, [moves[0]._replace(letter=letter)])
+    target.store.accept("q", "from:q", low_water, [moves[0]._replace(dead_letter=dead_letter)])
     assert 1 == target.ledger("dead:undecodable") == target.ledger("dead_lettered")

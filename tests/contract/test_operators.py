@@ -46,7 +46,7 @@ def test_what_is_known_of_a_ready_message(store):
     store.publish(first)
     (item,) = store.store.browse("q", "ready", 1)
     assert (first.tag, -1, 0, "") == (item.tag, item.failed, item.at_ms, item.consumer)
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     (item,) = store.store.browse("q", "ready", 1)
     assert (first.tag, 1) == (item.tag, item.failed)
 
@@ -113,7 +113,7 @@ def test_the_oldest_ready_message(store):
 def test_one_that_came_back_counts_from_its_publication(store):
     """A failed delivery makes nothing younger."""
     store.publish(message()._replace(tag=f"05{1000:012x}{'0' * 16}"))
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     assert 1000 == store.store.oldest_ms("q")
 
 

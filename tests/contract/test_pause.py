@@ -6,7 +6,7 @@ What it does to a reserve, and what still settles: test_reserve.py.
 import pytest
 
 from tests.contract.steps import LONG_MS, envelopes, message
-from tests.contract.test_doorbell import heard, ring, silent
+from tests.contract.test_notifier import heard, notify, silent
 from tests.support.waiting import wait_until
 
 
@@ -82,7 +82,7 @@ def test_the_end_of_a_pause_rings(store, other, place):
     store.pause(True)
     while not silent(other):
         pass
-    other.store.doorbell.listen(["q"], 30.0)
+    other.store.notifier.listen(["q"], 30.0)
     store.pause(False)
     assert "q" == heard(other)
 
@@ -112,5 +112,5 @@ def test_what_returns_to_a_paused_queue_stays(connect):
     other.return_ended(held)
     assert [] == other.reserve(9).deliveries
     other.pause(False)
-    wait_until(lambda: ring(other) == "q")
+    wait_until(lambda: notify(other) == "q")
     assert [b"back"] == envelopes(other.reserve(9))

@@ -40,8 +40,8 @@ def test_outcomes_come_in_the_order_of_the_messages(store):
         message("known", exchange="e", version=version),
         message("unknown", exchange="e", version=version),
         message("known", exchange="e", version=b"old"),
-        message("known", number=1, low=1),
-        message("known", number=1, low=1),
+        message("known", number=1, low_water=1),
+        message("known", number=1, low_water=1),
         message("new"),
     )
     assert [STORED, NO_QUEUE, STALE, STORED, DUPLICATE, CREATED] == outcomes
@@ -50,7 +50,7 @@ def test_outcomes_come_in_the_order_of_the_messages(store):
 
 def test_a_posted_publish_answers_as_one_that_waits(store):
     """post_publish stores the same and reports the same."""
-    again = message(number=1, low=1)
+    again = message(number=1, low_water=1)
     assert [CREATED, DUPLICATE] == store.post_publish(again, again)
     assert {"ready": 1} == store.places()
 
@@ -79,7 +79,7 @@ def test_a_stale_route_uses_up_no_number(store):
     """The same message is stored when it is published again by the new route."""
     store.declare()
     store.store.bind("e", True, [b"one"])
-    retried = message(exchange="e", number=1, low=1)
+    retried = message(exchange="e", number=1, low_water=1)
     assert [STALE] == store.publish(retried._replace(version=b"old"))
     version = store.store.bindings_version("e")
     assert [STORED] == store.publish(retried._replace(version=version))
@@ -97,7 +97,7 @@ def test_a_route_through_bindings_that_are_gone_is_stale(store):
 
 def test_a_retry_is_stored_once(store):
     """The same publisher and number is one message, whatever tag the retry bears."""
-    first = message(number=1, low=1, envelope=b"first")
+    first = message(number=1, low_water=1, envelope=b"first")
     store.publish(first)
     assert [DUPLICATE] == store.publish(first)
     assert [DUPLICATE] == store.publish(first._replace(tag=new_tag(5), envelope=b"second"))
@@ -110,7 +110,7 @@ def test_a_retry_is_stored_once_wherever_the_message_is_now(store, place):
     """A retry that comes late adds nothing: not even when the message was acked meanwhile."""
     first = message(
         number=1,
-        low=1,
+        low_water=1,
         delay_ms=600_000 if place == "delayed" else 0,
         ttl_ms=0 if place == "expired" else -1,
     )
@@ -133,27 +133,29 @@ def test_a_retry_is_stored_once_wherever_the_message_is_now(store, place):
 
 def test_an_unsettled_number_is_remembered_however_many_follow(store):
     """While one publish may be retried, hundreds of later ones do not push it out."""
-    first = message(number=1, low=1)
+    first = message(number=1, low_water=1)
     store.publish(first)
     for number in range(2, 302, 50):
-        store.publish(*(message(number=n, low=1) for n in range(number, number + 50)))
+        store.publish(*(message(number=n, low_water=1) for n in range(number, number + 50)))
     assert [DUPLICATE] == store.publish(first)
     assert 301 == store.ledger("published")
 
 
 def test_an_unsettled_number_is_remembered_when_those_before_it_settle(store):
     """Numbers from `low` on are kept, those below it are not needed any more."""
-    store.publish(*(message(number=n, low=1) for n in range(1, 17)))
-    store.publish(*(message(number=n, low=10) for n in range(17, 33)))
-    assert [DUPLICATE] * 23 == store.publish(*(message(number=n, low=10) for n in range(10, 33)))
+    store.publish(*(message(number=n, low_water=1) for n in range(1, 17)))
+    store.publish(*(message(number=n, low_water=10) for n in range(17, 33)))
+    assert [DUPLICATE] * 23 == store.publish(
+        *(message(number=n, low_water=10) for n in range(10, 33))
+    )
 
 
 def test_numbers_belong_to_one_publisher_in_one_queue(store):
     """The same number of another publisher, or in another queue, is another message."""
     outcomes = store.publish(
-        message(number=1, low=1),
-        message(number=1, low=1, publisher="other"),
-        message("r", number=1, low=1),
+        message(number=1, low_water=1),
+        message(number=1, low_water=1, publisher="other"),
+        message("r", number=1, low_water=1),
     )
     assert [CREATED, STORED, CREATED] == outcomes
 
@@ -165,7 +167,7 @@ def test_number_zero_is_never_a_duplicate(store):
 
 def test_a_retry_over_another_connection_is_stored_once(connect):
     """What is remembered is on the broker, not in the connection."""
-    first = message(number=1, low=1)
+    first = message(number=1, low_water=1)
     connect("s/1").publish(first)
     assert [DUPLICATE] == connect("s/2").publish(first)
 
@@ -211,7 +213,7 @@ def test_a_queue_is_listed_by_who_created_it(store):
 
 def test_a_request_that_comes_late_is_a_duplicate(store):
     """Held back by the network until its retry has returned, it stores nothing."""
-    store.publish(message(number=2, low=2))
+    store.publish(message(number=2, low_water=2))
     assert [DUPLICATE] == store.publish(message(number=1))
     assert [STORED] == store.publish(message(number=3))
     assert {"ready": 2} == store.places()
@@ -223,16 +225,16 @@ def test_a_request_that_comes_late_is_a_duplicate(store):
 def test_the_numbers_of_a_publisher_that_is_done_are_forgotten(store):
     """Those of others, of moves, and of other connections are not."""
     numbered = {
-        name: [message(publisher=name, number=number, low=1) for number in (1, 2)]
+        name: [message(publisher=name, number=number, low_water=1) for number in (1, 2)]
         for name in ("done", "other")
     }
-    move = message(publisher="move:x", number=1, low=1, moved=True)
+    move = message(publisher="move:x", number=1, low_water=1, moved=True)
     for items in numbered.values():
         assert [DUPLICATE] != store.publish(*items)
     store.publish(move)
     store.store.forget_publishers(lambda name: name != "other")
-    store.store.settle()
-    assert [STORED] == store.publish(message(publisher="done", number=2, low=1))
+    store.store.wait_for_replies()
+    assert [STORED] == store.publish(message(publisher="done", number=2, low_water=1))
     assert [DUPLICATE] * 2 == store.publish(*numbered["other"])
     assert [DUPLICATE] == store.publish(move)
 
@@ -240,12 +242,12 @@ def test_the_numbers_of_a_publisher_that_is_done_are_forgotten(store):
 def test_a_retry_finds_its_number_after_its_queue_was_made_anew(store):
     """Both go with the queue, but not at once: the first try may have been consumed before."""
     store.declare("q")
-    first = message(number=1, low=1)
+    first = message(number=1, low_water=1)
     assert [STORED] == store.publish(first)
     store.delete("q")
     store.declare("q")
     assert [DUPLICATE] == store.publish(first)
-    assert [STORED] == store.publish(message(number=2, low=1))
+    assert [STORED] == store.publish(message(number=2, low_water=1))
     assert {"ready": 1} == store.places()
 
 
@@ -256,6 +258,6 @@ def test_numbers_come_in_any_order(store):
         assert STORED <= store.publish(message(number=number))[0] <= CREATED
     for number in order:
         assert [DUPLICATE] == store.publish(message(number=number))
-    assert [STORED] == store.publish(message(number=10, low=4))
+    assert [STORED] == store.publish(message(number=10, low_water=4))
     assert [DUPLICATE] * 3 == store.publish(*(message(number=n) for n in (3, 4, 12)))
     assert [STORED] == store.publish(message(number=13))

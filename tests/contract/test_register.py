@@ -263,7 +263,7 @@ def test_one_at_a_time_looks_after_all(store):
 
     def look(consumer, hold_ms=60_000):
         store.store.post_look(consumer, hold_ms, found.append)
-        store.store.settle()
+        store.store.wait_for_replies()
         return found[-1]
 
     for consumer in ("host:3", "host:1", "host:2"):
@@ -283,7 +283,7 @@ def test_who_is_new_in_the_register_is_told(store):
         if forget:
             store.store.forget_consumer("host:1")
         store.store.post_heartbeat("host:1", 1000, 1000, {"queues": ""}, duties.append)
-        store.store.settle()
+        store.store.wait_for_replies()
     assert [True, False, True] == [item.new for item in duties]
 
 
@@ -327,7 +327,7 @@ def test_what_a_worker_runs_is_in_the_register(store):
 
     def say(number, **running):
         store.store.post_running("h:1", number, running, told.append)
-        store.store.settle()
+        store.store.wait_for_replies()
 
     say(1, q=1)
     assert [] == store.store.consumers()

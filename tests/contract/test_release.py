@@ -3,7 +3,7 @@ import pytest
 from reliq.store.values import Lease
 from tests.contract.steps import message
 
-HOW = ["buffered", "returned", "requeued"]
+HOW = ["undelivered", "released", "nacked"]
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -25,7 +25,7 @@ def test_keeps_its_priority(store, how):
     assert [b"0", b"5", b"200"] == [delivery.envelope for delivery in store.take(3)]
 
 
-@pytest.mark.parametrize(("how", "failed"), [("buffered", -1), ("returned", 0), ("requeued", 1)])
+@pytest.mark.parametrize(("how", "failed"), [("undelivered", -1), ("released", 0), ("nacked", 1)])
 def test_counts_as_it_says(store, how, failed):
     """Never given to the application; given back in order; failed: told apart by the count."""
     store.publish(message())
@@ -37,7 +37,7 @@ def test_counts_as_it_says(store, how, failed):
 def test_an_orderly_return_keeps_the_count(store):
     """What failed before it was returned in order has still failed."""
     store.publish(message())
-    for how in ("requeued", "requeued", "returned", "buffered"):
+    for how in ("nacked", "nacked", "released", "undelivered"):
         store.release(how, *store.take())
     assert 2 == store.take()[0].failed
 
@@ -51,7 +51,7 @@ def test_a_late_return_is_refused(store, other, how):
     (its,) = other.take()
     assert [late.tag] == store.release(how, late)
     assert {"unacked": 1} == store.places()
-    assert [] == other.release("returned", its)
+    assert [] == other.release("released", its)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -77,7 +77,7 @@ def test_what_is_not_held_is_refused(store, place):
     else:
         held = Lease("05" + "0" * 28, held.token)
     before = store.places()
-    assert [held.tag] == store.release("requeued", held)
+    assert [held.tag] == store.release("nacked", held)
     assert before == store.places()
 
 
@@ -85,10 +85,10 @@ def test_another_token_is_refused(store):
     """A lease is named by its token, not by its consumer."""
     store.publish(message())
     (first,) = store.take()
-    store.release("returned", first)
+    store.release("released", first)
     (second,) = store.take()
-    assert [first.tag] == store.release("requeued", first)
-    assert [] == store.release("requeued", second)
+    assert [first.tag] == store.release("nacked", first)
+    assert [] == store.release("nacked", second)
 
 
 def test_one_refused_does_not_keep_the_others(store):
@@ -96,8 +96,8 @@ def test_one_refused_does_not_keep_the_others(store):
     store.publish(*(message() for _ in range(4)))
     taken = store.take(4)
     store.ack(taken[0].tag)
-    store.release("returned", taken[2])
-    assert [taken[0].tag, taken[2].tag] == store.release("requeued", *taken)
+    store.release("released", taken[2])
+    assert [taken[0].tag, taken[2].tag] == store.release("nacked", *taken)
     assert {"ready": 3} == store.places()
 
 
@@ -106,7 +106,7 @@ def test_hundreds_go_back(store):
     store.publish(*(message(envelope=b"%d" % n) for n in range(450)))
     taken = store.take(450)
     store.ack(taken[0].tag, taken[449].tag)
-    assert [taken[0].tag, taken[449].tag] == store.release("returned", *taken)
+    assert [taken[0].tag, taken[449].tag] == store.release("released", *taken)
     expected = [delivery.envelope for delivery in taken[1:449]]
     assert expected == [delivery.envelope for delivery in store.take(448)]
 
@@ -114,5 +114,5 @@ def test_hundreds_go_back(store):
 def test_nothing_to_give_back(store):
     """An empty list is answered with an empty list."""
     store.publish(message())
-    assert [] == store.release("requeued")
+    assert [] == store.release("nacked")
     assert {"ready": 1} == store.places()

@@ -19,7 +19,7 @@ def test_a_renewed_lease_runs_out_later(store):
     store.publish(message())
     (held,) = store.take()
     store.renew(held, lease_ms=1)
-    wait_until(lambda: store.restore(lease_ms=1, hurry=True).by_consumer, interval_s=0.002)
+    wait_until(lambda: store.restore(lease_ms=1, force=True).by_consumer, interval_s=0.002)
     assert {"ready": 1} == store.places()
 
 
@@ -38,7 +38,7 @@ def test_a_lost_lease_is_reported(store, other):
     taken, back, acked, dead, held = store.take(5)
     store.return_ended(taken)
     other.take()
-    store.release("returned", back)
+    store.release("released", back)
     store.ack(acked.tag)
     store.dead_letter(dead)
     unknown = Lease("05" + "0" * 28, "1")
@@ -53,7 +53,7 @@ def test_a_lost_message_that_is_gone_is_told_from_one_that_is_elsewhere(store, o
     taken, back, acked, dead, held = store.take(5)
     store.return_ended(taken)
     other.take()
-    store.release("returned", back)
+    store.release("released", back)
     store.ack(acked.tag)
     store.dead_letter(dead)
     unknown = Lease("05" + "0" * 28, "1")
@@ -69,7 +69,7 @@ def test_a_late_renewal_does_not_touch_the_lease_of_another(store, other):
     (its,) = other.take()
     assert [late.tag] == store.renew(late)
     assert [late.tag] == store.end(late)
-    assert {} == store.restore(hurry=True).by_consumer
+    assert {} == store.restore(force=True).by_consumer
     assert [] == other.renew(its)
 
 
@@ -79,7 +79,7 @@ def test_a_lease_that_is_ended_is_restored_by_the_next_pass(store):
     ended, _ = store.take(2)
     assert [] == store.end(ended)
     assert {"unacked": 2} == store.places()
-    assert {"s/1": 1} == store.restore(hurry=True).by_consumer
+    assert {"s/1": 1} == store.restore(force=True).by_consumer
     assert {"ready": 1, "unacked": 1} == store.places()
 
 
@@ -89,7 +89,7 @@ def test_a_lease_that_was_ended_can_be_renewed_until_the_pass(store):
     (held,) = store.take()
     store.end(held)
     assert [] == store.renew(held)
-    assert {} == store.restore(hurry=True).by_consumer
+    assert {} == store.restore(force=True).by_consumer
     assert {"unacked": 1} == store.places()
 
 
@@ -107,4 +107,4 @@ def test_nothing_is_renewed_into_being(store):
     """A renewal creates neither lease nor queue."""
     assert ["tag"] == store.renew(Lease("tag", "1"))
     assert store.store.status("q") is None
-    assert {} == store.restore(hurry=True).by_consumer
+    assert {} == store.restore(force=True).by_consumer

@@ -16,7 +16,7 @@ def dead(store, count=1, **changes):
 def test_a_replayed_message_is_delivered_again(store):
     """It keeps its tag, its count begins anew, and it is no dead letter any more."""
     store.publish(message(envelope=b"m"))
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     (held,) = store.take()
     store.dead_letter(held)
     assert [held.tag] == store.replay(held.tag)
@@ -65,9 +65,9 @@ def test_a_replay_rings(store):
     """A consumer that sleeps is woken."""
     (tag,) = dead(store)
     store.reserve()
-    store.store.doorbell.listen(["q"], 5.0)
+    store.store.notifier.listen(["q"], 5.0)
     store.replay(tag)
-    assert store.store.doorbell.wait(5.0)
+    assert store.store.notifier.wait(5.0)
 
 
 def test_hundreds_are_replayed(store):
@@ -97,7 +97,7 @@ def test_purged_dead_letters_are_gone_and_counted(store):
     store.publish(kept := message())
     assert 1 == store.purge_dead(one, kept.tag, "00nothing")
     assert {"ready": 1, "dead": 1} == store.places()
-    assert [two] == [letter.tag for letter in store.store.dead_letters("q", 9)]
+    assert [two] == [dead_letter.tag for dead_letter in store.store.dead_letters("q", 9)]
     assert 1 == store.ledger("purged")
 
 
@@ -117,20 +117,22 @@ def test_listed_from_a_moment_on(store):
 def test_listed_with_their_envelopes(store):
     """Where they are asked for."""
     dead(store, envelope=b"m")
-    assert [b"m"] == [letter.envelope for letter in store.store.dead_letters("q", 9, 0, True)]
-    assert [None] == [letter.envelope for letter in store.store.dead_letters("q", 9)]
+    assert [b"m"] == [
+        dead_letter.envelope for dead_letter in store.store.dead_letters("q", 9, 0, True)
+    ]
+    assert [None] == [dead_letter.envelope for dead_letter in store.store.dead_letters("q", 9)]
 
 
 # -- moved to another queue
 
 
-def arrive(store, low, moves, queue="other"):
+def arrive(store, low_water, moves, queue="other"):
     """Store *moves* in another queue, as a mover does."""
     return store.publish(
         *(
-            message(queue, move.envelope, publisher="move:q", number=move.number, low=low)._replace(
-                moved=True
-            )
+            message(
+                queue, move.envelope, publisher="move:q", number=move.number, low_water=low_water
+            )._replace(moved=True)
             for move in moves
         )
     )
@@ -140,9 +142,9 @@ def test_a_move_takes_the_message_over(store):
     """Stored there, then taken out here; both ledgers balance all the way."""
     died = dead(store, 2, envelope=b"m")
     store.declare("other")
-    low, moves = store.begin_move("queue:other", *died)
+    low_water, moves = store.begin_move("queue:other", *died)
     assert died == tags(moves)
-    assert [STORED, STORED] == arrive(store, low, moves)
+    assert [STORED, STORED] == arrive(store, low_water, moves)
     assert 2 == store.end_move(*died)
     assert {} == store.places()
     assert 2 == store.ledger("moved")
@@ -193,8 +195,8 @@ def test_a_late_ack_ends_a_move(store):
     store.dead_letter(*store.take())
     _, (begun,) = store.begin_move("queue:other", held[0].tag)
     assert 1 == store.ack(held[0].tag)
-    low, moves = store.begin_move("queue:other", held[0].tag)
-    assert (True, []) == (begun.number < low, moves)
+    low_water, moves = store.begin_move("queue:other", held[0].tag)
+    assert (True, []) == (begun.number < low_water, moves)
     assert 0 == store.end_move(held[0].tag)
 
 
@@ -211,10 +213,10 @@ def test_a_queue_that_lost_its_last_writes_repeats_no_number(store):
 def test_a_queue_made_again_repeats_no_number(store):
     """Deleted and declared anew, its moves are new to the other queue."""
     store.declare("other")
-    low, (first,) = store.begin_move("queue:other", *dead(store))
-    arrive(store, low, [first])
+    low_water, (first,) = store.begin_move("queue:other", *dead(store))
+    arrive(store, low_water, [first])
     store.end_move(first.tag)
     store.delete()
-    low, (second,) = store.begin_move("queue:other", *dead(store))
+    low_water, (second,) = store.begin_move("queue:other", *dead(store))
     assert second.number > first.number
-    assert [STORED] == arrive(store, low, [second])
+    assert [STORED] == arrive(store, low_water, [second])

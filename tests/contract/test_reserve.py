@@ -82,8 +82,8 @@ def test_tokens_only_grow(store, other):
     for _ in range(2):
         first, second = store.take(3), other.take(3)
         tokens += [int(delivery.token) for delivery in (*first, *second)]
-        store.release("returned", *first)
-        store.release("returned", *second)
+        store.release("released", *first)
+        store.release("released", *second)
     assert sorted(set(tokens)) == tokens
 
 
@@ -113,7 +113,7 @@ def test_counts_failed_deliveries(store):
     """-1 at first; 0 after an orderly return; each failure adds one."""
     store.publish(message())
     seen = []
-    for how in ("buffered", "returned", "buffered", "requeued", "returned", "requeued"):
+    for how in ("undelivered", "released", "undelivered", "nacked", "released", "nacked"):
         (delivery,) = store.take()
         seen.append(delivery.failed)
         store.release(how, delivery)
@@ -138,7 +138,7 @@ def test_no_ack_forgets_the_failures(store):
     """The count of a message taken with no_ack does not come back with its tag."""
     sent = message()
     store.publish(sent)
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     assert 1 == store.reserve(no_ack=True).deliveries[0].failed
     store.publish(sent)
     assert -1 == store.take()[0].failed
@@ -149,7 +149,7 @@ def test_a_posted_reserve_answers_as_one_that_waits(store):
     store.publish(message(envelope=b"body"))
     results = []
     store.store.post_reserve("q", 1, LONG_MS, False, results.append)
-    store.store.settle()
+    store.store.wait_for_replies()
     (reservation,) = results
     assert [b"body"] == envelopes(reservation)
     assert {"unacked": 1} == store.places()
@@ -189,7 +189,7 @@ def test_a_longer_lease_of_the_queue_holds(store):
     store.publish(message())
     store.take(lease_ms=1)
     store.pass_time(2)
-    store.restore(lease_ms=1, hurry=True)
+    store.restore(lease_ms=1, force=True)
     assert {"unacked": 1} == store.places()
 
 
@@ -216,7 +216,7 @@ def test_a_paused_queue_still_settles(store):
     done, back, kept = store.take(3)
     store.pause(True)
     assert 1 == store.ack(done.tag)
-    assert [] == store.release("requeued", back)
+    assert [] == store.release("nacked", back)
     assert [] == store.renew(kept)
     assert {"ready": 1, "unacked": 1} == store.places()
 
@@ -225,7 +225,7 @@ def test_a_cache_that_is_lost_costs_nothing(store, engine):
     """When the broker drops its caches between any two steps nothing is lost or doubled."""
     store.publish(*(message(envelope=b"%d" % n) for n in range(3)))
     engine.forget_caches()
-    store.publish(message(envelope=b"3", number=1, low=1), message(envelope=b"4"))
+    store.publish(message(envelope=b"3", number=1, low_water=1), message(envelope=b"4"))
     engine.forget_caches()
     taken = store.take(5)
     assert [b"0", b"1", b"2", b"3", b"4"] == sorted(delivery.envelope for delivery in taken)
@@ -265,7 +265,7 @@ def test_the_bound_goes_around_suspects(store, other):
     store.publish(message(envelope=b"0" + BIG), message(envelope=b"1" + BIG))
     for _ in range(2):
         for delivery in (store.take(1)[0], store.take(1)[0]):
-            store.release("requeued", delivery)
+            store.release("nacked", delivery)
     store.publish(*(message(envelope=b"%d" % n + BIG) for n in (2, 3)))
     held = other.reserve(100)
     assert [b"0"] == [envelope[:1] for envelope in envelopes(held)]
@@ -286,7 +286,7 @@ def test_what_was_not_handed_out_goes_back_to_its_place(store):
     ]
     store.publish(*sent)
     first = store.take()[0]
-    store.release("requeued", first)
+    store.release("nacked", first)
     taken = store.reserve(3, no_ack=True).deliveries
     assert [b"2", b"0", b"1"] == [delivery.envelope for delivery in taken]
     assert 3 == store.hand_back(*taken)

@@ -72,7 +72,7 @@ def test_a_lease_is_gone_once_its_message_is_restored(store):
     (late,) = store.take()
     store.return_ended(late)
     assert [late.tag] == store.renew(late)
-    assert [late.tag] == store.release("returned", late)
+    assert [late.tag] == store.release("released", late)
     assert [late.tag] == store.dead_letter(late)
     assert {"ready": 1} == store.places()
     assert 1 == store.ack(late.tag)
@@ -102,9 +102,9 @@ def test_more_says_to_go_on(store):
     """One call after another while there is more, and no call too many."""
     store.publish(*(message() for _ in range(450)))
     store.end(*store.take(450))
-    steps = [store.restore(hurry=True)]
+    steps = [store.restore(force=True)]
     while steps[-1].more:
-        steps.append(store.restore(hurry=True))
+        steps.append(store.restore(force=True))
     assert 450 == sum(step.by_consumer["s/1"] for step in steps)
     assert [True] * (len(steps) - 1) == [step.unacked > 0 for step in steps[:-1]]
     assert {"ready": 450} == store.places()
@@ -190,9 +190,9 @@ def test_a_young_server_restores_nothing(store):
     store.publish(message())
     store.take(lease_ms=1)
     store.pass_time(2)
-    assert {} == store.restore(lease_ms=AGES_MS, hurry=True).by_consumer
+    assert {} == store.restore(lease_ms=AGES_MS, force=True).by_consumer
     assert {"unacked": 1} == store.places()
-    assert {"s/1": 1} == store.restore(lease_ms=1, hurry=True).by_consumer
+    assert {"s/1": 1} == store.restore(lease_ms=1, force=True).by_consumer
 
 
 def test_a_young_server_restores_ended_leases_at_once(store):
@@ -212,7 +212,7 @@ def test_after_a_time_without_a_pass_there_is_time_to_renew(connect):
     kept, left = store.take(2, lease_ms=100)
     store.pass_time(400)
     assert {} == store.restore(lease_ms=600).by_consumer
-    assert {} == store.restore(lease_ms=600, hurry=True).by_consumer
+    assert {} == store.restore(lease_ms=600, force=True).by_consumer
     assert [] == store.renew(kept)
     wait_until(lambda: store.restore(lease_ms=600).by_consumer == {"s/1": 1}, interval_s=0.02)
     assert {"ready": 1, "unacked": 1} == store.places()
@@ -238,7 +238,7 @@ def test_the_first_pass_gives_time_to_renew_too(connect):
     store.publish(message())
     (kept,) = store.take(lease_ms=1)
     store.pass_time(2)
-    assert {} == store.restore(lease_ms=60_000, hurry=True).by_consumer
+    assert {} == store.restore(lease_ms=60_000, force=True).by_consumer
     assert {} == store.restore(lease_ms=60_000).by_consumer
     assert [] == store.renew(kept)
 
@@ -257,12 +257,12 @@ def test_at_the_delivery_limit_a_message_is_given_up_on(connect, limit):
     restored = store.return_ended(*store.take())
     assert ([sent.tag], {"s/1": 1}) == (tags(restored.dead), restored.by_consumer)
     assert {"dead": 1} == store.places()
-    (letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.dead_letters("q", 9)
     assert (sent.tag, "delivery_limit", limit, "s/1") == (
-        letter.tag,
-        letter.reason,
-        letter.count,
-        letter.consumer,
+        dead_letter.tag,
+        dead_letter.reason,
+        dead_letter.count,
+        dead_letter.consumer,
     )
     assert [] == store.reserve().deliveries
 
@@ -272,8 +272,8 @@ def test_orderly_returns_do_not_count_towards_the_limit(connect):
     store = connect(delivery_limit=2)
     store.publish(message())
     for _ in range(5):
-        store.release("returned", *store.take())
-        store.release("buffered", *store.take())
+        store.release("released", *store.take())
+        store.release("undelivered", *store.take())
     assert [] == store.return_ended(*store.take()).dead
     assert {"ready": 1} == store.places()
 
@@ -282,7 +282,7 @@ def test_counted_returns_count_towards_the_limit(connect):
     """A message that was requeued as failed is that much nearer to it."""
     store = connect(delivery_limit=2)
     store.publish(message())
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     assert 1 == len(store.return_ended(*store.take()).dead)
 
 
@@ -301,7 +301,7 @@ def test_the_limit_takes_only_those_that_reached_it(connect):
     """In one pass some are given up on and the others return."""
     store, other = connect(delivery_limit=2), connect("s/2", delivery_limit=2)
     store.publish(message(envelope=b"old"))
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     store.publish(message(envelope=b"new"))
     (old,), (new,) = store.take(), other.take()
     assert [old.tag] == tags(store.return_ended(old, new).dead)
@@ -321,7 +321,7 @@ def test_the_pass_keeps_the_cap_of_the_dead_letters(connect):
         died += tags(store.return_ended(*store.take()).dead)
     assert {"dead": 3} == store.places()
     assert 2 == store.ledger("dropped")
-    assert died[2:] == [letter.tag for letter in store.store.dead_letters("q", 9)]
+    assert died[2:] == [dead_letter.tag for dead_letter in store.store.dead_letters("q", 9)]
 
 
 def test_the_pass_drops_hundreds_above_the_cap(connect):
@@ -331,7 +331,7 @@ def test_the_pass_drops_hundreds_above_the_cap(connect):
     store.dead_letter(*store.take(450))
     assert {"dead": 450} == store.places()
     frugal = connect("s/2", dead_letter_max=7)
-    while frugal.restore(hurry=True).more:
+    while frugal.restore(force=True).more:
         pass
     assert {"dead": 7} == store.places()
     assert 443 == store.ledger("dropped")
@@ -343,10 +343,10 @@ def test_dead_letters_are_kept_so_long(connect):
     store.publish(message(), message())
     store.dead_letter(*store.take())
     assert {"ready": 1, "dead": 1} == store.places()
-    store.restore(hurry=True)
+    store.restore(force=True)
     assert {"ready": 1, "dead": 1} == store.places()
     wait_until(
-        lambda: store.restore(hurry=True) and store.ledger("dropped"),
+        lambda: store.restore(force=True) and store.ledger("dropped"),
         interval_s=0.05,
     )
     assert {"ready": 1} == store.places()
@@ -357,5 +357,5 @@ def test_passes_leave_a_lease_with_time_alone(store):
     store.publish(message())
     (held,) = store.take()
     for _ in range(20):
-        store.restore(lease_ms=1, hurry=True)
+        store.restore(lease_ms=1, force=True)
     assert [] == store.renew(held, lease_ms=LONG_MS)

@@ -8,7 +8,7 @@ PASS = Work(0, False, False)
 
 
 def test_a_queue_with_nothing_to_do_is_not_named(store):
-    """Neither one that is empty, nor one whose bell has its token."""
+    """Neither one that is empty, nor one whose notification has its token."""
     store.declare("empty")
     store.publish(message("ready"), message("later", delay_ms=LONG_MS, ttl_ms=LONG_MS))
     assert {} == store.survey("empty", "ready", "later")
@@ -31,7 +31,7 @@ def test_what_is_unacked_needs_a_pass(store):
 def test_what_waits_unheard_needs_a_pass(store):
     """The token was taken by one that died; a queue that is paused rings for nobody."""
     store.publish(message())
-    store.take_bell("q")
+    store.take_notification("q")
     assert {"q": PASS} == store.survey()
     store.pause(True)
     assert {} == store.survey()
@@ -43,7 +43,7 @@ def test_what_waits_unheard_needs_a_pass(store):
 def test_what_has_become_due_unheard_needs_a_pass(store):
     """Who knew when it is due may be dead."""
     store.publish(message(delay_ms=400))
-    store.take_bell("q")
+    store.take_notification("q")
     assert {} == store.survey()
     wait_until(lambda: {"q": PASS} == store.survey(), interval_s=0.005)
 

@@ -91,7 +91,7 @@ def test_a_purge_removes_what_waits(store):
     assert 4 == store.ledger("purged")
     assert 0 == store.purge()
     assert 0 == store.purge("unknown")
-    assert [] == store.release("requeued", held)
+    assert [] == store.release("nacked", held)
 
 
 def test_a_purge_removes_hundreds(store):
@@ -106,7 +106,7 @@ def test_the_failures_of_a_purged_message_are_forgotten(store):
     """Nothing of it is left that a message of the same tag could inherit."""
     sent = message()
     store.publish(sent)
-    store.release("requeued", *store.take())
+    store.release("nacked", *store.take())
     store.purge()
     store.publish(sent)
     assert -1 == store.take()[0].failed
@@ -125,7 +125,7 @@ def test_deleting_a_queue_takes_everything_in_it(store):
     assert [] == store.store.dead_letters("q", 9)
     assert ("created", 0, 0, b"new") == store.declare(arguments=b"new")
     assert LONG_MS == store.reserve().lease_ms
-    assert [held.tag] == store.release("requeued", held)
+    assert [held.tag] == store.release("nacked", held)
     assert 0 == store.ack(held.tag, dead.tag)
     assert {} == store.places()
     assert 0 == store.ledger("published")
@@ -226,7 +226,7 @@ def test_the_version_can_be_asked_for_without_waiting(store):
     results = []
     store.store.post_bindings_version("e", results.append)
     store.store.post_bindings_version("unknown", results.append)
-    store.store.settle()
+    store.store.wait_for_replies()
     assert [store.store.bindings_version("e"), None] == results
 
 

@@ -35,8 +35,12 @@ def test_a_task_that_kills_its_child_meets_its_limit(limited):
     assert 3 == limited.journal.runs(poison.id)
     assert set(others) <= set(limited.journal.finished())
     with Inspector(limited.broker) as inspector:
-        (letter,) = inspector.dead_letters("celery", task="poison")
-    assert (poison.id, "delivery_limit", 3) == (letter.id, letter.reason, letter.count)
+        (dead_letter,) = inspector.dead_letters("celery", task="poison")
+    assert (poison.id, "delivery_limit", 3) == (
+        dead_letter.id,
+        dead_letter.reason,
+        dead_letter.count,
+    )
     worker.wait_log("was dead-lettered: it reached its delivery limit with 3 failed")
 
 
@@ -46,8 +50,8 @@ def test_a_rejected_task_is_kept_and_replayed(site):
     rejected = site.send("reject_first")
     site.settled(dead=1)
     with Inspector(site.broker) as inspector:
-        (letter,) = inspector.dead_letters("celery", reason="rejected")
-        assert ("reject_first", rejected.id) == (letter.task, letter.id)
+        (dead_letter,) = inspector.dead_letters("celery", reason="rejected")
+        assert ("reject_first", rejected.id) == (dead_letter.task, dead_letter.id)
         assert 1 == inspector.replay("celery", task="reject_first")
     wait_until(lambda: rejected.id in site.journal.finished())
     site.settled()

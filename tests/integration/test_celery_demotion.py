@@ -71,7 +71,7 @@ def test_demotion_under_workers(pair, site_factory):
     wait_until(lambda: time.monotonic() - began > 8)
     made = connections_of(master) - before
     print(f"{made} connections in {time.monotonic() - began:.1f} s by 3 workers")
-    # A keeper every second or two, the worker itself ever more seldom; each try has one
+    # A background loop every second or two, the worker itself ever more seldom; each try has one
     # connection or two. A hot loop makes hundreds.
     assert made < 60
     # Connected to a replica, a worker would lose that connection again and again.

@@ -72,8 +72,8 @@ def test_bad_messages_are_set_aside(site, pool):
     site.journal.wait_finished(site.send("record").id)
     site.settled(dead=len(bad))
     with Inspector(site.broker) as inspector:
-        letters = inspector.dead_letters("celery", 10)
-    assert all(letter.reason and letter.error for letter in letters)
+        dead_letters = inspector.dead_letters("celery", 10)
+    assert all(dead_letter.reason and dead_letter.error for dead_letter in dead_letters)
     assert worker.running
 
 

@@ -120,18 +120,20 @@ class Hostile:
 
     def found_bad(self, times):
         """Fail unless each was so many times a dead letter, at least."""
-        reasons = [letter.reason for letter in self.letters()]
+        reasons = [dead_letter.reason for dead_letter in self.dead_letters()]
         assert reasons.count("malformed") >= times * (len(FATAL) - 2)
         assert reasons.count("undecodable") >= times * 2
         self.site.settled(dead=len(reasons))
 
-    def letters(self):
+    def dead_letters(self):
         """Return the dead letters; each carries its error."""
         with Inspector(
             self.site.broker, transport_options=self.site.transport_options
         ) as inspector:
             found = inspector.dead_letters("celery", 10_000)
-        assert [] == [(letter.tag, letter.reason) for letter in found if not letter.error]
+        assert [] == [
+            (dead_letter.tag, dead_letter.reason) for dead_letter in found if not dead_letter.error
+        ]
         return found
 
 
@@ -221,7 +223,7 @@ def test_nothing_in_a_message_ends_a_worker(hostile, batch):
         hostile.throw(body, headers(task, changes), **properties)
         good.append(hostile.good())
     hostile.outlives(good)
-    hostile.site.settled(dead=len(hostile.letters()))
+    hostile.site.settled(dead=len(hostile.dead_letters()))
 
 
 @pytest.mark.parametrize("kind", ["undecodable", "malformed"])

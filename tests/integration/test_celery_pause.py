@@ -11,7 +11,7 @@ from tests.support.workers import POOLS
 
 from .kombu_client import Taker, get, publish
 
-# Only the bell may bring what was kept in time.
+# Only the notification may bring what was kept in time.
 PATIENT = {"poll_interval": 60.0, "restore_interval": 60.0}
 CONFIG = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
 

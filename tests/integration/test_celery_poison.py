@@ -96,9 +96,9 @@ def poison_among_innocents(site, *, limit, workers):
         f"{again} innocent runs repeated, {restored} messages returned"
     )
     assert restored > INNOCENTS // (2 * workers), "they were not there when it killed"
-    (letter,) = dead_letters(site)
-    assert letter.reason == "delivery_limit"
-    assert limit == letter.count
+    (dead_letter,) = dead_letters(site)
+    assert dead_letter.reason == "delivery_limit"
+    assert limit == dead_letter.count
     assert limit == started[poison]
     assert set(innocents) == set(finished)
     site.settled(dead=1)
@@ -134,7 +134,7 @@ def fail_in(site, tag_count, failures):
         for _ in range(failures):
             for delivery in store.reserve("celery", tag_count, 60_000, no_ack=False).deliveries:
                 assert ([], []) == store.release(
-                    "celery", "requeued", [Lease(delivery.tag, delivery.token)]
+                    "celery", "nacked", [Lease(delivery.tag, delivery.token)]
                 )
 
 
@@ -142,7 +142,7 @@ def fail_in(site, tag_count, failures):
 def test_fresh_poison_does_not_kill_a_suspect(fresh_redis, site_factory, pool):
     """A task that has failed before and runs beside new poison is not what is given up on."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": 4})
-    suspect = site.send("record_late", 0.5).id
+    poison_candidate = site.send("record_late", 0.5).id
     fail_in(site, 1, 2)
     (poison,) = (site.send("poison_group").id,)
     supervisor = Supervisor(
@@ -160,24 +160,27 @@ def test_fresh_poison_does_not_kill_a_suspect(fresh_redis, site_factory, pool):
         interval_s=0.1,
         what=lambda: f"nothing waits or runs: {site.counts()}\n{supervisor.tails()}",
     )
-    letters = [(letter.id, letter.reason, letter.count) for letter in dead_letters(site)]
-    assert [(poison, "delivery_limit", 4)] == letters
-    assert {suspect} == set(site.journal.finished())
+    found = [
+        (dead_letter.id, dead_letter.reason, dead_letter.count)
+        for dead_letter in dead_letters(site)
+    ]
+    assert [(poison, "delivery_limit", 4)] == found
+    assert {poison_candidate} == set(site.journal.finished())
     assert 4 == site.journal.runs(poison)
     site.settled(dead=1)
 
 
-def seconds_until_all_is_held_again(site, *, suspects):
+def seconds_until_all_is_held_again(site, *, poison_candidates):
     """Kill the worker that holds everything; return how long another takes to have it all."""
     with site.app.producer_or_acquire() as producer:
         for _ in range(HELD):
             site.send("record_late", 60.0, producer=producer)
     with Inspector(site.broker, transport_options=site.transport_options) as inspector:
         store = inspector._store
-        for _ in range(2 if suspects else 0):
+        for _ in range(2 if poison_candidates else 0):
             taken = store.reserve("celery", 1, 60_000, no_ack=False).deliveries
             leases = [Lease(delivery.tag, delivery.token) for delivery in taken]
-            assert ([], []) == store.release("celery", "requeued", leases)
+            assert ([], []) == store.release("celery", "nacked", leases)
 
         def holder():
             """Return which consumer holds everything; None while no single one does."""
@@ -206,7 +209,7 @@ def seconds_until_all_is_held_again(site, *, suspects):
         took = time.monotonic() - killed
         counted = inspector.status("celery").ledger["restored"]
         heir.kill_group()
-    print(f"suspects: {suspects}; {HELD} messages held again after {took:.2f} s")
+    print(f"suspects: {poison_candidates}; {HELD} messages held again after {took:.2f} s")
     assert HELD == counted
     assert_balanced(site.broker)
     return took
@@ -220,9 +223,10 @@ def test_recovery_of_a_thousand_messages_is_not_slowed(redis_factory, site_facto
     """
     took = [
         seconds_until_all_is_held_again(
-            site_factory(redis_factory(), broker_transport_options=FAST), suspects=suspects
+            site_factory(redis_factory(), broker_transport_options=FAST),
+            poison_candidates=poison_candidates,
         )
-        for suspects in (False, True)
+        for poison_candidates in (False, True)
     ]
     without, beside = took
     # One pass is a part of either; a pass for each message would be a thousand of them.

@@ -38,11 +38,11 @@ def test_a_bell_that_holds_something_else(redis_server, redis_url, site_factory,
     worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
     site.journal.wait_finished(site.send("record", queue="first").id)
     raw = redis_server.client()
-    raw.set(queue_keys("", "first").bell, "x")
+    raw.set(queue_keys("", "first").notification, "x")
     for queue in QUEUES * 2:
         site.journal.wait_finished(site.send("record", queue=queue).id)
     worker.wait_log("held something else: it is removed")
-    assert b"string" != raw.type(queue_keys("", "first").bell)
+    assert b"string" != raw.type(queue_keys("", "first").notification)
     for queue in QUEUES:
         site.settled(queue)
     assert 0 == worker.shut_down()

@@ -70,7 +70,7 @@ def fail_over(group, fault):
     old.kill() if fault == "killed" else old.freeze()
     new = group.wait_failover(old)
     ended = time.monotonic()
-    group.settle()  # one that nobody asked for would be in no window
+    group.wait_for_replies()  # one that nobody asked for would be in no window
     return old, new, began, ended
 
 
@@ -92,7 +92,7 @@ def test_failover_under_load(group, make_site, fault, confirm):
     ]
     for worker in workers:
         worker.wait_ready()
-    group.settle()
+    group.wait_for_replies()
     load = Load(site, POOLS)
     windows = []
     try:

@@ -43,7 +43,7 @@ def test_warm_shutdown_finishes_and_gives_back(site, pool):
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_idle_worker_ends_at_once(site, pool):
-    """An idle worker ends a warm shutdown without waiting for a doorbell or a thread."""
+    """An idle worker ends a warm shutdown without waiting for a notifier or a thread."""
     worker = site.worker(pool=pool, arguments=["--without-gossip"])
     site.journal.wait_finished(site.send("record").id)
     assert worker.shut_down(timeout_s=6) == 0

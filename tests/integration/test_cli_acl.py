@@ -196,9 +196,9 @@ def test_an_operator(guarded, redis_factory, tmp_path):
         data(url, "peek", "orders", "--state", state, *prefix)
     data(url, "audit", *prefix)
     look_around(url, *prefix)
-    letters = data(url, "dead", "list", "orders", *prefix)
-    letters += data(url, "dead", "list", "other", *prefix)
-    first = letters[0]
+    dead_letters = data(url, "dead", "list", "orders", *prefix)
+    dead_letters += data(url, "dead", "list", "other", *prefix)
+    first = dead_letters[0]
     data(url, "dead", "show", first["queue"], first["tag"], *prefix)
     file = tmp_path / "letters"
     data(url, "dead", "export", first["queue"], file, *prefix)
@@ -210,7 +210,7 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     data(url, "dead", "purge", "other", "--yes", *prefix)
     data(url, "queue", "pause", "orders", *prefix)
     operator.admin.select(1)
-    operator.admin.delete("shop:reliq:{orders}:bell")
+    operator.admin.delete("shop:reliq:{orders}:notification")
     data(url, "queue", "resume", "orders", *prefix)
     data(url, "queue", "set", "orders", "delivery-limit=3", *prefix)
     done = run(None, "move", "orders", "--from", url, "--to", other.url(), *prefix)

@@ -71,11 +71,11 @@ def test_listed(client, connection, filters, expected):
 def test_one_of_them(client, connection):
     """With its headers and properties; an unknown one is an error, a list is a table."""
     first = data(client.url, "dead", "list", "orders", "--limit", 1)[0]
-    letter = data(client.url, "dead", "show", "orders", first["tag"])
+    dead_letter = data(client.url, "dead", "show", "orders", first["tag"])
     assert ("shop.pay", "(0,)", "orders") == (
-        letter["headers"]["task"],
-        letter["args"],
-        letter["routing_key"],
+        dead_letter["headers"]["task"],
+        dead_letter["args"],
+        dead_letter["routing_key"],
     )
     assert 2 == run(client.url, "dead", "show", "orders", "x").returncode
     listed = run(client.url, "dead", "list", "orders").stdout

@@ -89,7 +89,7 @@ def test_no_script_keeps_redis_from_others(fresh_redis):
     while deliveries := store.reserve("q", 100, 60_000, no_ack=False).deliveries:
         store.post_ack("q", [item.tag for item in deliveries], lambda _: None)
         taken += len(deliveries)
-    store.settle()
+    store.wait_for_replies()
     store.close()
     assert MANY == taken
     calls = client.slowlog_get(5 * MANY)

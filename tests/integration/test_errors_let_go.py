@@ -102,7 +102,7 @@ def acks(connection):
 
     def act():
         message.ack()
-        connection.transport.store.settle()
+        connection.transport.store.wait_for_replies()
 
     return act
 

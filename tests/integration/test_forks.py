@@ -198,7 +198,7 @@ def test_forks_that_follow_each_other_do_not_keep_a_spool(
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_forks_among_threads_that_publish(url, seconds):
-    """A fork every few ms, while threads publish and keepers tick, neither waits nor loses."""
+    """A fork every few ms, while threads publish and background loops tick: no wait, no loss."""
     forks, count = json.loads(run("storm", url, str(seconds)))
     assert count == stored(url)
     assert forks > seconds  # one that waits for a lock in vain would take five

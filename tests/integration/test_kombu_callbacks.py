@@ -65,8 +65,8 @@ def test_it_meets_its_limit(client):
     publish(client.connect(), "q", "x")
     for _ in range(3):
         fail_once(client, failing(), delivery_limit=3)
-    (letter,) = client.dead_letters("q")
-    assert ("delivery_limit", 3) == (letter.reason, letter.count)
+    (dead_letter,) = client.dead_letters("q")
+    assert ("delivery_limit", 3) == (dead_letter.reason, dead_letter.count)
 
 
 def test_it_stays_the_application_s(client):
@@ -250,7 +250,7 @@ def test_a_return_that_fails_late_is_owed_still(broker):
         publish(connection, "q", "x")
         message = get(connection, "q")
         session = connection.transport.session
-        session.keeper.stop()  # it would send it first
+        session.background.stop()  # it would send it first
         with outage(), pytest.raises(BrokerUnavailable):
             message.requeue()
         store = Asleep(session.open_store())

@@ -32,14 +32,14 @@ def connection(client):
 
 def test_listed_with_what_is_known_of_them(client, connection):
     """Task, id, reason, times and consumer of each, oldest first."""
-    letters = client.dead_letters("q")
+    dead_letters = client.dead_letters("q")
     assert [("shop.pay", "id-0"), ("shop.pay", "id-1"), ("shop.mail", "id-2")] == [
-        (letter.task, letter.id) for letter in letters
+        (dead_letter.task, dead_letter.id) for dead_letter in dead_letters
     ]
-    assert {("rejected", 0, "")} == {(item.reason, item.count, item.error) for item in letters}
-    assert all(letter.published_ms <= letter.died_ms for letter in letters)
-    assert all(letter.consumer for letter in letters)
-    assert b"0" == letters[0].message.body.encode()
+    assert {("rejected", 0, "")} == {(item.reason, item.count, item.error) for item in dead_letters}
+    assert all(dead_letter.published_ms <= dead_letter.died_ms for dead_letter in dead_letters)
+    assert all(dead_letter.consumer for dead_letter in dead_letters)
+    assert b"0" == dead_letters[0].message.body.encode()
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_listed_with_what_is_known_of_them(client, connection):
 def test_chosen_by_what_they_are(client, connection, chosen, expected):
     """A filter looks at all of them; the limit counts what fits."""
     with client.inspector() as inspector:
-        assert expected == [letter.id for letter in inspector.dead_letters("q", **chosen)]
+        assert expected == [dead_letter.id for dead_letter in inspector.dead_letters("q", **chosen)]
 
 
 def test_one_of_them(client, connection):
     """By its delivery tag; an unknown one is an error."""
-    letter = client.dead_letters("q")[1]
+    dead_letter = client.dead_letters("q")[1]
     with client.inspector() as inspector:
-        assert letter == inspector.dead_letter("q", letter.tag)
+        assert dead_letter == inspector.dead_letter("q", dead_letter.tag)
         with pytest.raises(NotFound, match="no dead letter 'x' in 'q'"):
             inspector.dead_letter("q", "x")
 
@@ -76,15 +76,15 @@ def test_replayed_by_task(client, connection):
     with client.inspector() as inspector:
         assert 2 == inspector.replay("q", task="shop.pay")
     assert [0, 1] == Taker(connection, "q", auto_declare=False).take_bodies(2)
-    assert ["id-2"] == [letter.id for letter in client.dead_letters("q")]
+    assert ["id-2"] == [dead_letter.id for dead_letter in client.dead_letters("q")]
 
 
 def test_replayed_by_tag_and_with_a_count_of_none(client, connection):
     """One of many; it is not a redelivery."""
-    letter = client.dead_letters("q")[2]
+    dead_letter = client.dead_letters("q")[2]
     with client.inspector() as inspector:
-        assert 1 == inspector.replay("q", [letter.tag])
-        assert 0 == inspector.replay("q", [letter.tag])
+        assert 1 == inspector.replay("q", [dead_letter.tag])
+        assert 0 == inspector.replay("q", [dead_letter.tag])
     (message,) = Taker(connection, "q", auto_declare=False).take()
     assert (2, None) == (message.payload, message.headers.get("x-delivery-count"))
     message.ack()
@@ -320,7 +320,7 @@ def test_without_a_bound_queue_it_stays(client):
     reject_all(connection, "q", 1)
     taker = Taker(connection, "q", auto_declare=False)
     assert taker.gets_nothing(1.5)
-    assert ["rejected"] == [letter.reason for letter in client.dead_letters("q")]
+    assert ["rejected"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
 
 
 def test_what_cannot_be_routed_is_not_read_again_and_again(client):
@@ -372,7 +372,7 @@ def test_expired_and_kept(client):
     declare(connection, "q", queue_arguments={"x-dead-letter-expired": True})
     publish(connection, "q", "x", expiration=0)
     assert Taker(connection, "q", auto_declare=False).gets_nothing()
-    assert ["expired"] == [letter.reason for letter in client.dead_letters("q")]
+    assert ["expired"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
 
 
 # -- moves that nobody ends
@@ -388,15 +388,15 @@ def an_old_move(client, queue, tag, target):
 def test_a_move_that_began_long_ago_binds_nobody(client, connection, verb):
     """Its target is full, or gone: after a day the letter can be replayed, purged or moved."""
     declare(connection, "other")
-    letter = client.dead_letters("q")[0]
-    an_old_move(client, "q", letter.tag, "queue:gone")
+    dead_letter = client.dead_letters("q")[0]
+    an_old_move(client, "q", dead_letter.tag, "queue:gone")
     with client.inspector() as inspector:
         if verb == "replay":
-            assert 1 == inspector.replay("q", [letter.tag])
+            assert 1 == inspector.replay("q", [dead_letter.tag])
             assert (1, 2) == (client.status("q").ready, client.status("q").dead)
         elif verb == "purge":
-            assert 1 == inspector.purge_dead_letters("q", [letter.tag])
+            assert 1 == inspector.purge_dead_letters("q", [dead_letter.tag])
         else:
-            assert 1 == inspector.replay("q", [letter.tag], to="other")
+            assert 1 == inspector.replay("q", [dead_letter.tag], to="other")
             assert 1 == client.status("other").ready
     assert not client.raw.exists("reliq:{q}:moves")

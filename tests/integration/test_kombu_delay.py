@@ -12,7 +12,7 @@ from reliq import MessageRefused
 
 from .kombu_client import Taker, declare, get, publish
 
-# Nothing but the bell, and knowing what is due, brings a message in time.
+# Nothing but the notification, and knowing what is due, brings a message in time.
 PATIENT = {"poll_interval": 60, "restore_interval": 60}
 
 

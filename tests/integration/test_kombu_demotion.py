@@ -1,4 +1,4 @@
-"""Publishers, consumers and keepers of a server that becomes a replica."""
+"""Publishers, consumers and background loops of a server that becomes a replica."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_keeper_looks_for_the_master_anew(demoted):
     taker = Taker(connection, "q", prefetch_count=1)
     publish(client.connect(), "q", "x")
     (message,) = taker.take()
-    keeper = f"reliq:{connection.transport.session.id}"
+    background = f"reliq:{connection.transport.session.id}"
 
     def ids():
         listed = client.raw.client_list()
@@ -102,12 +102,14 @@ def test_a_keeper_looks_for_the_master_anew(demoted):
         return {
             entry["id"]
             for entry in listed
-            if entry["name"].startswith(keeper) and not entry["name"].startswith(ours)
+            if entry["name"].startswith(background) and not entry["name"].startswith(ours)
         }
 
-    before = wait_until(ids, what="the keeper's connection")
+    before = wait_until(ids, what="the background loop's connection")
     demote()
-    wait_until(lambda: ids() and not ids() & before, what="another connection of the keeper")
+    wait_until(
+        lambda: ids() and not ids() & before, what="another connection of the background loop"
+    )
     client.server.promote()
     # Its lease was renewed as soon as that was possible again.
     message.ack()

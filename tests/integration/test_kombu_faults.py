@@ -275,10 +275,10 @@ def test_a_message_that_is_not_ours(client, how, fetch):
         message = wait_until(lambda: get(connection, "q"), timeout_s=2)
     assert message.payload == "whole"
     wait_until(lambda: client.status("q").dead == 1)
-    (letter,) = client.dead_letters("q")
-    assert letter.tag == tag.decode()
-    assert letter.reason == "undecodable"
-    assert letter.error
+    (dead_letter,) = client.dead_letters("q")
+    assert dead_letter.tag == tag.decode()
+    assert dead_letter.reason == "undecodable"
+    assert dead_letter.error
     message.ack()
 
 

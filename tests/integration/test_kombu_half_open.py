@@ -45,7 +45,7 @@ def test_a_publisher_that_waits(client, blackhole):
 
 
 def test_nobody_else_waits_for_who_waits_for_a_reply(client, blackhole):
-    """The keeper looks after all connections of the process: one that hangs must not stop it."""
+    """The background loop looks after all connections: one that hangs must not stop it."""
     connection = client.connect(blackhole.url(), **OPTIONS)
     declare(connection, "q")
     transport = connection.transport
@@ -93,20 +93,20 @@ def test_what_is_under_way_is_not_looked_for_as_unseen(client):
     taker = Taker(connection, "q", prefetch_count=1)
     assert taker.gets_nothing()  # nor is a reply needed that says to load a script first.
     transport, session = connection.transport, taker.channel.session
-    session.keeper.stop()  # it would read the reply, and then look by itself.
+    session.background.stop()  # it would read the reply, and then look by itself.
     publish(connection, "q", "x")
     (subscription,) = transport.subscriptions
     transport.post_request(subscription, 1)
     wait_until(lambda: 1 == client.status("q").unacked, what="a reply that nobody has read")
     session.reserve_lost("q", transport.store.consumer)
-    keepers = session.open_store()
-    session.send_owed(keepers)
+    loops = session.open_store()
+    session.send_owed(loops)
     assert session.owes  # to be looked for when it is known what the reserve took
     (message,) = taker.take()
-    session.send_owed(keepers)
+    session.send_owed(loops)
     assert not session.owes
-    keepers.close()
-    session.keeper.start()
+    loops.close()
+    session.background.start()
     assert 1 == client.status("q").unacked
     message.ack()
     wait_until(lambda: client.settled("q"))
@@ -153,21 +153,21 @@ def test_a_keeper_of_a_busy_consumer(client, blackhole):
     taker = Taker(connection, "q", prefetch_count=1)
     publish(client.connect(), "q", "x")
     (message,) = taker.take()
-    keeper = f"reliq:{connection.transport.session.id}/"
+    background = f"reliq:{connection.transport.session.id}/"
     main = f"reliq:{connection.transport.store.consumer}"
 
-    def keepers():
+    def loops():
         names = {entry["name"]: entry["id"] for entry in client.raw.client_list()}
         return {
             number
             for name, number in names.items()
-            if name.startswith(keeper) and name.split(":bell")[0] != main
+            if name.startswith(background) and name.split(":notification")[0] != main
         }
 
-    before = wait_until(keepers, what="the keeper's connection")
+    before = wait_until(loops, what="the background loop's connection")
     blackhole.swallow()
     # A third of the lease until it has something to say; then socket_timeout.
-    wait_until(lambda: keepers() - before, timeout_s=2 + NOTICED_S, what="another connection")
+    wait_until(lambda: loops() - before, timeout_s=2 + NOTICED_S, what="another connection")
     # The lease would have run out by now, had it not been renewed.
     deadline = time.monotonic() + OPTIONS["visibility_timeout"]
     other = Taker(client.connect(), "q")

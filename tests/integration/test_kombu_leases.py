@@ -123,7 +123,7 @@ def test_a_late_ack_while_another_works_on_it(client):
 
 
 @pytest.mark.parametrize("settle", ["requeue", "reject"])
-def test_a_late_requeue_is_refused_and_logged(client, caplog, settle):
+def test_a_late_requeue_is_refused_and_logged(client, caplog, wait_for_replies):
     """Who lost the lease can neither requeue nor reject the message, and the log says so."""
     holder, idle = client.connect(**LAPSING), client.connect()
     declare(holder, "q")
@@ -132,7 +132,7 @@ def test_a_late_requeue_is_refused_and_logged(client, caplog, settle):
     taker = Taker(idle, "q", prefetch_count=1)
     (again,) = taker.take()
     with caplog.at_level(logging.WARNING, logger="reliq"):
-        getattr(held, settle)()
+        getattr(held, wait_for_replies)()
         wait_until(lambda: held.delivery_tag in caplog.text)
     status = client.status("q")
     assert (status.ready, status.unacked, status.dead) == (0, 1, 0)
@@ -215,7 +215,7 @@ def test_a_message_still_held_does_not_come_back(client):
 
 
 def test_a_cut_consumer_is_not_taken_for_dead(client):
-    """A busy consumer whose sockets were all cut keeps its message: its keeper comes back.
+    """A busy consumer whose sockets were all cut keeps its message: its background loop comes back.
 
     Others see that the connection it registered is gone. That alone must not end its
     leases, though it only looks at its own connection when its work is done.
@@ -257,7 +257,7 @@ def test_an_ack_after_the_connection_was_lost(client, lose):
 
 
 def see_in_a_thread(store):
-    """Have another thread read what has come, as the keeper's does."""
+    """Have another thread read what has come, as the background loop's does."""
 
     def look():
         with suppress(BrokerUnavailable):
@@ -320,7 +320,7 @@ def test_bindings_that_went_with_the_loss(own):
 
 @pytest.mark.parametrize("lose", ["cut", "cut and collect"])
 @pytest.mark.parametrize("settle", ["requeue", "reject"])
-def test_settling_after_the_connection_was_lost(client, lose, settle):
+def test_settling_after_the_connection_was_lost(client, lose, wait_for_replies):
     """So do a requeue and a reject: the message does not stay leased for ever."""
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q")
@@ -330,7 +330,7 @@ def test_settling_after_the_connection_was_lost(client, lose, settle):
     if "collect" in lose:
         connection.collect()
     with suppress(*connection.connection_errors):  # it may say at once that it could not
-        getattr(held, settle)()
+        getattr(held, wait_for_replies)()
     connection.collect()
     connection.connect()
     taker.messages.clear()

@@ -13,7 +13,7 @@ def test_a_full_queue_that_drops_keeps_the_youngest(client):
     connection = client.connect()
     declare(connection, "q", max_length=2)
     publish(connection, "q", "a", "b", "c")
-    assert ["maxlen"] == [letter.reason for letter in client.dead_letters("q")]
+    assert ["maxlen"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
     taker = Taker(connection, "q", auto_declare=False)
     assert ["b", "c"] == taker.take_bodies(2)
 
@@ -138,8 +138,8 @@ def test_requeued_to_its_limit(client):
     assert [(None, None), (1, True), (2, True)] == counts
     assert [2] == good
     assert taker.gets_nothing()
-    (letter,) = client.dead_letters("q")
-    assert ("delivery_limit", 3) == (letter.reason, letter.count)
+    (dead_letter,) = client.dead_letters("q")
+    assert ("delivery_limit", 3) == (dead_letter.reason, dead_letter.count)
 
 
 def test_redelivery_backoff(client):

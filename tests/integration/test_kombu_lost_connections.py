@@ -28,7 +28,7 @@ def reconnected(connection):
 
 def vanish(connection):
     """Be away: neither the connection nor the background loop's speaks to the broker."""
-    connection.transport.session.keeper.stop()
+    connection.transport.session.background.stop()
     connection.transport.store.close()
 
 

@@ -69,7 +69,7 @@ def turn_after_turn(client, taker, turn):
 
 @pytest.mark.parametrize("prefetch_count", [1, 4, 100])
 def test_a_queue_that_was_empty_has_its_turn_beside_one_that_never_is(client, prefetch_count):
-    """Somebody hears its bell although there is always something else to deliver."""
+    """Somebody hears its notification although there is always something else to deliver."""
     connection = client.connect()
     taker = Taker(connection, "busy", "quiet", prefetch_count=prefetch_count)
     assert taker.gets_nothing()

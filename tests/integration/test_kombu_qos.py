@@ -78,9 +78,9 @@ def test_ack(client):
     publish(connection, "q", 1)
     message = get(connection, "q")
     message.ack()
-    for settle in (message.ack, message.reject, message.requeue):
+    for wait_for_replies in (message.ack, message.reject, message.requeue):
         with pytest.raises(MessageStateError):
-            settle()
+            wait_for_replies()
     connection.release()
     status = client.status("q")
     assert (status.ready, status.unacked, status.ledger["acked"]) == (0, 0, 1)
@@ -122,9 +122,9 @@ def test_reject_goes_to_the_dead_letters(client):
     bad.reject()
     assert get(connection, "q").payload == "good"
     wait_until(lambda: client.status("q").dead == 1)
-    (letter,) = client.dead_letters("q")
-    assert letter.tag == bad.delivery_tag
-    assert letter.reason == "rejected"
+    (dead_letter,) = client.dead_letters("q")
+    assert dead_letter.tag == bad.delivery_tag
+    assert dead_letter.reason == "rejected"
 
 
 def test_requeue_is_seen_as_redelivered(client):

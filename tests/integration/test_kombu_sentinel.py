@@ -69,7 +69,7 @@ def test_a_failover_keeps_leases_and_acks(groups, fault):
         x.ack()
         publisher.Producer().publish("late", exchange="", routing_key="q", **RETRY)
         group.wait_failover(old)
-        group.settle()
+        group.wait_for_replies()
         # Were the lease of y not renewed at the new master, it would come again.
         (z,) = take_anyhow(connection, taker)
         y.ack()

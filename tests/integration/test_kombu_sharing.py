@@ -68,15 +68,15 @@ def test_ack_from_another_thread(client):
 
 
 @pytest.mark.parametrize("settle", ["reject", "requeue"])
-def test_settling_from_another_thread(client, settle):
+def test_settling_from_another_thread(client, wait_for_replies):
     """Rejecting and requeuing work from another thread too."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x", "y")
     (message,) = taker.take()
-    thread = threading.Thread(target=getattr(message, settle))
+    thread = threading.Thread(target=getattr(message, wait_for_replies))
     thread.start()
-    expected = {"reject": "y", "requeue": "x"}[settle]
+    expected = {"reject": "y", "requeue": "x"}[wait_for_replies]
     assert payloads(taker.take()) == [expected]
     thread.join()
 
@@ -206,7 +206,7 @@ with Connection(url, transport_options={options!r}) as connection:
 def test_consume_on_both_sides_of_a_fork(client):
     """Parent and child both consume, each as a consumer of its own.
 
-    Python 3.12 warns of the keeper's thread, which is stopped while the process
+    Python 3.12 warns of the background loop's thread, which is stopped while the process
     forks and started again before Python looks.
     """
     declare(client.connect(), "q")

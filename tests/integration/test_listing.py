@@ -36,7 +36,7 @@ def heartbeat(store, queues):
     """Say that the consumer lives and has *queues*; return what it is told to look at."""
     told = []
     store.post_heartbeat("c", 1000, 1000, {"host": "h", "queues": "\n".join(queues)}, told.append)
-    store.settle()
+    store.wait_for_replies()
     return told[0].due
 
 
@@ -63,7 +63,7 @@ def test_a_queue_that_is_declared_while_it_is_deleted(open_store, fresh_redis):
     names = [f"q{number}" for number in range(ROUNDS)]
     there = {name for name in names if first.status(name) is not None}
     assert there == set(first.queues())
-    assert there <= {name.decode() for name in client.zrange("reliq:rerouted", 0, -1)}
+    assert there <= {name.decode() for name in client.zrange("reliq:dead_letter_routed", 0, -1)}
     assert_balanced(fresh_redis.url())
 
 

@@ -30,12 +30,12 @@ META = {
 MARKS = ("promoted", "used_at", "passed", "pass_due", "spared_from", "spared_until", "run_since")
 COUNTERS = (
     *("published", "token", "acked", "expired", "purged", "dropped", "moved", "move", "restored"),
-    *("lapsed", "requeued", "returned", "redelivered", "replayed", "dead_lettered"),
+    *("lapsed", "nacked", "released", "redelivered", "replayed", "dead_lettered"),
     *("dead:expired", "dead:rejected", "dead:delivery_limit", "dead:maxlen", "waiting_bytes"),
 )
 OWN = {
     **dict.fromkeys((K.ready, K.delayed, K.unacked_index, K.expiry, K.dead, NUMBERS), "zadd"),
-    K.bell: "rpush",
+    K.notification: "rpush",
     K.unacked_mutex: "set",
 }
 VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
@@ -64,8 +64,8 @@ class Junked:
         died, ended, failed, held = self._take(4)
         store.dead_letter("q", "rejected", "", [died])
         store.post_renew("q", 0, [ended], lambda _: None)
-        store.release("q", "requeued", [failed])
-        store.settle()
+        store.release("q", "nacked", [failed])
+        store.wait_for_replies()
         self.died, self.ended, self.failed, self.held = died, ended, failed, held
         for field in MARKS:
             self.raw.hsetnx(K.meta, field, 1)
@@ -80,7 +80,7 @@ class Junked:
         self.store.publish([message(envelope=b"m", ttl_ms=10**7) for _ in range(n)])
         taken = self.store.reserve("q", 20, 60_000, False).deliveries
         back = [Lease(item.tag, item.token) for item in taken if item.envelope != b"m"]
-        self.store.release("q", "buffered", back)
+        self.store.release("q", "undelivered", back)
         now = self.raw.hgetall(K.messages)
         self.due = next(tag for tag, envelope in now.items() if envelope == b"due").decode()
         self.raw.zrem(K.ready, self.due)
@@ -123,8 +123,8 @@ class Junked:
                 lambda: self._posted(store.post_ack, "q", [self.died.tag]),
                 {self.died.tag},
             ),
-            "release": (lambda: store.release("q", "returned", [self.held]), ()),
-            "requeue": (lambda: store.release("q", "requeued", [self.held]), ()),
+            "release": (lambda: store.release("q", "released", [self.held]), ()),
+            "requeue": (lambda: store.release("q", "nacked", [self.held]), ()),
             "dead_letter": (lambda: store.dead_letter("q", "rejected", "", [self.held]), ()),
             "renew": (
                 lambda: self._posted(
@@ -133,7 +133,7 @@ class Junked:
                 (),
             ),
             "restore": (
-                lambda: self._posted(lambda on: store.post_restore("q", 60_000, on, hurry=True)),
+                lambda: self._posted(lambda on: store.post_restore("q", 60_000, on, force=True)),
                 (),
             ),
             "expire": (lambda: self._posted(store.post_expire, "q"), ()),
@@ -157,7 +157,7 @@ class Junked:
     def _posted(self, post, *given):
         results = []
         post(*given, results.append)
-        self.store.settle()
+        self.store.wait_for_replies()
         if isinstance(results[0], ReliqError):
             raise results[0]
         return results[0]

@@ -33,13 +33,13 @@ def test_a_suspect_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
     steps.store.attach("q", "s", 1)
     steps.publish(message())
     for _ in range(2):
-        steps.release("requeued", *steps.take())
+        steps.release("nacked", *steps.take())
     steps.publish(*(message() for _ in range(left)))
-    (suspect, *_) = steps.take(1 + left)
+    (poison_candidate, *_) = steps.take(1 + left)
     steps.store.attach("q", "s", 0)
-    steps.ack(suspect.tag)
+    steps.ack(poison_candidate.tag)
     assert [b"suspect:s/1"] == marks(fresh_redis)
-    steps.restore(hurry=True)
+    steps.restore(force=True)
     assert [] == marks(fresh_redis)
 
 
@@ -47,7 +47,7 @@ def test_the_mark_of_one_that_works_stays(steps, fresh_redis):
     """It holds its suspect still."""
     steps.publish(message())
     for _ in range(2):
-        steps.release("requeued", *steps.take())
+        steps.release("nacked", *steps.take())
     steps.take()
-    steps.restore(hurry=True)
+    steps.restore(force=True)
     assert [b"suspect:s/1"] == marks(fresh_redis)

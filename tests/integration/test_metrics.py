@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reliq import ConfigurationError
-from reliq.admin.dead_letters import REASONS
+from reliq.admin.dead_letter_choice import REASONS
 from reliq.metrics import Collector
 from tests.integration.kombu_client import Taker, declare, get, publish
 from tests.integration.test_readme import take_and_die

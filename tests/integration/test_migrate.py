@@ -189,10 +189,10 @@ def test_what_nobody_can_read(client, redis_server):
         raw.lpush("q", b"\xff not json", b"[1, 2]", b'{"body": 1, "properties": {}}')
         publish(connection, "q", 2)
     assert {"q": moved(5, dead=3)} == migrate(there, here, "q")
-    letters = client.dead_letters("q")
+    dead_letters = client.dead_letters("q")
     with client.inspector() as inspector:
-        first = inspector.dead_letter("q", letters[0].tag)
-    assert ["undecodable"] * 3 == [letter.reason for letter in letters]
+        first = inspector.dead_letter("q", dead_letters[0].tag)
+    assert ["undecodable"] * 3 == [dead_letter.reason for dead_letter in dead_letters]
     assert b"\xff not json" == first.message.body
     assert [1, 2] == Taker(client.connect(), "q").take_bodies(2)
     assert {"q": moved(0)} == migrate(here, there, "q")  # dead letters stay
@@ -206,7 +206,7 @@ def test_an_envelope_that_cannot_be_read_does_not_stop_the_way_back(client, redi
     tag, _ = client.raw.zrange("reliq:{q}:ready", 0, -1)
     client.raw.hset("reliq:{q}:messages", tag, b"\x01")
     assert {"q": moved(1)} == migrate(client.url, redis_server.url("redis"), "q")
-    assert ["undecodable"] == [letter.reason for letter in client.dead_letters("q")]
+    assert ["undecodable"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
     with kombu(redis_server) as theirs:
         assert [2] == [message.payload for message in drained(theirs, "q", 1)]
 

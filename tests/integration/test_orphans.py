@@ -38,10 +38,10 @@ def open_store(fresh_redis):
 def looker(open_store):
     """Return a function that lets a second consumer look; it tells what was left unacked."""
     steps = open_store("looker/1")
-    keeper = SimpleNamespace(hurry=lambda queue, store: steps.restore(hurry=True))
+    background = SimpleNamespace(force=lambda queue, store: steps.restore(force=True))
     session = SimpleNamespace(
         id="looker",
-        keeper=keeper,
+        background=background,
         options=SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
         subscriptions=["q"],
     )

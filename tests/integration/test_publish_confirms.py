@@ -285,7 +285,7 @@ def test_one_message_asks_for_less(primary, replica, level, exchange):
     producer = connection.Producer()
     key = "key" if exchange else "q"
     producer.publish("x", exchange=exchange, routing_key=key, confirm=level)
-    connection.transport.store.settle()
+    connection.transport.store.wait_for_replies()
     assert 1 == published(primary)
 
 

@@ -124,8 +124,8 @@ def test_the_acl_rule_is_enough(redis_factory):
     with Inspector(url) as inspector:
         assert ["graveyard", "orders", "routed"] == inspector.queues()
         assert 1 == inspector.status("orders").dead
-        (letter,) = inspector.dead_letters("orders", 10)
-        assert 1 == inspector.replay("orders", [letter.tag])
+        (dead_letter,) = inspector.dead_letters("orders", 10)
+        assert 1 == inspector.replay("orders", [dead_letter.tag])
         assert 1 == inspector.status("routed").ledger["moved"]
         with Connection(url) as connection, connection.SimpleQueue("orders") as queue:
             queue.get(timeout=30).reject()

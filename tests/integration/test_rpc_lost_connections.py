@@ -27,7 +27,7 @@ def test_who_cancels_over_a_lost_connection_and_comes_back_gets_its_reply(redis_
     lost, back = Connection(redis_url), Connection(redis_url)
     consumer = Consumer(lost.default_channel, [queue], callbacks=[received], no_ack=True)
     consumer.consume()
-    with pytest.raises(TimeoutError):  # it waits for the bell now, as every consumer does
+    with pytest.raises(TimeoutError):  # it waits for the notification now, as every consumer does
         lost.drain_events(timeout=0.1)
     lose(redis_server)
     with Connection(redis_url) as connection:

@@ -188,7 +188,7 @@ def test_consumer_timeout_is_told(client, heard):
     held = lose(client, holder)
     wait_until(lambda: heard.calls)
     ((_, broker, thread, arguments),) = heard.calls
-    assert (client.url, "reliq-keeper") == (broker, thread.name)
+    assert (client.url, "reliq-background loop") == (broker, thread.name)
     assert ("q", held.delivery_tag, "7") == tuple(
         arguments[name] for name in ("queue", "tag", "task_id")
     )
@@ -199,7 +199,7 @@ def test_consumer_timeout_is_told(client, heard):
     held.ack()
 
 
-@pytest.mark.parametrize("ending", ["returned", "gone"])
+@pytest.mark.parametrize("ending", ["released", "gone"])
 def test_a_lost_lease_is_told(client, heard, caplog, ending):
     """Another consumer has the message, or has finished it: which of the two is said."""
     heard.listen("lease_lost")
@@ -210,8 +210,8 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
 
     def returned():
         store.post_renew("q", 0, store.leases_of("q", session.id + "/"), lambda _result: None)
-        store.post_restore("q", 1000, lambda _result: None, hurry=True)
-        store.settle()
+        store.post_restore("q", 1000, lambda _result: None, force=True)
+        store.wait_for_replies()
         return client.status("q").ready == 1
 
     # As if this process had stood still: its lease is ended by others.
@@ -233,7 +233,7 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
 
 
 def test_a_restored_message_is_told(client, heard):
-    """By the keeper that made the pass, with the count, the loser and what was published."""
+    """By the background loop that made the pass: the count, the loser, what was published."""
     heard.listen("message_restored", "message_dead")
     holder, other = client.connect(**LAPSING), client.connect(client_name="other")
     headers = {"id": "7", "task": "ship"}
@@ -243,7 +243,7 @@ def test_a_restored_message_is_told(client, heard):
     (again,) = Taker(other, "q", prefetch_count=1).take()
     wait_until(lambda: heard.calls)
     ((name, broker, thread, arguments),) = heard.calls
-    assert ("message_restored", client.url, "reliq-keeper") == (name, broker, thread.name)
+    assert ("message_restored", client.url, "reliq-background loop") == (name, broker, thread.name)
     assert {
         "queue": "q",
         "tag": held.delivery_tag,
@@ -315,7 +315,7 @@ def test_a_requeue_that_reaches_the_limit_is_told(client, heard):
     again.requeue()
     ((_, broker, thread, dead),) = heard.calls
     assert (client.url, threading.current_thread()) == (broker, thread)
-    wanted = ("delivery_limit", "requeued", 2, "7", again.headers)
+    wanted = ("delivery_limit", "nacked", 2, "7", again.headers)
     assert wanted == tuple(
         dead[name] for name in ("reason", "error", "count", "task_id", "headers")
     )
@@ -336,7 +336,7 @@ def test_a_requeue_that_was_owed_is_told_too(client, heard):
         connection.connect()
         wait_until(lambda: client.status("q").dead)
         (dead,) = wait_until(lambda: heard.of("message_dead"))
-        assert (held.delivery_tag, "requeued") == (dead["tag"], dead["error"])
+        assert (held.delivery_tag, "nacked") == (dead["tag"], dead["error"])
         connection.release()
 
 

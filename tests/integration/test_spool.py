@@ -21,7 +21,7 @@ from reliq.errors import QueueFull
 from reliq.message.delivery_tag import new_tag
 from reliq.options import parse
 from reliq.store.values import STORED, Publication
-from reliq.transfer.between_brokers import carry
+from reliq.transfer.between_brokers import move_queue
 from tests.integration.kombu_client import declare, publish
 from tests.support.audits import assert_balanced
 from tests.support.journal import Journal
@@ -322,9 +322,9 @@ def test_delayed_and_dead_letters_come_home(redis_factory, tmp_path):
         connection.default_channel.basic_get("q").reject()
         publish(connection, "q", 3)
     with Inspector(spool) as source, Inspector(home) as target:
-        assert 3 == sum(source.carry("q", target))
-        (letter,) = target.dead_letters("q")
-        assert "rejected" == letter.reason
+        assert 3 == sum(source.move("q", target))
+        (dead_letter,) = target.dead_letters("q")
+        assert "rejected" == dead_letter.reason
     assert {"ready": 1, "delayed": 1, "dead": 1} == counts(home, "q")
     for url in (home, spool):
         assert_balanced(url)
@@ -354,21 +354,21 @@ def spool(tmp_path):
     assert_balanced(f"reliq-sqlite:///{tmp_path}/spool.db")
 
 
-def tried(number, *, doubt=False, delay_ms=0, low=0):
+def tried(number, *, unconfirmed=False, delay_ms=0, low_water=0):
     """Return a message of one publisher."""
-    numbers = ("p", number, low)
+    numbers = ("p", number, low_water)
     return Publication(
-        "q", new_tag(5), b"%d" % number, 5, *numbers, delay_ms, -1, "", b"", False, doubt
+        "q", new_tag(5), b"%d" % number, 5, *numbers, delay_ms, -1, "", b"", False, unconfirmed
     )
 
 
 def test_nobody_gets_what_is_in_doubt(spool):
     """It is unacked, held by no consumer, and stays so whatever passes over it."""
-    assert [2] == spool.publish([tried(1, doubt=True)])
+    assert [2] == spool.publish([tried(1, unconfirmed=True)])
     assert [] == spool.reserve("q", 9, 60_000, False).deliveries
     results = []
     spool.post_restore("q", 1, results.append, True)
-    spool.settle()
+    spool.wait_for_replies()
     assert {} == results[0].by_consumer
     status = spool.status("q")
     assert (0, 1) == (status.ready, status.unacked)
@@ -377,8 +377,8 @@ def test_nobody_gets_what_is_in_doubt(spool):
 def test_what_home_has_is_not_stored_again(spool, home):
     """Of two that were tried there, one arrived: each is there once."""
     assert [STORED] == home.publish([tried(1)])
-    spool.publish([tried(1, doubt=True), tried(2, doubt=True), tried(3)])
-    assert 3 == sum(carry(spool, home, "q"))
+    spool.publish([tried(1, unconfirmed=True), tried(2, unconfirmed=True), tried(3)])
+    assert 3 == sum(move_queue(spool, home, "q"))
     taken = home.reserve("q", 9, 60_000, False).deliveries
     assert [b"1", b"2", b"3"] == sorted(item.envelope for item in taken)
     assert 0 == spool.status("q").stored
@@ -389,37 +389,37 @@ def test_it_has_been_worked_on_there(spool, home):
     home.publish([tried(1)])
     taken = home.reserve("q", 1, 60_000, False).deliveries
     home.post_ack("q", [taken[0].tag], lambda _: None)
-    home.settle()
-    spool.publish([tried(1, doubt=True)])
-    sum(carry(spool, home, "q"))
+    home.wait_for_replies()
+    spool.publish([tried(1, unconfirmed=True)])
+    sum(move_queue(spool, home, "q"))
     assert 0 == home.status("q").stored
 
 
 def test_it_arrives_there_after_it_was_carried(spool, home):
     """The first try was held back by the network: it is a duplicate."""
-    spool.publish([tried(1, doubt=True)])
-    sum(carry(spool, home, "q"))
+    spool.publish([tried(1, unconfirmed=True)])
+    sum(move_queue(spool, home, "q"))
     assert [0] == home.publish([tried(1)])
     assert 1 == home.status("q").ready
 
 
 def test_carried_twice_it_is_there_once(spool, home):
     """Who carried it died before it was taken out here."""
-    spool.publish([tried(1, doubt=True, delay_ms=60_000)])
+    spool.publish([tried(1, unconfirmed=True, delay_ms=60_000)])
     name = f"broker:{home.broker_id()}"
     _, (move,) = spool.move_out("q", name)
     assert ("p", 1) == move.origin
     assert 50_000 < move.delay_ms <= 60_000
     assert move._replace(delay_ms=0) == spool.move_out("q", name)[1][0]._replace(delay_ms=0)
-    sum(carry(spool, home, "q"))
+    sum(move_queue(spool, home, "q"))
     assert 1 == home.status("q").delayed
 
 
 def test_letters_that_go_elsewhere_leave_what_is_in_doubt(spool, home):
     """Dead letters of the queue are routed on beside it: it still goes home."""
-    spool.publish([tried(1, doubt=True)])
+    spool.publish([tried(1, unconfirmed=True)])
     assert [] == spool.begin_move("q", "queue:other", [])[1]
-    assert 1 == sum(carry(spool, home, "q"))
+    assert 1 == sum(move_queue(spool, home, "q"))
     assert 1 == home.status("q").ready
 
 
@@ -428,7 +428,7 @@ def test_a_queue_that_is_full_at_home_holds_up_no_other(spool, home, redis_url):
     home.delete_queue("q")
     home.declare_queue("q", False, b"x", {"max_length": "1", "overflow": "reject-publish"})
     home.publish([tried(9)])
-    spool.publish([tried(1, doubt=True), tried(1)._replace(queue="r")])
+    spool.publish([tried(1, unconfirmed=True), tried(1)._replace(queue="r")])
     with Connection(f"{redis_url};{spool.broker}", transport_options=FAST) as connection:
         publish(connection, "other", "at home")
         wait_until(lambda: {"ready": 1} == counts(redis_url, "r"))
@@ -440,9 +440,9 @@ def test_home_is_full_and_rejects(spool, home):
     home.delete_queue("q")
     home.declare_queue("q", False, b"x", {"max_length": "1", "overflow": "reject-publish"})
     home.publish([tried(9)])
-    spool.publish([tried(1, doubt=True)])
+    spool.publish([tried(1, unconfirmed=True)])
     with pytest.raises(QueueFull, match="full on the target"):
-        sum(carry(spool, home, "q"))
+        sum(move_queue(spool, home, "q"))
     assert 1 == spool.status("q").unacked
     home.purge("q")
-    assert 1 == sum(carry(spool, home, "q"))
+    assert 1 == sum(move_queue(spool, home, "q"))

@@ -276,7 +276,7 @@ def test_what_waits_for_the_disk(path, chosen, pragma):
 
 
 def test_a_link_to_the_file_is_the_file(path):
-    """Who comes by another name waits at the same bells."""
+    """Who comes by another name waits at the same notifications."""
     link = path.with_name("link.db")
     link.symlink_to(path)
     with Connection(url_of(path), transport_options={**FAST, "poll_interval": 30}) as connection:
@@ -285,7 +285,7 @@ def test_a_link_to_the_file_is_the_file(path):
         with Connection(url_of(link), transport_options=FAST) as other:
             publish(other, "q", "through the link")
         assert "through the link" == taker.take()[0].payload
-    assert not link.with_name("link.db-bells").exists()
+    assert not link.with_name("link.db-notifications").exists()
 
 
 def test_a_backup_in_the_files_place(path):

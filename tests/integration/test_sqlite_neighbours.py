@@ -15,7 +15,7 @@ from kombu import Connection
 
 from reliq import ConfigurationError
 from reliq.admin import Inspector
-from reliq.engines.sqlite import bells
+from reliq.engines.sqlite import notifications
 from reliq.engines.sqlite.location import location
 from tests.integration.kombu_client import declare, publish
 from tests.support.audits import assert_balanced
@@ -104,7 +104,7 @@ def test_a_broker_of_our_own(shared):
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o777])
 def test_doorbells_that_somebody_else_made(shared, mode):
     """Their directory is refused, whatever its mode."""
-    directory = shared / "broker.db-bells"
+    directory = shared / "broker.db-notifications"
     directory.mkdir()
     given_to(directory, THEM).chmod(mode)
     refused(use(shared / "broker.db"), directory, THEM)
@@ -122,7 +122,7 @@ def test_a_link_where_the_doorbells_are(shared):
         path.touch()
         given_to(path, US)
         os.utime(path, (path.stat().st_mtime - LONG_AGO_S,) * 2)
-    link = shared / "broker.db-bells"
+    link = shared / "broker.db-notifications"
     link.symlink_to(precious)
     given_to(link, THEM)
     refused(use(shared / "broker.db"), link, THEM)
@@ -179,8 +179,8 @@ def test_a_file_that_was_put_where_only_its_owner_writes(shared):
 
 def test_doorbells_that_others_may_write(tmp_path):
     """They are refused with their mode, though they are ours."""
-    (tmp_path / "broker.db-bells").mkdir()
-    (tmp_path / "broker.db-bells").chmod(0o777)
+    (tmp_path / "broker.db-notifications").mkdir()
+    (tmp_path / "broker.db-notifications").chmod(0o777)
     with pytest.raises(ConfigurationError, match=r"may be written by others \(mode 0777\)"):
         Connection(f"reliq-sqlite:///{tmp_path}/broker.db").default_channel  # noqa: B018
 
@@ -189,8 +189,8 @@ def test_doorbells_that_others_may_write(tmp_path):
 def test_a_doorbell_that_was_replaced(tmp_path, replaced_by):
     """Nobody is rung through a link, and no file is written to."""
     where = location(str(tmp_path / "broker.db"))
-    fd = bells.make(where, "1-0123456789ab")
-    path = Path(bells.path_of(where, "1-0123456789ab"))
+    fd = notifications.make(where, "1-0123456789ab")
+    path = Path(notifications.path_of(where, "1-0123456789ab"))
     precious = tmp_path / "precious"
     precious.write_text("precious")
     path.unlink()
@@ -198,9 +198,9 @@ def test_a_doorbell_that_was_replaced(tmp_path, replaced_by):
         path.symlink_to(precious)
     else:
         path.write_text("precious")
-    assert not bells.ring(where, "1-0123456789ab", "orders")
-    assert not bells.ring(where, "../../precious", "orders")
-    bells.is_dead(where, "1-0123456789ab")
+    assert not notifications.notify(where, "1-0123456789ab", "orders")
+    assert not notifications.notify(where, "../../precious", "orders")
+    notifications.is_dead(where, "1-0123456789ab")
     assert "precious" == path.read_text() == precious.read_text()
     os.close(fd)
 

@@ -57,8 +57,8 @@ def test_status(url, connection):
 def test_every_command_for_queues(url, connection):
     """Looked at, replayed, paused, set: as on Redis."""
     assert ["ready", "ready too"] == [item["body"] for item in run("peek", "q", "--url", url)]
-    (letter,) = run("dead", "list", "q", "--url", url)
-    assert "rejected" == letter["reason"]
+    (dead_letter,) = run("dead", "list", "q", "--url", url)
+    assert "rejected" == dead_letter["reason"]
     run("dead", "replay", "q", "--url", url)
     run("queue", "pause", "q", "--url", url)
     (queue,) = run("status", "--url", url)["queues"]
@@ -116,14 +116,14 @@ def test_from_file_to_file(url, connection, tmp_path):
         Inspector(url) as target,
         pytest.raises(ConfigurationError, match="one broker"),
     ):
-        sum(source.carry("q", target))
+        sum(source.move("q", target))
 
 
 def test_dead_letters(url, connection):
     """Listed, replayed, purged."""
     with Inspector(url) as inspector:
-        (letter,) = inspector.dead_letters("q", reason="rejected")
-        assert letter.tag == inspector.dead_letter("q", letter.tag).tag
+        (dead_letter,) = inspector.dead_letters("q", reason="rejected")
+        assert dead_letter.tag == inspector.dead_letter("q", dead_letter.tag).tag
         assert 1 == inspector.replay("q")
         assert 3 == inspector.status("q").ready
         taker = Taker(connection, "q", auto_declare=False)

@@ -39,8 +39,8 @@ def remove(path, *suffixes):
     """Remove the file and what lies beside it, or a part of that."""
     for suffix in suffixes:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
-    if not suffixes or "-bells" in suffixes:
-        shutil.rmtree(f"{path}-bells", ignore_errors=True)
+    if not suffixes or "-notifications" in suffixes:
+        shutil.rmtree(f"{path}-notifications", ignore_errors=True)
 
 
 def intact(path):
@@ -58,7 +58,7 @@ def test_a_file_that_is_removed_is_made_anew(file_site, pool, what):
     file_site.journal.wait_finished(file_site.send("record").id)
     remove(path, *(BESIDE if what == "all" else ("",)))
     if what == "all":
-        shutil.rmtree(f"{path}-bells")
+        shutil.rmtree(f"{path}-notifications")
     for _ in range(3):
         file_site.journal.wait_finished(file_site.send("record").id, timeout_s=20)
     other = CelerySite(file_site.server, "reliq", file_site.directory, dict(LATE))
@@ -127,13 +127,13 @@ def test_a_file_that_is_replaced_by_its_backup(file_site, pool):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_doorbells_are_removed(file_site, pool):
-    """Workers whose doorbells were removed are woken soon, and nobody takes them for dead."""
+    """Workers whose notifiers were removed are woken soon, and nobody takes them for dead."""
     path = file_site.server.path
     workers = [file_site.worker(pool=pool, concurrency=1) for _ in range(2)]
     long = [file_site.send("record_late", 8.0).id for _ in range(2)]
     for task in long:
         file_site.journal.wait_started(task)
-    shutil.rmtree(f"{path}-bells")
+    shutil.rmtree(f"{path}-notifications")
     for task in long:
         file_site.journal.wait_finished(task)
     for _ in range(3):

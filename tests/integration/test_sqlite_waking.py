@@ -1,4 +1,4 @@
-"""Waking over a file: by the bell alone, since whoever waits here polls once in ten minutes."""
+"""Waking over a file: by a notification alone, since who waits here polls each ten minutes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def waiter(file_broker):
         started.append(process)
         assert process.stdout is not None
         assert "ready\n" == process.stdout.readline()
-        wait_until(lambda: waiting(file_broker) == len(started), what="a bell for each")
+        wait_until(lambda: waiting(file_broker) == len(started), what="a notification for each")
         return process
 
     yield start
@@ -67,8 +67,8 @@ def waiter(file_broker):
 
 
 def waiting(broker):
-    """Return how many bells hang beside the file."""
-    return len([name for name in broker.leftovers() if name.endswith(".bell")])
+    """Return how many notifications hang beside the file."""
+    return len([name for name in broker.leftovers() if name.endswith(".notification")])
 
 
 def heard(process):
@@ -118,7 +118,9 @@ def test_who_is_dead_is_not_waited_for(file_broker, waiter):
     try:
         assert alive.stdout is not None
         assert "ready\n" == alive.stdout.readline()
-        wait_until(lambda: waiting(file_broker) == 4, what="the bells of the dead, and one more")
+        wait_until(
+            lambda: waiting(file_broker) == 4, what="the notifications of the dead, and one more"
+        )
         with Connection(file_broker.url()) as connection:
             queue = connection.SimpleQueue("q")
             for number in range(4):

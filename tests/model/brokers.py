@@ -57,9 +57,9 @@ class Broker:
         reply: list[Any] = self._client.evalsha(self._look, 1, queue_keys("", queue).messages)
         return Snapshot.read(reply)
 
-    def take_bell(self, queue: str) -> bool:
-        """Take the token of the bell, as a waiting consumer does; False when there was none."""
-        return self._client.lpop(queue_keys("", queue).bell) is not None
+    def take_notification(self, queue: str) -> bool:
+        """Take the notification, as a waiting consumer does; False when there was none."""
+        return self._client.lpop(queue_keys("", queue).notification) is not None
 
     def close(self) -> None:
         """End the connections and the server."""

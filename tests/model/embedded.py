@@ -25,9 +25,9 @@ _COUNTERS = (
     "dead_lettered",
     "replayed",
     "restored",
-    "buffered",
-    "returned",
-    "requeued",
+    "undelivered",
+    "released",
+    "nacked",
     "redelivered",
     "lapsed",
     "waiting_bytes",
@@ -84,9 +84,9 @@ class SqliteBroker(Broker):
     def _read(self, connection: Any, queue: str) -> Snapshot:
         columns = ", ".join(_COUNTERS)
         row = connection.execute(
-            f"SELECT id, bell, paused, {columns} FROM queues WHERE name = ?", (queue,)
+            f"SELECT id, notification, paused, {columns} FROM queues WHERE name = ?", (queue,)
         ).fetchone()
-        number, bell, paused, *counts = row or (0, 0, 0, *(0 for _ in _COUNTERS))
+        number, notification, paused, *counts = row or (0, 0, 0, *(0 for _ in _COUNTERS))
         rows = connection.execute(
             "SELECT m.*, e.envelope AS bytes FROM messages m JOIN envelopes e ON e.id = m.envelope "
             "WHERE m.queue = ? ORDER BY m.position, m.tag",
@@ -137,15 +137,15 @@ class SqliteBroker(Broker):
             isolated=sorted(m["tag"] for m in unacked if m["reason"] == "alone"),
             exists=row is not None,
             paused=bool(paused),
-            bell=bell,
+            notification=notification,
             mutex=mutex[0] if mutex else "",
         )
 
-    def take_bell(self, queue: str) -> bool:
+    def take_notification(self, queue: str) -> bool:
         """Take the ring that nobody has heard yet; False when there was none."""
         with self.engine.rows() as connection:
             taken = connection.execute(
-                "UPDATE queues SET bell = 0 WHERE name = ? AND bell = 1", (queue,)
+                "UPDATE queues SET notification = 0 WHERE name = ? AND notification = 1", (queue,)
             )
             return taken.rowcount == 1
 

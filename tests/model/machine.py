@@ -233,7 +233,7 @@ class Model(DeadLetters, Surroundings):
     @precondition(lambda self: self.leases)
     @rule(
         number=consumers,
-        how=st.sampled_from(("requeued", "requeued", "returned", "buffered")),
+        how=st.sampled_from(("nacked", "nacked", "released", "undelivered")),
         picked=picks,
     )
     def release(self, number: int, how: How, picked: list[int]) -> None:
@@ -281,7 +281,7 @@ class Model(DeadLetters, Surroundings):
         """Be refused in everything: somebody else holds the message by now."""
         late = picked_of(self._overtaken(), picked)
         places = [len(self.leases) - 1 - self.leases.index(lease) for lease in late]
-        self.release(number, "requeued", places)
+        self.release(number, "nacked", places)
         self.dead_letter(number, places)
         self.renew(number, 200, places)
 
@@ -290,15 +290,15 @@ class Model(DeadLetters, Surroundings):
         held = {m.tag: m.lease for m in self.oracle.at("unacked")}
         return [lease for lease in self.leases if held.get(lease.tag, lease) != lease]
 
-    @rule(number=consumers, hurry=st.booleans())
-    def restore(self, number: int, hurry: bool) -> None:
+    @rule(number=consumers, force=st.booleans())
+    def restore(self, number: int, force: bool) -> None:
         """Make a step of the pass that returns what has lost its lease."""
         store = self.store(number)
         retry_ms: list[int] = []
 
         def make() -> Any:
             got = self.posted(
-                store, lambda on: store.post_restore(QUEUE, RESTORE_LEASE_MS, on, hurry, True)
+                store, lambda on: store.post_restore(QUEUE, RESTORE_LEASE_MS, on, force, True)
             )
             retry_ms.append(got.retry_ms)
             ended = Counter(item.consumer for item in (*got.restored, *got.dead))
@@ -306,14 +306,14 @@ class Model(DeadLetters, Surroundings):
             return got.granted, got.more, got.unacked, got.restored, got.dead
 
         def expect(now: int) -> Any:
-            want = self.oracle.restore(store.consumer, hurry, RESTORE_LEASE_MS, now)
+            want = self.oracle.restore(store.consumer, force, RESTORE_LEASE_MS, now)
             retry_ms.append(want.retry_ms)
             return want.granted, False, want.unacked, want.restored, want.dead
 
-        self.step(f"{store.consumer} {'hurries to restore' if hurry else 'restores'}", make, expect)
+        self.step(f"{store.consumer} {'hurries to restore' if force else 'restores'}", make, expect)
         is_ms, wanted_ms = retry_ms
         assert abs(wanted_ms - is_ms) <= self.clock.lapses_within_ms, f"{wanted_ms=}, {is_ms=}"
-        if self.oracle.spared[1] > self.clock.now and not hurry:
+        if self.oracle.spared[1] > self.clock.now and not force:
             self.restore(number, True)  # what was left alone is so by the next step too
 
     @rule(number=consumers, other=consumers, greedy=st.booleans())

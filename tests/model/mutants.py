@@ -232,8 +232,8 @@ MUTANTS = (
     Mutant(
         "a deleted queue keeps its dead",
         "delete_queue",
-        "dead, dead_info, bell, stats",
-        "bell, stats",
+        "dead, dead_info, notification, stats",
+        "notification, stats",
     ),
 )
 

@@ -53,7 +53,7 @@ class QueueOracle:
     messages: dict[str, Message] = field(default_factory=dict)
     ledger: Counter[str] = field(default_factory=Counter)
     turns: int = 0
-    bell: bool = False
+    notification: bool = False
     mutex: tuple[str, int] | None = None
     passed: int = 0
     pass_due: int = 0
@@ -189,10 +189,10 @@ class QueueOracle:
         self.ledger["published"] += 1
         if item.delay_ms:
             message.place, message.due = DELAYED, now + item.delay_ms
-            self.bell |= self.at(DELAYED)[0] is message
+            self.notification |= self.at(DELAYED)[0] is message
         else:
             self._line_up(message)
-            self.bell = True
+            self.notification = True
 
     def _line_up(self, message: Message) -> None:
         """Put a message behind all that are ready at its rank."""
@@ -230,7 +230,7 @@ class QueueOracle:
                 message.consumer, message.deadline = consumer, now + lease_ms
         waiting = not self.paused and bool(self.at(READY))
         left = waiting and not blocked and not claims and not isolated
-        self.bell |= (
+        self.notification |= (
             waiting and (not blocked or (bool(claims) and not own)) and not (claims and own)
         )
         held_back = blocked and waiting and not claims
@@ -248,7 +248,7 @@ class QueueOracle:
         expired = any(m.expires is not None and m.expires <= now for m in self.waiting)
         dead, cap = self.at(DEAD), self.settings.dead_letter_max
         due = any(m.due <= now for m in self.at(DELAYED))
-        unheard = not self.paused and not self.bell and (bool(self.at(READY)) or due)
+        unheard = not self.paused and not self.notification and (bool(self.at(READY)) or due)
         old = any(m.died <= now - self.settings.dead_letter_ttl_ms for m in dead)
         if not (self.at(UNACKED) or unheard or old or len(dead) > cap):
             return (-1, expired) if expired or not self.exists else None
@@ -361,7 +361,7 @@ class QueueOracle:
             self.messages[message.tag] = message
             message.place = READY
         self.ledger["acked"] -= len(back)
-        self.bell |= bool(back) and not self.paused
+        self.notification |= bool(back) and not self.paused
         return len(back)
 
     def release(
@@ -374,17 +374,17 @@ class QueueOracle:
             if message is None:
                 refused.append(lease.tag)
                 continue
-            if how == "requeued":
+            if how == "nacked":
                 message.failed = (message.failed or 0) + 1
                 if self.limit and message.failed >= self.limit:
-                    self._bury(message, "delivery_limit", "requeued", message.consumer, now)
+                    self._bury(message, "delivery_limit", "nacked", message.consumer, now)
                     dead.append((message.tag, message.failed))
                     continue
-            elif how == "returned":
+            elif how == "released":
                 message.failed = message.failed or 0
             self.ledger[how] += 1
-            self._go_back(message, now, failed=how == "requeued")
-            self.bell = True
+            self._go_back(message, now, failed=how == "nacked")
+            self.notification = True
         return refused, dead
 
     def _go_back(self, message: Message, now: int, *, failed: bool) -> None:
@@ -433,15 +433,15 @@ class QueueOracle:
                 message.deadline = now + extended_ms if lease_ms else 0
         return lost, [tag for tag in lost if tag not in self.messages], extended_ms
 
-    def restore(self, consumer: str, hurry: bool, lease_ms: int, now: int) -> Pass:
+    def restore(self, consumer: str, force: bool, lease_ms: int, now: int) -> Pass:
         """Return what has lost its lease, in one step of the pass."""
-        if not hurry:
+        if not force:
             if self.mutex and self.mutex[1] > now and self.mutex[0] != consumer:
                 return Pass(False, self.mutex[1] - now, 0, [], [])
             self.mutex = (consumer, now + self.settings.restore_interval_ms)
         restored: list[Failure] = []
         dead: list[Failure] = []
-        until = self._ended_until(hurry, self.arguments.lease or lease_ms, now)
+        until = self._ended_until(force, self.arguments.lease or lease_ms, now)
         ended = [m for m in self.at(UNACKED) if m.deadline <= until]
         for message in ended:
             self.ledger["lapsed"] += 1
@@ -458,7 +458,7 @@ class QueueOracle:
             else:
                 self._go_back(message, now, failed=message.failed > 0)
                 self.ledger["restored"] += 1
-                self.bell |= message.place == DELAYED
+                self.notification |= message.place == DELAYED
                 restored.append(failure)
         for holder, tag in list(self.marks.items()):  # those that have done their work
             mark = self.messages.get(tag)
@@ -466,7 +466,7 @@ class QueueOracle:
                 self.marks.pop(holder, None)
                 self.alone.discard(holder)
         due = [m for m in self.at(DELAYED) if m.due <= now]
-        self.bell |= bool(self.at(READY) or due) and not self.paused
+        self.notification |= bool(self.at(READY) or due) and not self.paused
         old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]
         for message in old:
             self._leave(message, "dropped")
@@ -474,14 +474,14 @@ class QueueOracle:
             self._keep_to_the_cap()
         return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
 
-    def _ended_until(self, hurry: bool, lease_ms: int, now: int) -> int:
+    def _ended_until(self, force: bool, lease_ms: int, now: int) -> int:
         """Return by when a lease has to have run out: less after a long time without a pass."""
         if not self.exists:
             return now
         spared = self.spared
         if self.pass_due < now:
             spared = (self.passed, now + lease_ms // 2)
-        if not hurry:
+        if not force:
             interval_ms = self.settings.restore_interval_ms
             due_ms = min(interval_ms * 3 / 2 + lease_ms / 6, lease_ms * 2 / 3)
             self.passed, self.pass_due, self.spared = now, now + int(due_ms), spared
@@ -493,7 +493,7 @@ class QueueOracle:
         """Give nothing out, or go on."""
         if self.exists:
             self.paused = paused
-            self.bell |= not paused and bool(self.waiting)
+            self.notification |= not paused and bool(self.waiting)
         return self.exists
 
     def purge(self) -> int:
@@ -517,7 +517,7 @@ class QueueOracle:
             self._line_up(message)
             message.failed = None
             self.ledger["replayed"] += 1
-            self.bell = True
+            self.notification = True
         return [m.tag for m in replayed]
 
     def purge_dead(self, tags: Sequence[str]) -> int:
@@ -532,7 +532,7 @@ class QueueOracle:
     ) -> list[tuple[str, int, bytes]]:
         """Give numbers to dead letters; one that is on its way to the target keeps its own.
 
-        The broker chooses the numbers (*told*): each above all before, also of a queue
+        The broker chooses the numbers (*include_messages*): each above all before, also of a queue
         of the same name that was deleted.
         """
         for message in self._idle_dead(tags):

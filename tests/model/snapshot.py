@@ -22,7 +22,7 @@ local function hash(part) return redis.call('HGETALL', base .. part) end
 local function zset(part) return redis.call('ZRANGE', base .. part, 0, -1, 'WITHSCORES') end
 return {hash('messages'), zset('ready'), zset('delayed'), zset('unacked_index'),
   hash('unacked'), hash('deliveries'), zset('expiry'), zset('dead'), hash('dead_info'),
-  hash('stats'), hash('meta'), redis.call('LLEN', base .. 'bell'),
+  hash('stats'), hash('meta'), redis.call('LLEN', base .. 'notification'),
   redis.call('GET', base .. 'unacked_mutex') or ''}
 """
 
@@ -56,14 +56,14 @@ class Snapshot:
     isolated: list[str]
     exists: bool
     paused: bool
-    bell: int
+    notification: int
     mutex: str
 
     @classmethod
     def read(cls, reply: list[Any]) -> Snapshot:
         """Make one of what LOOK replies."""
         messages, ready, delayed, index, unacked, deliveries, expiry, dead, info = reply[:9]
-        stats, meta, bell, mutex = reply[9:]
+        stats, meta, notification, mutex = reply[9:]
         leases, expires = {}, _scores(expiry)
         for tag, record in _pairs(unacked).items():
             token, _score, until, consumer = record.split("|", 3)
@@ -95,7 +95,7 @@ class Snapshot:
             ),
             exists="exists" in about,
             paused="paused" in about,
-            bell=bell,
+            notification=notification,
             mutex=mutex.decode(),
         )
 
@@ -127,7 +127,7 @@ class Snapshot:
             ),
             exists=queue.exists,
             paused=queue.paused,
-            bell=1 if queue.bell else 0,
+            notification=1 if queue.notification else 0,
             mutex=holder if until > now else "",
         )
 
@@ -151,7 +151,7 @@ class Snapshot:
         for name in ("failed", "expires"):
             assert set(getattr(self, name)) <= set(self.envelopes), f"{name} of what is gone"
         assert not set(self.expires) & set(self.dead), "a dead letter that expires"
-        assert self.bell <= 1
+        assert self.notification <= 1
 
     def differences(self, expected: Snapshot) -> list[str]:
         """Return where this is not as expected."""

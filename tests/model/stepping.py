@@ -107,7 +107,7 @@ class Stepping(RuleBasedStateMachine):
         """Return the one result of a posted step."""
         results: list[Any] = []
         post(results.append)
-        store.settle()
+        store.wait_for_replies()
         (result,) = results
         if isinstance(result, ReliqError):
             raise result

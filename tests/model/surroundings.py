@@ -1,4 +1,4 @@
-"""The rules about what happens around the messages: operators, the bell, and time."""
+"""The rules about what happens around the messages: operators, the notification, and time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDERS = (*("resume",) * 3, "pause", "purge", "delete")
 class Surroundings(Stepping):
     """Nobody here holds or publishes anything."""
 
-    # -- operators, and the bell
+    # -- operators, and the notification
 
     @rule(order=st.sampled_from(ORDERS))
     def operate(self, order: str) -> None:
@@ -44,13 +44,13 @@ class Surroundings(Stepping):
 
     @rule()
     def hear(self) -> None:
-        """Take the token of the bell, as a waiting consumer does."""
+        """Take the token of the notification, as a waiting consumer does."""
 
         def expect(_: int) -> bool:
-            rang, self.oracle.bell = self.oracle.bell, False
-            return rang
+            notified, self.oracle.notification = self.oracle.notification, False
+            return notified
 
-        self.step("the bell", lambda: self.broker.take_bell(QUEUE), expect)
+        self.step("the notification", lambda: self.broker.take_notification(QUEUE), expect)
 
     @rule()
     def expire(self) -> None:

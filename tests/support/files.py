@@ -39,4 +39,4 @@ class FileBroker:
 
     def leftovers(self) -> list[str]:
         """Return the FIFOs and locks that lie beside the file."""
-        return sorted(path.name for path in Path(f"{self.path}-bells").glob("*"))
+        return sorted(path.name for path in Path(f"{self.path}-notifications").glob("*"))

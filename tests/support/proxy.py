@@ -130,8 +130,8 @@ class Proxy:
                 return b"", True
             left = self._left.get(way)
             # A reply is cut before its next byte, a request after its last one.
-            passing = 0 if left is None else left if way == "replies" else left - 1
-            cut = left is not None and len(data) > passing
+            temporary = 0 if left is None else left if way == "replies" else left - 1
+            cut = left is not None and len(data) > temporary
             if cut:
                 data = data[:left]
                 self._left = {}

@@ -123,7 +123,7 @@ class SentinelGroup:
         assert found is not None
         return found
 
-    def settle(self) -> None:
+    def wait_for_replies(self) -> None:
         """Have no failover from now on: a master of a busy machine may be slow to answer."""
         self._down_after(600_000)
 

@@ -97,26 +97,26 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
             )
             published: int = status.ledger["published"]
             arguments: dict[str, object] = status.arguments
-            letters: list[DeadLetter] = inspector.dead_letters(queue, limit=10)
+            dead_letters: list[DeadLetter] = inspector.dead_letters(queue, limit=10)
             reasons: list[tuple[str, int, str, int, str, str]] = [
                 (item.tag, item.died_ms, item.reason, item.count, item.consumer, item.error)
-                for item in letters
+                for item in dead_letters
             ]
             paused: bool = status.paused
             inspector.pause(queue)
             inspector.resume(queue)
             known: list[tuple[str | None, str | None, int]] = [
-                (item.task, item.id, item.published_ms) for item in letters
+                (item.task, item.id, item.published_ms) for item in dead_letters
             ]
             replayed: int = inspector.replay(queue, task="shop.pay", older_than_s=60, to="other")
-            replayed += inspector.replay(queue, [item.tag for item in letters])
+            replayed += inspector.replay(queue, [item.tag for item in dead_letters])
             removed: int = inspector.purge_dead_letters(queue, reason="expired", limit=5)
             one: DeadLetter = inspector.dead_letter(queue, "tag")
             del paused, counts, published, arguments, reasons, known, replayed, removed, one
-            steps: list[int] = list(inspector.carry(queue, inspector))
+            steps: list[int] = list(inspector.move(queue, inspector))
             del steps
-        lasting: list[str] = inspector.lasting_queues()
-        del lasting
+        durable: list[str] = inspector.durable_queues()
+        del durable
         results: list[AuditResult] = inspector.audit()
         unbalanced: list[tuple[str, int]] = [
             (result.queue, result.difference) for result in results if not result.balanced

@@ -71,7 +71,7 @@ def test_a_broker_that_failed_rests_longer_each_time(monkeypatch):
     for _ in range(8):
         brokers.failed(A)
         began = now[0]
-        while brokers.rests(A):
+        while brokers.in_back_off(A):
             now[0] += 0.1
         pauses.append(now[0] - began)
     assert all(0.7 <= pause <= 1.4 for pause in pauses[:1])
@@ -79,7 +79,7 @@ def test_a_broker_that_failed_rests_longer_each_time(monkeypatch):
     assert pauses[1] > pauses[0]
     brokers.failed(A)
     brokers.answered(A)
-    assert not brokers.rests(A)
+    assert not brokers.in_back_off(A)
 
 
 def test_who_rests_is_not_asked(answers):

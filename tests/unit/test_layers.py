@@ -48,7 +48,7 @@ CIRCLES = (
         "reliq.transports.channel",
         "reliq.transports.consuming",
         "reliq.transports.eventloop",
-        "reliq.transports.homing",
+        "reliq.transports.failback",
         "reliq.transports.message",
         "reliq.transports.publishing",
         "reliq.transports.qos",

@@ -215,7 +215,7 @@ CALLS = {
     "reserve": lambda store: store.reserve("q", 5, 1000, False),
     "hand_back": lambda store: store.hand_back("q", [Delivery("q", "a", "0", -1, b"")]),
     "ack": lambda store: store.post_ack("q", ["a", "b"], nothing),
-    "release": lambda store: store.release("q", "requeued", LEASES),
+    "release": lambda store: store.release("q", "nacked", LEASES),
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
     "restore_visible": lambda store: store.post_restore("q", 1000, nothing),

@@ -3,7 +3,7 @@
 import pytest
 from kombu import Connection
 
-from reliq.transports.homing import unstick, urls_of
+from reliq.transports.failback import reset_inherited_url, urls_of
 
 SPOOL = "reliq-sqlite:////var/spool/reliq.db"
 
@@ -38,7 +38,7 @@ def test_what_sticks_is_taken_off():
     """A URL without a port and a database has none of another's."""
     connection = switched("reliq://a:7000/1", SPOOL, "reliq://b")
     assert (7000, "/var/spool/reliq.db") == (connection.port, connection.virtual_host)
-    unstick(connection)
+    reset_inherited_url(connection)
     assert (None, "/") == (connection.port, connection.virtual_host)
     assert "reliq://b" == urls_of(connection)[1]
 
@@ -46,7 +46,7 @@ def test_what_sticks_is_taken_off():
 def test_what_was_said_apart_stays():
     """A port that no URL of the list names was given beside it."""
     connection = Connection(["reliq://a", "reliq://b"], port=7000)
-    unstick(connection)
+    reset_inherited_url(connection)
     assert 7000 == connection.port
 
 

@@ -22,8 +22,8 @@ def lows(publisher, queue="q", tries=500):
     seen = set()
     for _ in range(tries):
         tag = publisher.tag(5)
-        seen.add(publisher.number(tag, queue, 5).low)
-        publisher.settle(tag)
+        seen.add(publisher.number(tag, queue, 5).low_water)
+        publisher.wait_for_replies(tag)
     return seen - {0}
 
 
@@ -65,9 +65,9 @@ def test_a_tag_is_settled_when_its_publish_returned(publisher):
     assert tag.settled
     publisher.number(tag, "q", 5)
     assert not tag.settled
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
     assert tag.settled
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
 
 
 def test_nothing_unsettled_is_forgotten(publisher):
@@ -75,7 +75,7 @@ def test_nothing_unsettled_is_forgotten(publisher):
     tag = publisher.tag(5)
     number = publisher.number(tag, "q", 5).number
     assert {number} == lows(publisher)
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
     assert min(lows(publisher)) > number
 
 
@@ -83,9 +83,9 @@ def test_the_oldest_unsettled_one_counts(publisher):
     """Settling in any order moves the low only past what is settled."""
     tags = [publisher.tag(5) for _ in range(3)]
     numbers = [publisher.number(tag, "q", 5).number for tag in tags]
-    publisher.settle(tags[1])
+    publisher.wait_for_replies(tags[1])
     assert {numbers[0]} == lows(publisher)
-    publisher.settle(tags[0])
+    publisher.wait_for_replies(tags[0])
     assert {numbers[2]} == lows(publisher)
 
 
@@ -122,7 +122,7 @@ def test_settled_numbers_take_no_memory(publisher):
     for number in range(2000):
         tag = publisher.tag(5)
         publisher.number(tag, f"q{number}", 5)
-        publisher.settle(tag)
+        publisher.wait_for_replies(tag)
     assert {} == publisher._open
 
 
@@ -147,7 +147,7 @@ def test_threads_share_the_numbers(publisher):
         for _ in range(300):
             tag = publisher.tag(5)
             numbers.append(publisher.number(tag, "q", 5).number)
-            publisher.settle(tag)
+            publisher.wait_for_replies(tag)
 
     threads = [threading.Thread(target=publish) for _ in range(4)]
     for thread in threads:
@@ -192,7 +192,7 @@ def test_many_are_settled_at_once(publisher):
     """A batch settles its messages in one step."""
     tags = [publisher.tag(5) for _ in range(9)]
     numbers = [publisher.number(tag, "q", 5).number for tag in tags]
-    publisher.settle(*tags)
+    publisher.wait_for_replies(*tags)
     assert all(tag.settled for tag in tags)
     assert min(lows(publisher)) > max(numbers)
 
@@ -204,9 +204,9 @@ def test_tried_elsewhere_a_message_is_in_doubt(publisher):
     """The same number, under the same name: the first broker can tell whether it has it."""
     tag = publisher.tag(5)
     first = publisher.number(tag, "q", 5, "a")
-    assert not first.doubt
+    assert not first.unconfirmed
     assert first == publisher.number(tag, "q", 5, "a")
-    assert first._replace(doubt=True) == publisher.number(tag, "q", 5, "b")
+    assert first._replace(unconfirmed=True) == publisher.number(tag, "q", 5, "b")
     assert first == publisher.number(tag, "q", 5, "a")
 
 
@@ -215,7 +215,7 @@ def test_in_doubt_a_number_is_settled_by_nobody(publisher):
     tag = publisher.tag(5)
     first = publisher.number(tag, "q", 5, "a")
     publisher.number(tag, "q", 5, "b")
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
     later = publisher.number(publisher.tag(5), "q", 5, "b")
     assert later.publisher == publisher.id != first.publisher
 
@@ -239,7 +239,7 @@ def published(publisher, queue="q"):
     """Publish a message, which is answered; return the name it went out under."""
     tag = publisher.tag(5)
     name = publisher.number(tag, queue, 5).publisher
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
     return name
 
 
@@ -265,7 +265,7 @@ def test_a_name_is_not_finished_while_a_publish_is_under_way(publisher):
     name = publisher.number(tag, "q", 5).publisher
     publisher.retire()
     assert name == publisher.id
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
     publisher.retire()
     assert publisher.finished(name)
 
@@ -275,7 +275,7 @@ def test_a_name_under_which_something_was_tried_again_is_never_finished(publishe
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5).publisher
     publisher.number(tag, "q", 5)
-    publisher.settle(tag)
+    publisher.wait_for_replies(tag)
     publisher.retire()
     assert not publisher.finished(name)
     after = published(publisher)
@@ -294,7 +294,7 @@ def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
         tag = publisher.tag(5)
         names[publisher.number(tag, "q", 5).publisher] = None
         publisher.number(tag, "q", 5)  # its reply was lost
-        publisher.settle(tag)
+        publisher.wait_for_replies(tag)
         publisher.retire()
     assert 4 == len(names)
     assert [] == [name for name in names if publisher.finished(name)]
@@ -314,8 +314,8 @@ def test_a_name_in_doubt_is_never_finished(publisher):
     """Something was tried elsewhere: the first broker is asked for its number some day."""
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5, "a").publisher
-    assert publisher.number(tag, "q", 5, "b").doubt
-    publisher.settle(tag)
+    assert publisher.number(tag, "q", 5, "b").unconfirmed
+    publisher.wait_for_replies(tag)
     publisher.retire()
     assert not publisher.finished(name)
     assert name != publisher.id
@@ -340,7 +340,7 @@ def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publis
     assert first.publisher != publisher.id
     assert publisher.number(kept, "q", 5) == first
     assert min(lows(publisher)) > 4000
-    publisher.settle(kept)
+    publisher.wait_for_replies(kept)
     name = published(publisher)
     publisher.retire()
     assert publisher.finished(name)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.engines.sqlite import base, bells, presence, returning
+from reliq.engines.sqlite import base, notifications, presence, returning
 from reliq.engines.sqlite.location import location
-from reliq.engines.sqlite.numbers import Numbers
+from reliq.engines.sqlite.publish_sequence import SequenceSet
 from reliq.engines.sqlite.store import SqliteStore
 from reliq.errors import BrokerTimeout, ConfigurationError
 from reliq.message.envelope import pack
@@ -45,7 +45,7 @@ def store(where):
 )
 def test_numbers_are_a_set(steps):
     """Ranges know the same numbers as a set does, also when they were written and read."""
-    numbers, known = Numbers(), set()
+    numbers, known = SequenceSet(), set()
     for what, number in steps:
         if what == "add":
             assert (number not in known) == numbers.add(number)
@@ -54,13 +54,13 @@ def test_numbers_are_a_set(steps):
             numbers.forget_below(number)
             known = {other for other in known if other >= number}
         else:
-            numbers = Numbers(str(numbers))
+            numbers = SequenceSet(str(numbers))
         assert known == {other for other in range(1, 41) if other in numbers}
 
 
 def test_numbers_in_a_row_are_few_bytes():
     """Ten thousand of a batch are one range."""
-    numbers = Numbers()
+    numbers = SequenceSet()
     for number in range(1, 10_001):
         numbers.add(number)
     assert "1-10000" == str(numbers)
@@ -163,7 +163,7 @@ def test_a_child_does_not_share_the_presence_of_its_parent(where):
 def test_a_presence_outlives_who_clears_away_what_is_old(store, where):
     """With each heartbeat its file is new again, or there again: others see that it lives."""
     name, _ = store.store.server()
-    path = Path(where.bells) / f"{name}.lock"
+    path = Path(where.notifications) / f"{name}.lock"
     before = time.time() - LONG_AGO_S
     os.utime(path, (before, before))
     store.heartbeat("s", client_id=name)
@@ -182,22 +182,22 @@ def test_a_presence_outlives_who_clears_away_what_is_old(store, where):
 
 def test_what_the_dead_left_is_swept(where):
     """Locks and FIFOs that nobody has open go, but for new ones, those in use, and others'."""
-    directory = Path(where.make_bells())
+    directory = Path(where.make_notifications())
     own, dead, new = (f"1-{letter * 12}" for letter in "abc")
-    bell = bells.make(where, own)
+    notification = notifications.make(where, own)
     presence.hold(where, own)
-    for name in (f"{dead}.lock", f"{new}.lock", "other.txt", "poetry.lock", "church.bell"):
+    for name in (f"{dead}.lock", f"{new}.lock", "other.txt", "poetry.lock", "church.notification"):
         (directory / name).touch()
-    os.close(bells.make(where, dead))
+    os.close(notifications.make(where, dead))
     before = time.time() - LONG_AGO_S
     for path in directory.iterdir():
         if not path.name.startswith(new):
             os.utime(path, (before, before))
     presence.sweep(where)
     left = sorted(path.name for path in directory.iterdir())
-    expected = [f"{own}.bell", f"{own}.lock", f"{new}.lock"]
-    assert [*expected, "church.bell", "other.txt", "poetry.lock"] == left
-    os.close(bell)
+    expected = [f"{own}.lock", f"{own}.notification", f"{new}.lock"]
+    assert [*expected, "church.notification", "other.txt", "poetry.lock"] == left
+    os.close(notification)
     presence.leave(where, own)
 
 
@@ -218,12 +218,12 @@ def test_many_make_the_file_at_once(tmp_path):
         assert [[]] * 6 == [done.result() for done in starts]
 
 
-def test_a_look_of_another_thread_changes_no_step(where):
-    """A step that writes has the file for itself, whoever looks before it begins."""
+def test_a_read_of_another_thread_changes_no_write(where):
+    """A write transaction has the file for itself, whoever reads before it begins."""
     store, other = (SqliteStore(where, parse({"socket_timeout": 0.1}), "s/1") for _ in range(2))
-    step = store.step()
-    store.look()
-    with step, pytest.raises(BrokerTimeout):
+    transaction = store.write()
+    store.read()
+    with transaction, pytest.raises(BrokerTimeout):
         other.probe()
     other.probe()
     store.close()
@@ -261,13 +261,13 @@ def test_a_step_that_is_interrupted_keeps_nobody_out(where, what):
     store, other = (SqliteStore(where, parse({"socket_timeout": 0.1}), "s/1") for _ in range(2))
     Steps(store, set()).publish(message())
     other.connect()
-    store.doorbell.fileno()  # made once; from here on every try makes the same calls
+    store.notifier.fileno()  # made once; from here on every try makes the same calls
 
     def do():
         if what == "publish":
             store.publish([message()])
         else:
-            store.doorbell.listen(["q"], 60)
+            store.notifier.listen(["q"], 60)
 
     after = 0
     while interrupt(do, after + 1):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ...errors import BrokerRefused, ReliqError
 from . import keys
 from .confirm import Confirmer
-from .doorbell import RedisDoorbell
 from .keys import QueueKeys, queue_keys
+from .notifier import RedisNotifier
 from .wire import Command, Reply, Wire
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ LOOK_NOW = 1
 
 
 class StoreBase:
-    """A store's connection to one server. Two sockets: commands and doorbell."""
+    """A store's connection to one server. Two sockets: commands and notifier."""
 
     def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
@@ -78,7 +78,7 @@ class StoreBase:
         name = f"{options.client_name}:{consumer}"
         self._wire = Wire(address, options, name)
         self._confirmer = Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
-        self._doorbell = RedisDoorbell(Wire(address, options, f"{name}:bell"))
+        self._notifier = RedisNotifier(Wire(address, options, f"{name}:notification"))
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._publish_constants: dict[tuple[str, str], Command] = {}
@@ -103,24 +103,27 @@ class StoreBase:
         return (*held, k.stats, k.meta, k.consumers)
 
     def _unlist(self, queue: str) -> None:
-        listed, rerouted = keys.queues(self._prefix), keys.rerouted(self._prefix)
+        listed, dead_letter_routed = (
+            keys.queues(self._prefix),
+            keys.dead_letter_routed(self._prefix),
+        )
         meta = self._keys(queue).meta
         *_, (exists, dead_letter_exchange) = self._wire.exchange(
             [
                 (("ZREM", listed, queue), None),
-                (("ZREM", rerouted, queue), None),
+                (("ZREM", dead_letter_routed, queue), None),
                 (("HMGET", meta, "exists", "dead_letter_exchange"), None),
             ]
         )
         if exists is not None:  # declared again meanwhile
             self._wire.call(("ZADD", listed, "NX", LOOK_NOW, queue))
         if dead_letter_exchange is not None:
-            self._wire.call(("ZADD", rerouted, "NX", 0, queue))
+            self._wire.call(("ZADD", dead_letter_routed, "NX", 0, queue))
 
     @property
-    def doorbell(self) -> RedisDoorbell:
+    def notifier(self) -> RedisNotifier:
         """The second socket, on which a consumer waits."""
-        return self._doorbell
+        return self._notifier
 
     @property
     def alive(self) -> bool:
@@ -151,24 +154,24 @@ class StoreBase:
 
     def close(self) -> None:
         """Close both sockets; what was posted gets a BrokerUnavailable."""
-        self._doorbell.close()
+        self._notifier.close()
         self._wire.close()
 
     def fileno(self) -> int:
         """Return the descriptor to watch for replies."""
         return self._wire.fileno()
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never open the command socket anew: an event loop watches it."""
-        self._wire.pin()
+        self._wire.disable_reconnect()
 
     def receive(self) -> None:
         """Read replies that have come, without waiting."""
         self._wire.receive(0.0)
 
-    def settle(self) -> None:
+    def wait_for_replies(self) -> None:
         """Wait for the replies of all that was posted."""
-        self._wire.settle()
+        self._wire.wait_for_replies()
 
     def check(self) -> None:
         """Raise BrokerTimeout if a reply is overdue."""

@@ -76,7 +76,7 @@ class RedisConsuming(StoreBase):
             k.expiry,
             k.dead,
             k.dead_info,
-            k.bell,
+            k.notification,
             k.stats,
             k.meta,
         )
@@ -164,7 +164,7 @@ class RedisConsuming(StoreBase):
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
         """Store again what was taken with *no_ack* and never handed out."""
         k = self._keys(queue)
-        names = (k.messages, k.ready, k.deliveries, k.expiry, k.bell, k.stats, k.meta)
+        names = (k.messages, k.ready, k.deliveries, k.expiry, k.notification, k.stats, k.meta)
         back = 0
         for batch in batches(deliveries):
             args = [
@@ -193,7 +193,7 @@ class RedisConsuming(StoreBase):
             k.expiry,
             k.dead,
             k.dead_info,
-            k.bell,
+            k.notification,
             k.stats,
             k.meta,
             k.messages,
@@ -227,20 +227,20 @@ class RedisConsuming(StoreBase):
         queue: str,
         lease_ms: int,
         on_result: OnResult[Restored],
-        hurry: bool = False,
-        told: bool = False,
+        force: bool = False,
+        include_messages: bool = False,
     ) -> None:
         """Return messages whose lease has ended: one step of the mutex-guarded pass."""
         args = (
             self.consumer,
-            0 if hurry else max(int(self.options.restore_interval * 1000), 1),
+            0 if force else max(int(self.options.restore_interval * 1000), 1),
             BATCH,
             self._delivery_limit,
             self.options.dead_letter_max,
             self._dead_letter_ttl_ms,
             lease_ms,
             *self._backoff_ms,
-            1 if told else 0,
+            1 if include_messages else 0,
         )
 
         def parse(reply: Reply) -> Restored:
@@ -251,8 +251,8 @@ class RedisConsuming(StoreBase):
                 0 if granted else max(more, 0),
                 unacked,
                 dict(zip(texts(held[::2]), held[1::2], strict=True)),
-                list(returned(restored, told)),
-                list(returned(died, told)),
+                list(returned(restored, include_messages)),
+                list(returned(died, include_messages)),
                 texts(consumers),
                 to_route,
             )
@@ -272,7 +272,7 @@ class RedisConsuming(StoreBase):
     def _surveyed(self, queue: str) -> Iterable[str]:
         k = self._keys(queue)
         held = (k.unacked_index, k.ready, k.delayed, k.expiry, k.dead)
-        return (*held, k.bell, k.meta, k.unacked_mutex)
+        return (*held, k.notification, k.meta, k.unacked_mutex)
 
     def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
         """Remove messages beyond their time to live; the result is whether there are more."""
@@ -303,6 +303,6 @@ class RedisConsuming(StoreBase):
                 return sorted(found)
 
     def end_wait(self) -> None:
-        """End the doorbell's wait, so that it can begin anew for other queues."""
-        if self._doorbell.listening:
-            self._wire.post(("CLIENT", "UNBLOCK", self._doorbell.client_id))
+        """End the notifier's wait, so that it can begin anew for other queues."""
+        if self._notifier.listening:
+            self._wire.post(("CLIENT", "UNBLOCK", self._notifier.client_id))

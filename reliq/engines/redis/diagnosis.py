@@ -30,7 +30,7 @@ _SHARED = frozenset(
         "probe",
         "looking",
         "broker_id",
-        "rerouted",
+        "dead_letter_routed",
         "exchanges",
         "consumers",
         "kombu_held",

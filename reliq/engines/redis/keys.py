@@ -11,14 +11,14 @@ unacked         tag -> lease record "token|score|expires|consumer"
 deliveries      tag -> failed deliveries; 0: was returned in order; absent: never delivered
 expiry          tag -> expires, server ms; only ready or delayed messages with a TTL
 dead, dead_info tag -> died, server ms; tag -> "reason|count|consumer|error"
-bell            at most one token: "there may be something to take"
+notification            at most one token: "there may be something to take"
 stats           the ledger's counters, and the sequence of lease tokens
 meta            the queue's arguments (msgpack) and what scripts need of them
 consumers       consumer id -> "subscriptions connection": who consumes from the queue
 unacked_mutex   holder of the current restore_visible pass; lapses by itself
 moves           tag -> "number|target": messages on their way to another queue or broker
 bound           msgpack of exchange and binding: where to look when the queue is deleted
-publishers      publisher -> "until low known": its publishes that may be tried again; expires
+publishers      publisher -> "until low_water known": its publishes that may be tried again; expires
 publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
 """
 
@@ -40,7 +40,7 @@ class QueueKeys(NamedTuple):
     expiry: str  # ZSET
     dead: str  # ZSET
     dead_info: str  # HASH
-    bell: str  # LIST
+    notification: str  # LIST
     stats: str  # HASH
     meta: str  # HASH
     consumers: str  # HASH
@@ -91,9 +91,9 @@ def broker_id(prefix: str) -> str:  # STRING
     return f"{prefix}reliq:broker_id"
 
 
-def rerouted(prefix: str) -> str:  # ZSET queue name -> 0
+def dead_letter_routed(prefix: str) -> str:  # ZSET queue name -> 0
     """Return the key of the set of queues whose dead letters are routed on."""
-    return f"{prefix}reliq:rerouted"
+    return f"{prefix}reliq:dead_letter_routed"
 
 
 def exchanges(prefix: str) -> str:  # HASH name -> msgpack of its declaration
@@ -153,7 +153,7 @@ def kombu_bindings(prefix: str, exchange: str) -> str:  # SET key, pattern and q
     return f"{prefix}_kombu.binding.{exchange}"
 
 
-def kombu_lasting_bindings(prefix: str, exchange: str) -> str:  # SET, since Kombu 5.7
+def kombu_permanent_bindings(prefix: str, exchange: str) -> str:  # SET, since Kombu 5.7
     """Return the key of those bindings whose queues do not expire."""
     return f"{prefix}_kombu.binding_permanent.{exchange}"
 

@@ -54,7 +54,7 @@ class KombuBinding(NamedTuple):
     pattern: str
     """A regular expression where the exchange is of type topic, else ""."""
     queue: str
-    passing: bool = False
+    temporary: bool = False
     """Whether it is known to go with a queue that expires."""
 
 
@@ -86,10 +86,10 @@ class KombuRedis(StoreBase):
         found = []
         for key in sorted(self._scan(f"{pattern}*")):
             exchange = key[len(beginning) :]
-            members, lasting, deadline = self._wire.exchange(
+            members, durable, deadline = self._wire.exchange(
                 [
                     (("SMEMBERS", key), None),
-                    (("SMEMBERS", keys.kombu_lasting_bindings(self._prefix, exchange)), None),
+                    (("SMEMBERS", keys.kombu_permanent_bindings(self._prefix, exchange)), None),
                     (("ZSCORE", keys.kombu_deadlines(self._prefix), exchange), None),
                 ]
             )
@@ -97,8 +97,8 @@ class KombuRedis(StoreBase):
                 parts = member.decode().split(self.layout.sep)
                 if len(parts) == _PARTS:
                     routing_key, regex, queue = parts
-                    passing = deadline is not None and member not in lasting
-                    found.append(KombuBinding(exchange, routing_key, regex, queue, passing))
+                    temporary = deadline is not None and member not in durable
+                    found.append(KombuBinding(exchange, routing_key, regex, queue, temporary))
         return found
 
     def _scan(self, pattern: str) -> set[str]:
@@ -156,7 +156,7 @@ class KombuRedis(StoreBase):
     def take(self, queue: str, target: str, step: int) -> tuple[int, list[tuple[int, bytes]]]:
         """Take up to 100 messages out of one list, or go on with those taken before.
 
-        Atomic: they are held under numbers until :meth:`drop`. Returns (low, [(number,
+        Atomic: they are held under numbers until :meth:`drop`. Returns (low_water, [(number,
         message), ...]); no messages when nothing is held and the list is empty.
         """
         names = (
@@ -165,8 +165,8 @@ class KombuRedis(StoreBase):
             self._list(queue, step),
         )
         args = (target, queue, _MOST_TAKEN, BATCH_BYTES, MOVES_KEPT_MS)
-        low, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
-        return int(low), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
+        low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
+        return int(low_water), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
 
     def take_unacked(
         self, target: str, older_than_s: float, routed: Sequence[tuple[str, Sequence[str]]]
@@ -197,7 +197,7 @@ class KombuRedis(StoreBase):
     # -- into it
 
     def accept(
-        self, queue: str, source: str, low: int, items: Sequence[tuple[int, int, bytes]]
+        self, queue: str, source: str, low_water: int, items: Sequence[tuple[int, int, bytes]]
     ) -> int:
         """Store messages that come from *source*, each once; return how many were new.
 
@@ -210,7 +210,7 @@ class KombuRedis(StoreBase):
         stored = 0
         for step, flat in by_step.items():
             names = (publisher, self._list(queue, step))
-            args = (MOVES_KEPT_MS, low, *flat)
+            args = (MOVES_KEPT_MS, low_water, *flat)
             stored += sum(self._wire.execute(scripts.KOMBU_ACCEPT, names, args))
         return stored
 
@@ -220,7 +220,7 @@ class KombuRedis(StoreBase):
         for item in bindings:
             member = self.layout.sep.join((item.routing_key, item.pattern, item.queue))
             # The second is what keeps Kombu 5.7 from sweeping the first.
-            for key in (keys.kombu_bindings, keys.kombu_lasting_bindings):
+            for key in (keys.kombu_bindings, keys.kombu_permanent_bindings):
                 commands += [(("SADD", key(self._prefix, item.exchange), member), None)]
         for start in range(0, len(commands), BATCH):
             self._wire.exchange(commands[start : start + BATCH])

@@ -62,7 +62,7 @@ class RedisMoves(StoreBase):
             k.deliveries,
             k.dead,
             k.dead_info,
-            k.bell,
+            k.notification,
             k.stats,
             k.meta,
             k.moves,
@@ -82,11 +82,11 @@ class RedisMoves(StoreBase):
         """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
         k = self._keys(queue)
         names = (k.messages, k.dead, k.stats, k.moves, k.unacked_index)
-        low, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
+        low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
         moves = [
             Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
         ]
-        return int(low), moves
+        return int(low_water), moves
 
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take waiting messages out of *queue*, or go on with those taken out before."""
@@ -103,14 +103,14 @@ class RedisMoves(StoreBase):
             k.stats,
             k.moves,
         )
-        low, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, _MOST_MOVED))
+        low_water, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, _MOST_MOVED))
         moves = []
         for i in range(0, len(flat), 6):
             tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
             moves.append(Move(text_of(tag), int(number), envelope, delay_ms, ttl_ms, failed))
-        return int(low), moves
+        return int(low_water), moves
 
-    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+    def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
         """Store messages that come from *source*, each once; return what became of each."""
         k = self._keys(queue)
         names = (
@@ -121,21 +121,26 @@ class RedisMoves(StoreBase):
             k.deliveries,
             k.dead,
             k.dead_info,
-            k.bell,
+            k.notification,
             k.stats,
             k.meta,
             keys.publisher(self._prefix, queue, f"move:{source}"),
         )
-        args: list[Any] = [MOVES_KEPT_MS, low]
+        args: list[Any] = [MOVES_KEPT_MS, low_water]
         for move in moves:
-            rank, letter = rank_of(move.tag), move.letter
+            rank, dead_letter = rank_of(move.tag), move.dead_letter
             args += new_tag(rank), move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
             args.append(move.failed)
-            if letter is None:
+            if dead_letter is None:
                 args += 0, ""
             else:
-                info = (letter.reason, str(letter.count), letter.consumer, letter.error)
-                args += letter.died_ms, "|".join(info)
+                info = (
+                    dead_letter.reason,
+                    str(dead_letter.count),
+                    dead_letter.consumer,
+                    dead_letter.error,
+                )
+                args += dead_letter.died_ms, "|".join(info)
         outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
         return outcomes
 
@@ -169,7 +174,7 @@ class RedisMoves(StoreBase):
         if envelopes:
             asked.append((("HMGET", k.messages, *tags), None))
         infos, *stored = self._wire.exchange(asked)
-        letters = []
+        dead_letters = []
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
             if info is None:  # it left between the two looks
                 continue
@@ -181,7 +186,7 @@ class RedisMoves(StoreBase):
             reason, count, consumer, error = fields
             envelope = stored[0][i] if envelopes else None
             counted = unreadable.number(count)
-            letters.append(
+            dead_letters.append(
                 DeadLetter(tag, unreadable.number(died), reason, counted, consumer, error, envelope)
             )
-        return letters
+        return dead_letters

@@ -57,7 +57,7 @@ class RedisOperators(StoreBase):
     def pause(self, queue: str, paused: bool) -> bool:
         """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
         k = self._keys(queue)
-        names = (k.meta, k.ready, k.delayed, k.bell)
+        names = (k.meta, k.ready, k.delayed, k.notification)
         return bool(self._wire.execute(scripts.PAUSE, names, (1 if paused else 0,)))
 
     def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:

@@ -41,13 +41,13 @@ class RedisPublishing(StoreBase):
         keep = 0
         if number:
             keep = MOVES_KEPT_MS if first.moved else self._keep_ms(queue, first.publisher)
-        low = first.low if len(items) == 1 else max(item.low for item in items)
+        low_water = first.low_water if len(items) == 1 else max(item.low_water for item in items)
         head = (
             *constant,
             1 if exchange or not first.create else 0,
             first.version,
             keep,
-            low,
+            low_water,
             self.options.dead_letter_max,
             first.publisher,
             first.tag,
@@ -81,7 +81,7 @@ class RedisPublishing(StoreBase):
             k.dead,
             k.dead_info,
             k.deliveries,
-            k.bell,
+            k.notification,
             k.stats,
             k.meta,
             k.publishers,

@@ -83,14 +83,14 @@ class RedisRegister(StoreBase):
             keys.consumers(self._prefix),
             keys.consumer(self._prefix, consumer),
             keys.queues(self._prefix),
-            keys.rerouted(self._prefix),
+            keys.dead_letter_routed(self._prefix),
         )
         pairs = [part for pair in record.items() for part in pair]
         args = (consumer, ttl_ms, again_ms, *pairs)
 
         def parse(reply: Reply) -> Duties:
-            due, more, rerouted, new = reply
-            return Duties(texts(due), more == 1, texts(rerouted), new == 1)
+            due, more, dead_letter_routed, new = reply
+            return Duties(texts(due), more == 1, texts(dead_letter_routed), new == 1)
 
         self._wire.post_script(scripts.HEARTBEAT, names, args, then(parse, on_result))
 

@@ -50,7 +50,7 @@ class RedisTopology(StoreBase):
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
             self.list_queue(queue)
         if not passive and "dead_letter_exchange" in meta:
-            names = keys.rerouted(self._prefix)
+            names = keys.dead_letter_routed(self._prefix)
             if self._wire.call(("ZSCORE", names, queue)) is None:
                 self._wire.call(("ZADD", names, "NX", 0, queue))
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]

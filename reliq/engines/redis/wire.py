@@ -86,7 +86,7 @@ class Wire:
         self._used = 0.0
         self._timeout_s: float | None = -1.0
         self._closed = False
-        self._pinned = False
+        self._reconnect_disabled = False
 
     # -- state
 
@@ -108,9 +108,9 @@ class Wire:
             raise BrokerUnavailable(f"{self.address}: the connection was closed")
         return sock.fileno()
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never dial again: an event loop watches this very descriptor."""
-        self._pinned = True
+        self._reconnect_disabled = True
 
     def connect(self) -> None:
         """Dial unless connected; raises BrokerUnavailable."""
@@ -223,8 +223,8 @@ class Wire:
         """Read what has come, or wait up to *timeout_s* for something; dispatch it.
 
         Without waiting where that is 0, nor for a thread that waits for a reply: it reads
-        what comes, and the keeper, which looks after many connections, must not stand still
-        with it. Raises BrokerUnavailable when the connection is found broken.
+        what comes, and the background loop, which looks after many connections, must not
+        stand still with it. Raises BrokerUnavailable when the connection is found broken.
         """
         self._leave_parent()
         lock = self._lock
@@ -236,7 +236,7 @@ class Wire:
         finally:
             lock.release()
 
-    def settle(self) -> None:
+    def wait_for_replies(self) -> None:
         """Wait until every posted command has its reply; raises BrokerUnavailable."""
         self._leave_parent()
         with self._lock, self._all_or_nothing():
@@ -277,7 +277,7 @@ class Wire:
                 self._dial()
 
     def _dial(self) -> None:
-        if self._closed or self._pinned:
+        if self._closed or self._reconnect_disabled:
             raise BrokerUnavailable(f"{self.address}: this connection was closed")
         began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)

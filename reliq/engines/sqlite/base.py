@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ...forks import here, under_way
-from . import bells, presence
+from . import notifications, presence
 from .connection import Connection
-from .doorbell import SqliteDoorbell
+from .disk_reserve import SIZE
 from .location import full
-from .reserve import SIZE
+from .notifier import SqliteNotifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +55,7 @@ class QueueRow(NamedTuple):
     promoted: int
     token: int
     move: int
-    bell: int
+    notification: int
     paused: int
     used_at: int | None
     check_at: int
@@ -94,8 +94,8 @@ def rank_score(tag: str, sequence: int) -> int:
 _MALFORMED = (TypeError, ValueError, ArithmeticError)
 
 
-class Step:
-    """One transaction of one store; ``with store.step() as step``. Rings after it, if it rang."""
+class Transaction:
+    """One transaction of one store; ``with store.write() as step``. Rings after it, if it rang."""
 
     now: int
     """Ms since the epoch, read inside the transaction."""
@@ -103,11 +103,11 @@ class Step:
     def __init__(self, connection: Connection, prefix: str, *, reading: bool = False) -> None:
         self._connection = connection
         self.prefix = prefix
-        self._rings: list[tuple[str, str]] = []
+        self._to_notify: list[tuple[str, str]] = []
         # One that only reads sees all at one instant too, and is in nobody's way.
         self._reading = reading
 
-    def __enter__(self) -> Step:  # noqa: PYI034 - typing.Self needs Python 3.11
+    def __enter__(self) -> Transaction:  # noqa: PYI034 - typing.Self needs Python 3.11
         """Begin the transaction, and return self."""
         connection = self._connection
         if under_way():
@@ -137,7 +137,7 @@ class Step:
         """Commit and ring, or undo what was done."""
         connection = self._connection
         try:
-            rings, self._rings = self._rings, []
+            to_notify, self._to_notify = self._to_notify, []
             if exc is None:
                 try:
                     self.execute("COMMIT")
@@ -156,46 +156,48 @@ class Step:
             # Whatever came in between: nobody else could write while it is open.
             connection.undo()
             connection.lock.release()
-        self._ring(rings)
+        self._notify(to_notify)
 
-    def _ring(self, rings: list[tuple[str, str]]) -> None:
+    def _notify(self, to_notify: list[tuple[str, str]]) -> None:
         """Wake those who were taken out of the waiters; for one that is gone, the next."""
-        while rings:
+        while to_notify:
             gone = [
-                (bell, queue)
-                for bell, queue in rings
-                if not bells.ring(self._connection.where, bell, queue)
+                (notification, queue)
+                for notification, queue in to_notify
+                if not notifications.notify(self._connection.where, notification, queue)
             ]
             if not gone:
                 return
-            with suppress(ReliqError), Step(self._connection, self.prefix) as step:
+            with suppress(ReliqError), Transaction(self._connection, self.prefix) as transaction:
                 for _, queue in gone:
-                    step.ring(queue)
+                    transaction.notify(queue)
                 # Sent from here, so that this loop and not the inner one goes on.
-                gone, step._rings = step._rings, []
-            rings = gone
+                gone, transaction._to_notify = transaction._to_notify, []
+            to_notify = gone
 
     def queue(self, name: str) -> QueueRow | None:
         """Return the row of a queue; None where there is no such queue."""
         row = self.execute(_SELECT_QUEUE, (self.prefix, name)).fetchone()
         return None if row is None else QueueRow._make(row)
 
-    def ring(self, name: str) -> None:
-        """Ring the bell of a queue: once it is stored, one of those who wait is woken.
+    def notify(self, name: str) -> None:
+        """Ring the notification of a queue: once it is stored, one of those who wait is woken.
 
         Where nobody waits, the next one to begin hears it.
         """
         row = self.execute(
-            "SELECT bell FROM waiters WHERE prefix = ? AND queue = ? LIMIT 1", (self.prefix, name)
+            "SELECT notification FROM waiters WHERE prefix = ? AND queue = ? LIMIT 1",
+            (self.prefix, name),
         ).fetchone()
         if row is None:
             self.execute(
-                "UPDATE queues SET bell = 1 WHERE prefix = ? AND name = ? AND bell = 0",
+                "UPDATE queues SET notification = 1 "
+                "WHERE prefix = ? AND name = ? AND notification = 0",
                 (self.prefix, name),
             )
             return
-        self.execute("DELETE FROM waiters WHERE bell = ?", row)
-        self._rings.append((row[0], name))
+        self.execute("DELETE FROM waiters WHERE notification = ?", row)
+        self._to_notify.append((row[0], name))
 
     def drop(self, queue: int, tags: Iterable[str]) -> int:
         """Remove messages, in whatever state, with their envelopes; return how many there were."""
@@ -249,9 +251,9 @@ class StoreBase:
         self.options = options
         self._prefix = options.global_keyprefix
         self._connection = Connection(where, options, create)
-        self._step = Step(self._connection, self._prefix)
-        self._look = Step(self._connection, self._prefix, reading=True)
-        self._doorbell = SqliteDoorbell(self._connection, self._prefix)
+        self._transaction = Transaction(self._connection, self._prefix)
+        self._reading = Transaction(self._connection, self._prefix, reading=True)
+        self._notifier = SqliteNotifier(self._connection, self._prefix)
         # Queue and publisher: whose numbers this connection has stored.
         self._numbered: set[tuple[str, str]] = set()
         self._began = monotonic()
@@ -268,17 +270,17 @@ class StoreBase:
 
     # -- steps
 
-    def step(self) -> Step:
+    def write(self) -> Transaction:
         """Return a transaction that may write, for ``with``; all or nothing of it is stored."""
         if self._results and not self._posting:
             self.receive()
-        return self._step
+        return self._transaction
 
-    def look(self) -> Step:
+    def read(self) -> Transaction:
         """Return a transaction that only reads, at one instant."""
         if self._results and not self._posting:
             self.receive()
-        return self._look
+        return self._reading
 
     def post(self, do: Callable[[], T], on_result: OnResult[T]) -> None:
         """Do a step now; *on_result* gets its result, or its error, when it is asked for."""
@@ -305,7 +307,7 @@ class StoreBase:
         with self._connection.lock:
             self._hand_out(len(self._results))
 
-    def settle(self) -> None:
+    def wait_for_replies(self) -> None:
         """Hand out the results of all that was posted, also while they are handed out."""
         with self._connection.lock:
             while self._results:
@@ -333,9 +335,9 @@ class StoreBase:
     # -- the connection
 
     @property
-    def doorbell(self) -> SqliteDoorbell:
+    def notifier(self) -> SqliteNotifier:
         """The FIFO on which a consumer waits."""
-        return self._doorbell
+        return self._notifier
 
     @property
     def epoch(self) -> int:
@@ -374,7 +376,7 @@ class StoreBase:
 
     def close(self) -> None:
         """Close the file for good; what was posted gets a BrokerUnavailable."""
-        self._doorbell.close()
+        self._notifier.close()
         if self._presence and self._process == here():
             presence.leave(self.where, self._presence)
             self._presence = ""
@@ -382,7 +384,7 @@ class StoreBase:
         error = BrokerUnavailable(f"{self.where}: the connection is closed")
         with self._connection.lock:
             self._results = deque((on_result, error) for on_result, _ in self._results)
-            self.settle()
+            self.wait_for_replies()
             self._close_pipe()
 
     def fileno(self) -> int:
@@ -408,9 +410,9 @@ class StoreBase:
         """Give the pipe back where nobody closed the store."""
         self._close_pipe()
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never open the file anew: an event loop watches our descriptor."""
-        self._connection.pin()
+        self._connection.disable_reconnect()
 
     def check(self) -> None:
         """Do nothing: no result is ever overdue."""
@@ -422,7 +424,7 @@ class StoreBase:
 
     def probe(self) -> None:
         """Raise ReliqError unless the file can be written now. Nothing is."""
-        with self.step():
+        with self.write():
             pass
 
     def server(self) -> tuple[str, str]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ConfigurationError
 from ...forks import Lock, OwnLock, Part, here, is_here, register
+from .disk_reserve import DiskReserve
 from .inherited import leave, require_left
 from .location import is_busy, is_shut, moved, translate
 from .owners import require_own
-from .reserve import Reserve
 from .schema import VERSION, bring_up_to_date, version_of
 from .standing import Standing, identity
 from .turns import Turns
@@ -108,14 +108,14 @@ class Connection:
     def __init__(self, where: Location, options: Options, create: bool = True) -> None:
         self.where = where
         self._create = create
-        self.reserve = Reserve(where.path)
+        self.reserve = DiskReserve(where.path)
         self.opened = 0
         self.connected_at = 0.0
         self._timeout_s = options.socket_timeout
         self._synchronous = options.synchronous
         self._raw: sqlite3.Connection | None = None
         self._process = -1
-        self._pinned = False
+        self._reconnect_disabled = False
         self._closed = False
         self._suspended = False
         self._standing = Standing(where.path)
@@ -143,9 +143,9 @@ class Connection:
         """Whether the file is open, in this process, and has not failed."""
         return self._process == here() and (self._raw is not None or self._suspended)
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never open the file anew."""
-        self._pinned = True
+        self._reconnect_disabled = True
 
     def suspend(self) -> None:
         """Close the file until the next step, unless one is under way; under `lock`."""
@@ -167,7 +167,7 @@ class Connection:
             return self._raw
         own = self._process == here()
         again, self._suspended = self._suspended and own, False
-        if self._closed or (self._pinned and own and not again):
+        if self._closed or (self._reconnect_disabled and own and not again):
             raise BrokerUnavailable(f"{self.where}: the connection is closed")
         if again:
             self._require_same()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Reservation
-from .base import BATCH, DELAYED, READY, Step, StoreBase, rank_score
+from .base import BATCH, DELAYED, READY, StoreBase, Transaction, rank_score
+from .disk_reserve import essential
 from .expiring import count_down_bytes, expire, overdue
 from .isolating import ISOLATED, Isolating
-from .reserve import essential
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
 
 _SELECT = (
-    "SELECT id, published, promoted, token, bell, paused, lease, expires, delivery_limit, "
+    "SELECT id, published, promoted, token, notification, paused, lease, expires, delivery_limit, "
     "dead_expired, max_bytes FROM queues WHERE prefix = ? AND name = ?"
 )
 _TAKE = (
@@ -35,8 +35,8 @@ def _size(row: Sequence[object]) -> int:
 class _Taking:
     """One reserve, inside its step."""
 
-    def __init__(self, step: Step, row: tuple[int, ...]) -> None:
-        self.step = step
+    def __init__(self, transaction: Transaction, row: tuple[int, ...]) -> None:
+        self.transaction = transaction
         self.queue, self.published, self.promoted = row[:3]
         self.dead_expired, self.counts_bytes = row[9], row[10] is not None
         self.bytes = 0
@@ -44,39 +44,39 @@ class _Taking:
 
     def remove_expired(self) -> None:
         """Let expired messages leave first, so that none of them is promoted or leased."""
-        if expired := overdue(self.step, self.queue):
+        if expired := overdue(self.transaction, self.queue):
             self.expire(expired)
 
     def expire(self, tags: Sequence[str]) -> None:
         """Remove expired messages, or bury them where the queue says so."""
         if self.counts_bytes:
-            self.bytes += self.step.sizes(self.queue, tags)
-        expire(self.step, self.queue, tags, self.dead_expired)
+            self.bytes += self.transaction.sizes(self.queue, tags)
+        expire(self.transaction, self.queue, tags, self.dead_expired)
 
     def promote(self) -> int:
         """Make ready what is due; return the ms until more is, or -1."""
-        step = self.step
-        due = step.execute(
+        transaction = self.transaction
+        due = transaction.execute(
             "SELECT tag, position FROM messages WHERE queue = ? AND state = 1 "
             "ORDER BY position, tag LIMIT ?",
             (self.queue, BATCH + 1),
         ).fetchall()
         if not due:
             return -1
-        late = [tag for tag, position in due[:BATCH] if position <= step.now]
+        late = [tag for tag, position in due[:BATCH] if position <= transaction.now]
         if late:
             # Behind what is ready at its rank now.
             sequence = self.published + self.promoted
             places = ((rank_score(tag, sequence + i), tag) for i, tag in enumerate(late, 1))
-            step.executemany(
+            transaction.executemany(
                 "UPDATE messages SET state = 0, position = ?1, score = ?1 "
                 "WHERE queue = ?2 AND tag = ?3",
                 [(score, self.queue, tag) for score, tag in places],
             )
-            step.execute(
+            transaction.execute(
                 "UPDATE queues SET promoted = promoted + ? WHERE id = ?", (len(late), self.queue)
             )
-        return max(due[len(late)][1] - step.now, 0) if len(late) < len(due) else -1
+        return max(due[len(late)][1] - transaction.now, 0) if len(late) < len(due) else -1
 
     def _page(self, after: int, n: int, some: bool) -> tuple[list[tuple], bool, bool]:  # type: ignore[type-arg]
         """Return up to *n* of the ready: (rows, whether more are left, for want of room).
@@ -85,7 +85,7 @@ class _Taking:
         read one by one: hundreds of large envelopes are not to be here at once.
         """
         rows: list[tuple] = []  # type: ignore[type-arg]
-        found = self.step.execute(_TAKE, (self.queue, after, n + 1))
+        found = self.transaction.execute(_TAKE, (self.queue, after, n + 1))
         for row in found:
             if len(rows) == n:
                 found.close()
@@ -125,10 +125,10 @@ class _Taking:
 
     def _unexpired(self, taken: list[tuple]) -> list[tuple]:  # type: ignore[type-arg]
         """Let those go that have expired: the look before was bounded."""
-        gone = [row[0] for row in taken if row[2] is not None and row[2] <= self.step.now]
+        gone = [row[0] for row in taken if row[2] is not None and row[2] <= self.transaction.now]
         if gone:
             self.expire(gone)
-        return [row for row in taken if row[2] is None or row[2] > self.step.now]
+        return [row for row in taken if row[2] is None or row[2] > self.transaction.now]
 
 
 class SqliteConsuming(StoreBase):
@@ -140,37 +140,41 @@ class SqliteConsuming(StoreBase):
     ) -> Reservation:
         """Take up to *n* messages under a lease; with *no_ack* they are finished at once."""
         n = min(n, BATCH)
-        with self.step() as step:
-            row = step.execute(_SELECT, (step.prefix, queue)).fetchone()
+        with self.write() as transaction:
+            row = transaction.execute(_SELECT, (transaction.prefix, queue)).fetchone()
             if row is None:
                 return Reservation([], -1, lease_ms, False)
-            queue_id, token, bell, paused = row[0], row[3], row[4], row[5]
+            queue_id, token, notification, paused = row[0], row[3], row[4], row[5]
             lease_ms = row[6] or lease_ms
             limit = self._delivery_limit if row[8] is None else row[8]
-            taking = _Taking(step, row)
+            taking = _Taking(transaction, row)
             taking.remove_expired()
             next_due = taking.promote()
             rows: list[tuple] = []  # type: ignore[type-arg]
             blocked = left = False
-            isolating = Isolating(step, queue_id, self.consumer, limit, lease_ms, company, no_ack)
+            isolating = Isolating(
+                transaction, queue_id, self.consumer, limit, lease_ms, company, no_ack
+            )
             if n > 0 and not paused:
                 rows, blocked, left = taking.take(n, isolating)
                 if rows:
                     alone = isolating.isolated is not None
-                    self._hold(step, taking, rows, token, lease_ms, no_ack, alone)
+                    self._hold(transaction, taking, rows, token, lease_ms, no_ack, alone)
             elif not paused:
                 left = isolating.others_wait()
             if row[7] is not None:
-                step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, queue_id))
+                transaction.execute(
+                    "UPDATE queues SET used_at = ? WHERE id = ?", (transaction.now, queue_id)
+                )
             if taking.counts_bytes and taking.bytes:
-                count_down_bytes(step, queue_id, taking.bytes)
+                count_down_bytes(transaction, queue_id, taking.bytes)
             isolated = isolating.isolated is not None and bool(rows)
             claims = isolating.claims
             # What is left may be for another: one that holds nothing takes a claimed message
             # at once. Not where ringing would wake this consumer first, or was done before.
             for_others = claims is not None and not isolating.own_claim
-            if left and not bell and (for_others or not (blocked or claims)):
-                step.ring(queue)
+            if left and not notification and (for_others or not (blocked or claims)):
+                transaction.notify(queue)
             held_back = blocked and left and claims is None
             if held_back or claims is not None or isolated:
                 # It asks again when it is done with what it holds, or in a second.
@@ -195,7 +199,7 @@ class SqliteConsuming(StoreBase):
 
     def _hold(
         self,
-        step: Step,
+        transaction: Transaction,
         taking: _Taking,
         rows: Sequence[tuple],  # type: ignore[type-arg]
         token: int,
@@ -208,17 +212,19 @@ class SqliteConsuming(StoreBase):
             taking.bytes += sum(map(_size, rows))
         again = sum(row[1] is not None for row in rows)
         if no_ack:
-            step.executemany("DELETE FROM envelopes WHERE id = ?", [(row[5],) for row in rows])
-            step.executemany(
+            transaction.executemany(
+                "DELETE FROM envelopes WHERE id = ?", [(row[5],) for row in rows]
+            )
+            transaction.executemany(
                 "DELETE FROM messages WHERE queue = ? AND tag = ?", [(queue, r[0]) for r in rows]
             )
-            step.execute(
+            transaction.execute(
                 "UPDATE queues SET acked = acked + ?, redelivered = redelivered + ? WHERE id = ?",
                 (len(rows), again, queue),
             )
             return
-        until, consumer = step.now + lease_ms, self.consumer
-        step.executemany(
+        until, consumer = transaction.now + lease_ms, self.consumer
+        transaction.executemany(
             "UPDATE messages SET state = 2, position = ?, token = ?, owner = ?, reason = ? "
             "WHERE queue = ? AND tag = ?",
             [
@@ -226,7 +232,7 @@ class SqliteConsuming(StoreBase):
                 for i, row in enumerate(rows, 1)
             ],
         )
-        step.execute(
+        transaction.execute(
             "UPDATE queues SET token = token + ?, redelivered = redelivered + ? WHERE id = ?",
             (len(rows), again, queue),
         )
@@ -234,22 +240,22 @@ class SqliteConsuming(StoreBase):
     @essential
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
         """Store again what was taken with *no_ack* and never handed out."""
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return 0
             back = size = 0
             for item in deliveries:
-                if step.execute(
+                if transaction.execute(
                     "SELECT 1 FROM messages WHERE queue = ? AND tag = ?", (row.id, item.tag)
                 ).fetchone():
                     continue
-                envelope = step.execute(
+                envelope = transaction.execute(
                     "INSERT INTO envelopes (envelope) VALUES (?)", (item.envelope,)
                 ).lastrowid
                 expires = None if item.expires_ms < 0 else item.expires_ms
                 failed = None if item.failed < 0 else item.failed
-                step.execute(
+                transaction.execute(
                     "INSERT INTO messages (queue, tag, state, position, score, failed, expires, "
                     "envelope) VALUES (?1, ?2, 0, ?3, ?3, ?4, ?5, ?6)",
                     (row.id, item.tag, int(item.place), failed, expires, envelope),
@@ -257,11 +263,13 @@ class SqliteConsuming(StoreBase):
                 back += 1
                 size += len(item.envelope or b"")
             if back:
-                step.execute("UPDATE queues SET acked = acked - ? WHERE id = ?", (back, row.id))
+                transaction.execute(
+                    "UPDATE queues SET acked = acked - ? WHERE id = ?", (back, row.id)
+                )
                 if row.max_bytes is not None:
-                    count_down_bytes(step, row.id, -size)
+                    count_down_bytes(transaction, row.id, -size)
                 if not row.paused:
-                    step.ring(queue)
+                    transaction.notify(queue)
             return back
 
     def post_reserve(
@@ -282,30 +290,34 @@ class SqliteConsuming(StoreBase):
 
     @essential
     def _ack(self, queue: str, tags: Iterable[str]) -> int:
-        with self.step() as step:
-            row = step.execute(
+        with self.write() as transaction:
+            row = transaction.execute(
                 "SELECT id, max_bytes FROM queues WHERE prefix = ? AND name = ?",
-                (step.prefix, queue),
+                (transaction.prefix, queue),
             ).fetchone()
             if row is None:
                 return 0
             queue_id, found, size = row[0], 0, 0
             for tag in tags:
-                message = step.execute(
+                message = transaction.execute(
                     "SELECT envelope, state FROM messages WHERE queue = ? AND tag = ?",
                     (queue_id, tag),
                 ).fetchone()
                 if message is None:
                     continue
                 if row[1] is not None and message[1] in (READY, DELAYED):
-                    size += step.sizes(queue_id, [tag])
-                step.execute("DELETE FROM envelopes WHERE id = ?", (message[0],))
-                step.execute("DELETE FROM messages WHERE queue = ? AND tag = ?", (queue_id, tag))
+                    size += transaction.sizes(queue_id, [tag])
+                transaction.execute("DELETE FROM envelopes WHERE id = ?", (message[0],))
+                transaction.execute(
+                    "DELETE FROM messages WHERE queue = ? AND tag = ?", (queue_id, tag)
+                )
                 found += 1
             if found:
-                step.execute("UPDATE queues SET acked = acked + ? WHERE id = ?", (found, queue_id))
+                transaction.execute(
+                    "UPDATE queues SET acked = acked + ? WHERE id = ?", (found, queue_id)
+                )
             if size:
-                count_down_bytes(step, queue_id, size)
+                count_down_bytes(transaction, queue_id, size)
             return found
 
     def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
@@ -314,17 +326,17 @@ class SqliteConsuming(StoreBase):
 
     @essential
     def _expire(self, name: str) -> bool:
-        with self.step() as step:
-            queue = step.queue(name)
-            expired = overdue(step, queue.id) if queue is not None else []
+        with self.write() as transaction:
+            queue = transaction.queue(name)
+            expired = overdue(transaction, queue.id) if queue is not None else []
             if queue is None or not expired:
                 return False
             if queue.max_bytes is not None:
-                count_down_bytes(step, queue.id, step.sizes(queue.id, expired))
-            expire(step, queue.id, expired, queue.dead_expired)
+                count_down_bytes(transaction, queue.id, transaction.sizes(queue.id, expired))
+            expire(transaction, queue.id, expired, queue.dead_expired)
             return len(expired) == BATCH
 
     def end_wait(self) -> None:
-        """End the doorbell's wait, so that it can begin anew for other queues."""
-        if self._doorbell.listening:
-            self._doorbell.end_wait()
+        """End the notifier's wait, so that it can begin anew for other queues."""
+        if self._notifier.listening:
+            self._notifier.end_wait()

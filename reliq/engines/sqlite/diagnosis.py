@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...store.inspection import BrokerInfo, Finding
 from .base import StoreBase
-from .reserve import SIZE
+from .disk_reserve import SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

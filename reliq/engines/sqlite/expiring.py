@@ -9,35 +9,39 @@ from .base import BATCH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import Step
+    from .base import Transaction
 
 
-def count_down_bytes(step: Step, queue: int, size: int) -> None:
+def count_down_bytes(transaction: Transaction, queue: int, size: int) -> None:
     """Note that so many bytes wait no more; what came before the limit was never counted."""
-    step.execute(
+    transaction.execute(
         "UPDATE queues SET waiting_bytes = max(waiting_bytes - ?, 0) WHERE id = ?", (size, queue)
     )
 
 
-def overdue(step: Step, queue: int, most: int = BATCH) -> list[str]:
+def overdue(transaction: Transaction, queue: int, most: int = BATCH) -> list[str]:
     """Return up to *most* messages that have expired and wait, the oldest first."""
-    found = step.execute(
+    found = transaction.execute(
         "SELECT tag FROM messages INDEXED BY expiries WHERE queue = ? AND expires <= ? "
         "AND expires IS NOT NULL AND state < 2 ORDER BY expires LIMIT ?",
-        (queue, step.now, most),
+        (queue, transaction.now, most),
     ).fetchall()
     return [tag for (tag,) in found]
 
 
-def expire(step: Step, queue: int, tags: Sequence[str], dead_expired: int | None) -> None:
+def expire(
+    transaction: Transaction, queue: int, tags: Sequence[str], dead_expired: int | None
+) -> None:
     """Remove expired messages, or bury them where the queue says so; their bytes are not."""
     if dead_expired:
-        step.executemany(
+        transaction.executemany(
             "UPDATE messages SET state = 3, position = ?, "
             "reason = 'expired', owner = '', error = '' WHERE queue = ? AND tag = ?",
-            [(step.now, queue, tag) for tag in tags],
+            [(transaction.now, queue, tag) for tag in tags],
         )
-        step.count_deaths(queue, "expired", len(tags))
+        transaction.count_deaths(queue, "expired", len(tags))
     else:
-        step.drop(queue, tags)
-        step.execute("UPDATE queues SET expired = expired + ? WHERE id = ?", (len(tags), queue))
+        transaction.drop(queue, tags)
+        transaction.execute(
+            "UPDATE queues SET expired = expired + ? WHERE id = ?", (len(tags), queue)
+        )

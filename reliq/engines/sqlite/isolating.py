@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...store.values import ALONE, BUSY, HOLDING
 
 if TYPE_CHECKING:
-    from .base import Step
+    from .base import Transaction
 
 # The reason of a message whose delivery is an isolated one.
 ISOLATED = "alone"
@@ -27,7 +27,7 @@ class Isolating:
 
     def __init__(
         self,
-        step: Step,
+        transaction: Transaction,
         queue: int,
         consumer: str,
         limit: int,
@@ -35,9 +35,9 @@ class Isolating:
         company: int,
         no_ack: bool,
     ) -> None:
-        self._step, self._queue, self._consumer = step, queue, consumer
+        self._transaction, self._queue, self._consumer = transaction, queue, consumer
         self._lease_ms, self._company, self._no_ack = lease_ms, company, no_ack
-        self._suspected = max(1, min(2, limit - 1)) if limit > 0 else inf
+        self._poison_candidate = max(1, min(2, limit - 1)) if limit > 0 else inf
         # So many failures make the next delivery the last. With no_ack none is judged.
         self._last = limit - 1 if limit > 0 and not no_ack else inf
         self._mark, self._shut = self._own_mark()
@@ -52,7 +52,7 @@ class Isolating:
 
     def _own_mark(self) -> tuple[str | None, bool]:
         """Return the candidate that the consumer holds, and whether alone; an old mark goes."""
-        found = self._step.execute(
+        found = self._transaction.execute(
             "SELECT s.tag, m.state = 2 AND m.owner = s.consumer, m.reason FROM suspects s "
             "LEFT JOIN messages m ON m.queue = s.queue AND m.tag = s.tag "
             "WHERE s.queue = ? AND s.consumer = ?",
@@ -62,14 +62,14 @@ class Isolating:
             return None, False
         if found[1]:
             return str(found[0]), found[2] == ISOLATED
-        self._step.execute(
+        self._transaction.execute(
             "DELETE FROM suspects WHERE queue = ? AND consumer = ?", (self._queue, self._consumer)
         )
         return None, False
 
     def _read_claim(self) -> tuple[str | None, str]:
         """Return what is claimed, by whom; a claim lapses, or goes with its message."""
-        found = self._step.execute(
+        found = self._transaction.execute(
             "SELECT tag FROM suspects WHERE queue = ? AND consumer = ?", (self._queue, _CLAIM)
         ).fetchone()
         if found is None:
@@ -77,8 +77,8 @@ class Isolating:
         tag, _, rest = found[0].partition("|")
         claimer, _, until = rest.rpartition("|")
         ready = (
-            int(until) > self._step.now
-            and self._step.execute(
+            int(until) > self._transaction.now
+            and self._transaction.execute(
                 "SELECT 1 FROM messages WHERE queue = ? AND tag = ? AND state = 0",
                 (self._queue, tag),
             ).fetchone()
@@ -86,7 +86,7 @@ class Isolating:
         return (tag, claimer) if ready else (None, "")
 
     def _set_mark(self, consumer: str, tag: str) -> None:
-        self._step.execute(
+        self._transaction.execute(
             "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?)", (self._queue, consumer, tag)
         )
 
@@ -104,7 +104,7 @@ class Isolating:
         """Return the message that the consumer has claimed and may take now."""
         if not self.own_claim or self._mark is not None or self._no_ack:
             return None
-        row: tuple | None = self._step.execute(  # type: ignore[type-arg]
+        row: tuple | None = self._transaction.execute(  # type: ignore[type-arg]
             _ROW, (self._queue, self._claimed)
         ).fetchone()
         if row is not None:
@@ -123,7 +123,7 @@ class Isolating:
                 return True
             self._waits = self._waits or tag
             return False
-        if failed < self._suspected:
+        if failed < self._poison_candidate:
             return True
         if self._mark is not None:
             return False
@@ -140,13 +140,13 @@ class Isolating:
 
     def _claim(self, tag: str | None) -> None:
         self.claims = tag
-        until = self._step.now + self._lease_ms
+        until = self._transaction.now + self._lease_ms
         self._set_mark(_CLAIM, f"{tag}|{self._consumer}|{until}")
 
     def others_wait(self) -> bool:
         """Whether anything is ready beside what was taken."""
         return (
-            self._step.execute(
+            self._transaction.execute(
                 "SELECT 1 FROM messages WHERE queue = ? AND state = 0 AND tag IS NOT ? LIMIT 1",
                 (self._queue, self.isolated),
             ).fetchone()

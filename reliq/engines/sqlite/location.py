@@ -35,9 +35,9 @@ class Location:
         return f"{SCHEME}:///{self.path}"
 
     @property
-    def bells(self) -> str:
+    def notifications(self) -> str:
         """The directory of FIFOs and presence locks."""
-        return f"{self.path}-bells"
+        return f"{self.path}-notifications"
 
     def create(self) -> None:
         """Create the file, for its owner alone, unless there is one.
@@ -87,22 +87,22 @@ class Location:
             f"correct the URL ({SCHEME}:////absolute/path.db, or {SCHEME}:///relative.db)"
         )
 
-    def make_bells(self) -> str:
+    def make_notifications(self) -> str:
         """Return the directory of FIFOs and locks, made if need be.
 
         Raises BrokerRefused, and ConfigurationError where it is somebody else's.
         """
         try:
-            Path(self.bells).mkdir(0o700)
+            Path(self.notifications).mkdir(0o700)
         except FileExistsError:
             pass
         except OSError as exc:
             raise BrokerRefused(
-                f"{self}: the directory {self.bells!r}, on which consumers wait, cannot be made "
-                f"({exc.strerror}): let this user write beside the file"
+                f"{self}: the directory {self.notifications!r}, on which consumers wait, cannot be "
+                f"made ({exc.strerror}): let this user write beside the file"
             ) from exc
         require_directory(self)
-        return self.bells
+        return self.notifications
 
 
 def location(path: str | None) -> Location:

@@ -9,13 +9,13 @@ from ...message.delivery_tag import published_ms
 from ...store.inspection import Measure
 from ...store.unreadable import left_out
 from .base import DELAYED, RANK, READY, StoreBase
-from .looking import heads
 from .operators import status_of
+from .reading import heads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import Step
+    from .base import Transaction
 
 
 class SqliteMeasuring(StoreBase):
@@ -30,8 +30,8 @@ class SqliteMeasuring(StoreBase):
         wrong: list[str] = []
         for queue in queues:
             try:
-                with self.look() as step:
-                    measured = self._measure(step, queue)
+                with self.read() as transaction:
+                    measured = self._measure(transaction, queue)
             except BrokerRefused:  # this queue alone: whoever reads the file may read all of it
                 wrong.append(queue)
                 continue
@@ -41,21 +41,21 @@ class SqliteMeasuring(StoreBase):
         return found
 
     @staticmethod
-    def _measure(step: Step, queue: str) -> Measure | None:
-        status, row = status_of(step, queue, checked=False), step.queue(queue)
+    def _measure(transaction: Transaction, queue: str) -> Measure | None:
+        status, row = status_of(transaction, queue, checked=False), transaction.queue(queue)
         if status is None or row is None:
             return None
-        first = dict(heads(step, row.id))
+        first = dict(heads(transaction, row.id))
         ready = {}
         for rank in first:
-            (ready[rank],) = step.execute(
+            (ready[rank],) = transaction.execute(
                 "SELECT count(*) FROM messages WHERE queue = ? AND state = ? "
                 "AND position >= ? AND position < ?",
                 (row.id, READY, rank * RANK, (rank + 1) * RANK),
             ).fetchone()
-        (due,) = step.execute(
+        (due,) = transaction.execute(
             "SELECT count(*) FROM messages WHERE queue = ? AND state = ? AND position <= ?",
-            (row.id, DELAYED, step.now),
+            (row.id, DELAYED, transaction.now),
         ).fetchone()
         oldest = min(filter(None, map(published_ms, first.values())), default=None)
-        return Measure(status, step.now, ready, oldest, due)
+        return Measure(status, transaction.now, ready, oldest, due)

@@ -24,14 +24,14 @@ from .base import (
     batches,
     rank_score,
 )
-from .doubts import ANY_TARGET, next_number
-from .filing import Known, put
-from .reserve import essential
+from .disk_reserve import essential
+from .insert import Known, put
+from .unconfirmed import ANY_TARGET, next_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import QueueRow, Step
+    from .base import QueueRow, Transaction
 
 _MOST_MOVED = 100
 _DAY_US = 86_400_000_000
@@ -46,7 +46,7 @@ class _Begun(NamedTuple):
 
 
 def _begun(
-    step: Step, row: QueueRow, target: str, last: int, *, letters: bool
+    transaction: Transaction, row: QueueRow, target: str, last: int, *, dead_letters: bool
 ) -> dict[str, _Begun]:
     """Return the moves that go on, by tag; those whose message has left are forgotten.
 
@@ -54,7 +54,7 @@ def _begun(
     of a dead letter where *letters* are moved, else of what is held by its move.
     """
     found: dict[str, _Begun] = {}
-    moves = step.execute(
+    moves = transaction.execute(
         "SELECT o.tag, o.number, o.target, m.state, m.position FROM moves o LEFT JOIN messages m "
         "ON m.queue = o.queue AND m.tag = o.tag WHERE o.queue = ? ORDER BY o.number",
         (row.id,),
@@ -62,11 +62,13 @@ def _begun(
     for tag, number, begun_to, state, position in moves:
         held = state == UNACKED and position == HELD_BY_MOVE
         if not held and state != DEAD:  # a late ack, or the cap, was faster
-            step.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
+            transaction.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
             continue
-        free = (begun_to == ANY_TARGET or last - number > _DAY_US) and letters == (state == DEAD)
+        free = (begun_to == ANY_TARGET or last - number > _DAY_US) and dead_letters == (
+            state == DEAD
+        )
         if free and begun_to != target:
-            step.execute(
+            transaction.execute(
                 "UPDATE moves SET target = ? WHERE queue = ? AND tag = ?", (target, row.id, tag)
             )
         found[tag] = _Begun(number, target if free else begun_to, state)
@@ -79,19 +81,19 @@ class SqliteMoves(StoreBase):
     @essential
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
         """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return 1, []
-            last = next_number(step, row) - 1
-            begun = _begun(step, row, target, last, letters=True)
-            low = min([last + 1, *(move.number for move in begun.values())])
+            last = next_number(transaction, row) - 1
+            begun = _begun(transaction, row, target, last, dead_letters=True)
+            low_water = min([last + 1, *(move.number for move in begun.values())])
             moves = []
             for tag in tags[:_MOST_MOVED]:
                 known = begun.get(tag)
                 if known is not None and (known.target != target or known.state != DEAD):
                     continue
-                envelope = step.execute(
+                envelope = transaction.execute(
                     "SELECT e.envelope FROM messages m JOIN envelopes e ON e.id = m.envelope "
                     "WHERE m.queue = ? AND m.tag = ? AND m.state = ?",
                     (row.id, tag, DEAD),
@@ -100,59 +102,59 @@ class SqliteMoves(StoreBase):
                     continue
                 if known is None:
                     last += 1
-                    step.execute(
+                    transaction.execute(
                         "INSERT INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
                         (row.id, tag, last, target),
                     )
                 moves.append(Move(tag, last if known is None else known.number, envelope[0]))
-            step.execute("UPDATE queues SET move = ? WHERE id = ?", (last, row.id))
-            return low, moves
+            transaction.execute("UPDATE queues SET move = ? WHERE id = ?", (last, row.id))
+            return low_water, moves
 
     @essential
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take waiting messages out of *queue*, or go on with those taken out before."""
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return 1, []
-            last = next_number(step, row) - 1
-            begun = _begun(step, row, target, last, letters=False)
-            low = min([last + 1, *(move.number for move in begun.values())])
+            last = next_number(transaction, row) - 1
+            begun = _begun(transaction, row, target, last, dead_letters=False)
+            low_water = min([last + 1, *(move.number for move in begun.values())])
             going = [
                 tag
                 for tag, move in begun.items()
                 if move.state == UNACKED and move.target == target
             ][:_MOST_MOVED]
-            taken = self._take_out(step, row, _MOST_MOVED - len(going))
+            taken = self._take_out(transaction, row, _MOST_MOVED - len(going))
             for tag in taken:
                 last += 1
-                step.execute(
+                transaction.execute(
                     "INSERT OR REPLACE INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
                     (row.id, tag, last, target),
                 )
-                step.execute(
+                transaction.execute(
                     "UPDATE messages SET owner = ? WHERE queue = ? AND tag = ?",
                     (f"move/{target}", row.id, tag),
                 )
-            size = step.sizes(row.id, taken) if row.max_bytes is not None else 0
-            step.execute(
+            size = transaction.sizes(row.id, taken) if row.max_bytes is not None else 0
+            transaction.execute(
                 "UPDATE queues SET move = ?, waiting_bytes = max(waiting_bytes - ?, 0) "
                 "WHERE id = ?",
                 (last, size, row.id),
             )
-            return low, [self._move(step, row.id, tag) for tag in (*going, *taken)]
+            return low_water, [self._move(transaction, row.id, tag) for tag in (*going, *taken)]
 
     @staticmethod
-    def _take_out(step: Step, row: QueueRow, most: int) -> list[str]:
+    def _take_out(transaction: Transaction, row: QueueRow, most: int) -> list[str]:
         """Let up to *most* that wait be held by a move: the ready first, in their order."""
         for state, due in ((READY, "NULL"), (DELAYED, "position")):
-            waiting = step.execute(
+            waiting = transaction.execute(
                 "SELECT tag FROM messages WHERE queue = ? AND state = ? "
                 "ORDER BY position, tag LIMIT ?",
                 (row.id, state, most),
             ).fetchall()
             for (tag,) in waiting:
-                step.execute(
+                transaction.execute(
                     f"UPDATE messages SET due = {due}, state = ?, position = ?, "  # noqa: S608
                     "token = 0 WHERE queue = ? AND tag = ?",
                     (UNACKED, HELD_BY_MOVE, row.id, tag),
@@ -162,15 +164,15 @@ class SqliteMoves(StoreBase):
         return []
 
     @staticmethod
-    def _move(step: Step, queue: int, tag: str) -> Move:
-        number, publisher, publish, envelope, due, expires, failed = step.execute(
+    def _move(transaction: Transaction, queue: int, tag: str) -> Move:
+        number, publisher, publish, envelope, due, expires, failed = transaction.execute(
             "SELECT o.number, o.publisher, o.publish, e.envelope, m.due, m.expires, m.failed "
             "FROM moves o JOIN messages m ON m.queue = o.queue AND m.tag = o.tag "
             "JOIN envelopes e ON e.id = m.envelope WHERE o.queue = ? AND o.tag = ?",
             (queue, tag),
         ).fetchone()
-        delay_ms = 0 if due is None else max(due - step.now, 0)
-        ttl_ms = -1 if expires is None else max(expires - step.now, 0)
+        delay_ms = 0 if due is None else max(due - transaction.now, 0)
+        ttl_ms = -1 if expires is None else max(expires - transaction.now, 0)
         origin = None if publisher is None else (publisher, publish)
         return Move(
             tag,
@@ -182,17 +184,17 @@ class SqliteMoves(StoreBase):
             origin=origin,
         )
 
-    def accept(self, queue: str, source: str, low: int, moves: Sequence[Move]) -> list[int]:
+    def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
         """Store messages that come from *source*, each once; return what became of each.
 
         Limits of the queue do not apply: they were accepted once, and lose nothing now.
         """
         self.require_room()
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return [NO_QUEUE] * len(moves)
-            known = Known(step, queue, f"move:{source}")
+            known = Known(transaction, queue, f"move:{source}")
             sequence = row.published + row.promoted
             outcomes, size = [], 0
             for move in moves:
@@ -202,11 +204,11 @@ class SqliteMoves(StoreBase):
                 known.numbers.add(move.number)
                 outcomes.append(STORED)
                 sequence += 1
-                self._arrive(step, row, move, sequence)
-                if move.letter is not None:
-                    step.count_deaths(row.id, move.letter.reason, 1)
-                size += len(move.envelope) if move.letter is None else 0
-            step.execute(
+                self._arrive(transaction, row, move, sequence)
+                if move.dead_letter is not None:
+                    transaction.count_deaths(row.id, move.dead_letter.reason, 1)
+                size += len(move.envelope) if move.dead_letter is None else 0
+            transaction.execute(
                 "UPDATE queues SET published = published + ?, waiting_bytes = waiting_bytes + ? "
                 "WHERE id = ?",
                 (
@@ -215,36 +217,36 @@ class SqliteMoves(StoreBase):
                     row.id,
                 ),
             )
-            known.keep(low, MOVES_KEPT_MS)
-            step.ring(queue)
+            known.keep(low_water, MOVES_KEPT_MS)
+            transaction.notify(queue)
             return outcomes
 
     @staticmethod
-    def _arrive(step: Step, row: QueueRow, move: Move, sequence: int) -> None:
+    def _arrive(transaction: Transaction, row: QueueRow, move: Move, sequence: int) -> None:
         tag = new_tag(rank_of(move.tag))
         put(
-            step,
+            transaction,
             row.id,
             tag,
             move.envelope,
             rank_score(tag, sequence),
-            step.now + move.delay_ms if move.delay_ms > 0 else 0,
-            step.now + move.ttl_ms if move.ttl_ms >= 0 else None,
+            transaction.now + move.delay_ms if move.delay_ms > 0 else 0,
+            transaction.now + move.ttl_ms if move.ttl_ms >= 0 else None,
             move.failed if move.failed >= 0 else None,
         )
-        letter = move.letter
-        if letter is not None:
-            step.execute(
+        dead_letter = move.dead_letter
+        if dead_letter is not None:
+            transaction.execute(
                 "UPDATE messages SET state = ?, position = ?, failed = ?, owner = ?, reason = ?, "
                 "error = ?, expires = NULL WHERE queue = ? AND tag = ?",
                 (
                     DEAD,
                     # By another broker's clock; what dies in the future is not found.
-                    min(letter.died_ms, step.now),
-                    letter.count,
-                    letter.consumer,
-                    letter.reason,
-                    letter.error,
+                    min(dead_letter.died_ms, transaction.now),
+                    dead_letter.count,
+                    dead_letter.consumer,
+                    dead_letter.reason,
+                    dead_letter.error,
                     row.id,
                     tag,
                 ),
@@ -253,17 +255,17 @@ class SqliteMoves(StoreBase):
     @essential
     def broker_id(self) -> str:
         """Return the name by which other brokers know this one."""
-        with self.look() as step:
-            row = step.execute(
+        with self.read() as transaction:
+            row = transaction.execute(
                 "SELECT id FROM brokers WHERE prefix = ?", (self._prefix,)
             ).fetchone()
         if row is None:
-            with self.step() as step:
-                step.execute(
+            with self.write() as transaction:
+                transaction.execute(
                     "INSERT INTO brokers VALUES (?, ?) ON CONFLICT DO NOTHING",
                     (self._prefix, os.urandom(8).hex()),
                 )
-                row = step.execute(
+                row = transaction.execute(
                     "SELECT id FROM brokers WHERE prefix = ?", (self._prefix,)
                 ).fetchone()
         return str(row[0])
@@ -274,16 +276,16 @@ class SqliteMoves(StoreBase):
 
     @essential
     def _end_move_some(self, queue: str, tags: Sequence[str]) -> int:
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return 0
             gone = []
             for tag in tags:
-                moving = step.execute(
+                moving = transaction.execute(
                     "DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag)
                 ).rowcount
-                here = step.execute(
+                here = transaction.execute(
                     "SELECT 1 FROM messages WHERE queue = ? AND tag = ? AND "
                     "(state = ? OR state = ? AND position = ?)",
                     (row.id, tag, DEAD, UNACKED, HELD_BY_MOVE),
@@ -291,8 +293,8 @@ class SqliteMoves(StoreBase):
                 if moving and here:
                     gone.append(tag)
             if gone:
-                step.drop(row.id, gone)
-                step.execute(
+                transaction.drop(row.id, gone)
+                transaction.execute(
                     "UPDATE queues SET moved = moved + ? WHERE id = ?", (len(gone), row.id)
                 )
             return len(gone)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from ...store.inspection import DeadLetter, QueueStatus
 from ...store.unreadable import number
 from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, batches, rank_score
-from .filing import drop_surplus
-from .reserve import essential
+from .disk_reserve import essential
+from .insert import drop_surplus
 from .topology import users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Lease
-    from .base import Step
+    from .base import Transaction
 
 # The columns of the ledger, and what else is counted beside them.
 _LEDGER = (
@@ -29,9 +29,9 @@ _LEDGER = (
     "dead_lettered",
     "replayed",
     "restored",
-    "buffered",
-    "returned",
-    "requeued",
+    "undelivered",
+    "released",
+    "nacked",
     "redelivered",
     "lapsed",
     "token",
@@ -40,44 +40,46 @@ _LEDGER = (
 _DAY_US = 86_400_000_000
 
 
-def is_moving(step: Step, queue: int, tag: str) -> bool:
+def is_moving(transaction: Transaction, queue: int, tag: str) -> bool:
     """Whether a dead letter is on its way elsewhere since less than a day.
 
     A move's number is the time at which it began, in us.
     """
-    row = step.execute(
+    row = transaction.execute(
         "SELECT number FROM moves WHERE queue = ? AND tag = ?", (queue, tag)
     ).fetchone()
-    return row is not None and step.now * 1000 - row[0] <= _DAY_US
+    return row is not None and transaction.now * 1000 - row[0] <= _DAY_US
 
 
-def status_of(step: Step, queue: str, *, checked: bool) -> QueueStatus | None:
+def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueStatus | None:
     """Return the counts and the ledger of *queue*; None where there is no such queue.
 
     *checked*: look whether each message has its envelope, which takes most of the time.
     """
     columns = ", ".join(_LEDGER)
-    row = step.execute(
+    row = transaction.execute(
         f"SELECT id, paused, arguments, {columns} FROM queues "  # noqa: S608 - ours
         "WHERE prefix = ? AND name = ?",
-        (step.prefix, queue),
+        (transaction.prefix, queue),
     ).fetchone()
     if row is None:
         return None
     number, paused, arguments, *counters = row
     counts = dict(
-        step.execute(
+        transaction.execute(
             "SELECT state, count(*) FROM messages WHERE queue = ? GROUP BY state", (number,)
         ).fetchall()
     )
     stored = sum(counts.values())
     if checked:
-        (stored,) = step.execute(
+        (stored,) = transaction.execute(
             "SELECT count(*) FROM messages m JOIN envelopes e ON e.id = m.envelope "
             "WHERE m.queue = ?",
             (number,),
         ).fetchone()
-    deaths = step.execute("SELECT reason, count FROM deaths WHERE queue = ?", (number,)).fetchall()
+    deaths = transaction.execute(
+        "SELECT reason, count FROM deaths WHERE queue = ?", (number,)
+    ).fetchall()
     ledger = {name: int(n) for name, n in zip(_LEDGER, counters, strict=True) if n}
     ledger |= {f"dead:{reason}": int(n) for reason, n in deaths}
     ready, delayed, unacked, dead = (
@@ -90,7 +92,7 @@ def status_of(step: Step, queue: str, *, checked: bool) -> QueueStatus | None:
         unacked,
         dead,
         stored,
-        users(step, queue),
+        users(transaction, queue),
         {"published": 0, **ledger},
         {"": arguments or b""},
         bool(paused),
@@ -106,25 +108,27 @@ class SqliteOperators(StoreBase):
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
-        with self.look() as step:
-            return status_of(step, queue, checked=True)
+        with self.read() as transaction:
+            return status_of(transaction, queue, checked=True)
 
     def pause(self, queue: str, paused: bool) -> bool:
         """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return False
             if bool(row.paused) != paused:
-                step.execute("UPDATE queues SET paused = ? WHERE id = ?", (int(paused), row.id))
+                transaction.execute(
+                    "UPDATE queues SET paused = ? WHERE id = ?", (int(paused), row.id)
+                )
             if not paused:
                 # Those who wait were told of nothing that came, or fell due, meanwhile.
-                waiting = step.execute(
+                waiting = transaction.execute(
                     "SELECT 1 FROM messages WHERE queue = ? AND state IN (?, ?) LIMIT 1",
                     (row.id, READY, DELAYED),
                 ).fetchone()
                 if waiting:
-                    step.ring(queue)
+                    transaction.notify(queue)
             return True
 
     # -- dead letters
@@ -142,23 +146,32 @@ class SqliteOperators(StoreBase):
     def _dead_letter_some(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]
     ) -> list[str]:
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return [lease.tag for lease in leases]
             refused = [
                 lease.tag
                 for lease in leases
-                if not step.execute(
+                if not transaction.execute(
                     "UPDATE messages SET state = ?, position = ?, reason = ?, error = ?, "
                     "due = NULL WHERE queue = ? AND tag = ? AND state = ? AND token = ?",
-                    (DEAD, step.now, reason, error, row.id, lease.tag, UNACKED, int(lease.token)),
+                    (
+                        DEAD,
+                        transaction.now,
+                        reason,
+                        error,
+                        row.id,
+                        lease.tag,
+                        UNACKED,
+                        int(lease.token),
+                    ),
                 ).rowcount
             ]
             died = len(leases) - len(refused)
             if died:
-                step.count_deaths(row.id, reason, died)
-                drop_surplus(step, row.id, self.options.dead_letter_max)
+                transaction.count_deaths(row.id, reason, died)
+                drop_surplus(transaction, row.id, self.options.dead_letter_max)
             return refused
 
     def dead_letters(
@@ -169,11 +182,11 @@ class SqliteOperators(StoreBase):
         columns = (
             f"tag, position, reason, failed, owner, error, {envelope if envelopes else 'NULL'}"
         )
-        with self.look() as step:
-            row = step.queue(queue)
+        with self.read() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return []
-            found = step.execute(
+            found = transaction.execute(
                 f"SELECT {columns} FROM messages m WHERE queue = ? AND state = ? "  # noqa: S608
                 "AND position >= ? ORDER BY position, tag LIMIT ?",
                 (row.id, DEAD, from_ms, limit),
@@ -203,17 +216,17 @@ class SqliteOperators(StoreBase):
 
     @essential
     def _replay_some(self, queue: str, tags: Sequence[str]) -> list[str]:
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return []
             sequence = row.published + row.promoted
             replayed = []
             for tag in tags:
-                if is_moving(step, row.id, tag):
+                if is_moving(transaction, row.id, tag):
                     continue
                 score = rank_score(tag, sequence + 1)
-                back = step.execute(
+                back = transaction.execute(
                     "UPDATE messages SET state = ?, position = ?, score = ?, token = 0, "
                     "owner = NULL, failed = NULL, expires = NULL, due = NULL, reason = NULL, "
                     "error = NULL WHERE queue = ? AND tag = ? AND state = ?",
@@ -222,15 +235,17 @@ class SqliteOperators(StoreBase):
                 if back.rowcount:
                     sequence += 1
                     replayed.append(tag)
-                    step.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
+                    transaction.execute(
+                        "DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag)
+                    )
             if replayed:
-                size = step.sizes(row.id, replayed) if row.max_bytes is not None else 0
-                step.execute(
+                size = transaction.sizes(row.id, replayed) if row.max_bytes is not None else 0
+                transaction.execute(
                     "UPDATE queues SET promoted = promoted + ?, replayed = replayed + ?, "
                     "waiting_bytes = waiting_bytes + ? WHERE id = ?",
                     (len(replayed), len(replayed), size, row.id),
                 )
-                step.ring(queue)
+                transaction.notify(queue)
             return replayed
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
@@ -239,29 +254,29 @@ class SqliteOperators(StoreBase):
 
     @essential
     def _purge_dead_some(self, queue: str, tags: Sequence[str]) -> int:
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return 0
             gone = [
                 tag
                 for tag in tags
-                if is_dead(step, row.id, tag) and not is_moving(step, row.id, tag)
+                if is_dead(transaction, row.id, tag) and not is_moving(transaction, row.id, tag)
             ]
             for tag in gone:
-                step.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
-            step.drop(row.id, gone)
+                transaction.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
+            transaction.drop(row.id, gone)
             if gone:
-                step.execute(
+                transaction.execute(
                     "UPDATE queues SET purged = purged + ? WHERE id = ?", (len(gone), row.id)
                 )
             return len(gone)
 
 
-def is_dead(step: Step, queue: int, tag: str) -> bool:
+def is_dead(transaction: Transaction, queue: int, tag: str) -> bool:
     """Whether a message is a dead letter."""
     return (
-        step.execute(
+        transaction.execute(
             "SELECT 1 FROM messages WHERE queue = ? AND tag = ? AND state = ?", (queue, tag, DEAD)
         ).fetchone()
         is not None

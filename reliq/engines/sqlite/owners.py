@@ -1,7 +1,7 @@
 """Whose what lies at a path is: nothing of another user's is written, followed or removed.
 
 In a directory that others write to, ``/tmp`` above all, anybody may have made what we expect
-to find: the file of messages, what SQLite keeps beside it, the directory of doorbells.
+to find: the file of messages, what SQLite keeps beside it, the directory of notifiers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def require_own(where: Location) -> None:
 
 
 def require_directory(where: Location) -> None:
-    """Raise ConfigurationError unless the directory of doorbells is there, and to be trusted."""
+    """Raise ConfigurationError unless the directory of notifiers is there, and to be trusted."""
     with suppress(FileNotFoundError):
         _require_directory(where, {os.geteuid(), _ROOT, os.lstat(where.path).st_uid})
         return
@@ -62,14 +62,14 @@ def require_directory(where: Location) -> None:
 
 
 def _require_directory(where: Location, trusted: set[int]) -> None:
-    found = os.lstat(where.bells)
+    found = os.lstat(where.notifications)
     if not stat.S_ISDIR(found.st_mode):
-        raise _refused(where, where.bells, found, "is no directory (a link?)")
+        raise _refused(where, where.notifications, found, "is no directory (a link?)")
     if found.st_uid not in trusted:
-        raise _refused(where, where.bells, found, "belongs to somebody else")
+        raise _refused(where, where.notifications, found, "belongs to somebody else")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise _refused(where, where.bells, found, f"may be written by others (mode {mode})")
+        raise _refused(where, where.notifications, found, f"may be written by others (mode {mode})")
 
 
 def _is_placed(path: str, owner: int) -> bool:
@@ -80,7 +80,7 @@ def _is_placed(path: str, owner: int) -> bool:
 
 
 def is_fifo(fd: int) -> bool:
-    """Whether what was opened is a FIFO, as a doorbell is."""
+    """Whether what was opened is a FIFO, as a notifier is."""
     return stat.S_ISFIFO(os.fstat(fd).st_mode)
 
 

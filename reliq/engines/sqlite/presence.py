@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...forks import Part, here, register
-from . import bells
+from . import notifications
 from .owners import OPEN, is_lock
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # What this process holds. It must never probe these: to close such a file drops the lock.
 _held: dict[str, int] = {}
 _LEFT_ALONE_S = 60.0
-# Pid and random: what stores and doorbells call themselves.
+# Pid and random: what stores and notifiers call themselves.
 _OURS = re.compile(r"\d+-[0-9a-f]{12}")
 
 
@@ -41,12 +41,12 @@ register(Part("locks of files", forget=_forked))
 
 
 def _path(where: Location, name: str) -> str:
-    return f"{where.bells}/{name}.lock"
+    return f"{where.notifications}/{name}.lock"
 
 
 def hold(where: Location, name: str) -> None:
     """Be present as *name* until :func:`leave`, or this process ends."""
-    where.make_bells()
+    where.make_notifications()
     here()  # locks of the parent's are left
     path = _path(where, name)
     if path not in _held:
@@ -68,7 +68,7 @@ def stay(where: Location, name: str) -> None:
     if Path(path).exists():
         os.utime(fd)
     else:
-        where.make_bells()
+        where.make_notifications()
         _held[path] = _lock(path)
         os.close(fd)
 
@@ -117,9 +117,9 @@ def sweep(where: Location) -> None:
     has another name is somebody else's.
     """
     newest = time.time() - _LEFT_ALONE_S
-    for path in Path(where.bells).iterdir():
+    for path in Path(where.notifications).iterdir():
         with suppress(OSError):
             if _OURS.fullmatch(path.stem) and path.lstat().st_mtime < newest:
-                look = {".lock": present, ".bell": bells.is_dead}.get(path.suffix)
+                look = {".lock": present, ".notification": notifications.is_dead}.get(path.suffix)
                 if look is not None:
                     look(where, path.stem)

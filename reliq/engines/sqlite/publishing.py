@@ -10,7 +10,7 @@ from ...store.batches import alike
 from ...store.retention import kept_ms
 from ...store.values import CREATED, NO_QUEUE, STALE, STORED
 from .base import BATCH, MOST_REMEMBERED, StoreBase
-from .filing import SELECT, Filing
+from .insert import SELECT, Insert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,26 +45,26 @@ class SqlitePublishing(StoreBase):
     def _store(self, items: Sequence[Publication]) -> list[int]:
         """Store *items*, which differ in nothing but the message, in one step."""
         first = items[0]
-        with self.step() as step:
+        with self.write() as transaction:
             if first.version:
-                found = step.execute(
+                found = transaction.execute(
                     "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
-                    (step.prefix, first.exchange),
+                    (transaction.prefix, first.exchange),
                 ).fetchone()
                 if found is None or found[0] != first.version:
                     return [STALE] * len(items)
-            place = (step.prefix, first.queue)
-            row = step.execute(SELECT, place).fetchone()
+            place = (transaction.prefix, first.queue)
+            row = transaction.execute(SELECT, place).fetchone()
             created = row is None
             if created:
                 if first.exchange or not first.create:
                     return [NO_QUEUE] * len(items)
-                step.execute("INSERT INTO queues (prefix, name) VALUES (?, ?)", place)
-                row = step.execute(SELECT, place).fetchone()
-            filing = Filing(step, row, items)
-            outcomes = [filing.add(item) for item in items]
+                transaction.execute("INSERT INTO queues (prefix, name) VALUES (?, ?)", place)
+                row = transaction.execute(SELECT, place).fetchone()
+            insert = Insert(transaction, row, items)
+            outcomes = [insert.add(item) for item in items]
             keep = kept_ms(self._began, self.keeps_long)
-            filing.finish(items, self.options.dead_letter_max, keep)
+            insert.finish(items, self.options.dead_letter_max, keep)
         if first.number and not first.moved and len(self._numbered) < MOST_REMEMBERED:
             self._numbered.add((first.queue, first.publisher))
         if created and STORED in outcomes:
@@ -76,20 +76,20 @@ class SqlitePublishing(StoreBase):
         done = [place for place in self._numbered if finished(place[1])]
         self._numbered.difference_update(done)
         if done:
-            with self.step() as step:
-                step.executemany(
+            with self.write() as transaction:
+                transaction.executemany(
                     "DELETE FROM publishers WHERE prefix = ? AND queue = ? AND publisher = ?",
-                    [(step.prefix, *place) for place in done],
+                    [(transaction.prefix, *place) for place in done],
                 )
 
     # -- routes
 
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*."""
-        with self.look() as step:
-            found = step.execute(
+        with self.read() as transaction:
+            found = transaction.execute(
                 "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
-                (step.prefix, exchange),
+                (transaction.prefix, exchange),
             ).fetchone()
         return found[0] if found else None
 

@@ -10,19 +10,19 @@ from ...store.unreadable import counts, left_out, mapping, number
 from ...store.values import Attached, Duties, Liveness
 from . import presence
 from .base import StoreBase
-from .reserve import essential
+from .disk_reserve import essential
 from .topology import remove, users
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ...store.protocol import OnResult
-    from .base import Step
+    from .base import Transaction
 
 _LOOKED_AT = 500
 # Of very many queues so many are looked at in a second, by all consumers together: 500.
 _A_QUEUE_MS = 2
-_REROUTED = 1000
+_DEAD_LETTER_ROUTED = 1000
 _FORGOTTEN_MS = 10 * 86_400_000
 # How many consumers one look takes in.
 _KNOWN_AT_ONCE = 1000
@@ -39,12 +39,12 @@ class SqliteRegister(StoreBase):
     @essential
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
         """Note who consumes; False when there is no such queue, or no more."""
-        with self.step() as step:
+        with self.write() as transaction:
             if not subscriptions:
-                return self._detach(step, queue, consumer, 0)
-            if step.queue(queue) is None:
+                return self._detach(transaction, queue, consumer, 0)
+            if transaction.queue(queue) is None:
                 return False
-            step.execute(
+            transaction.execute(
                 "INSERT OR REPLACE INTO attached VALUES (?, ?, ?, ?, ?)",
                 (self._prefix, queue, consumer, subscriptions, self.consumer),
             )
@@ -53,33 +53,33 @@ class SqliteRegister(StoreBase):
     @essential
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
         """Take a dead consumer off *queue*, unless its mark is another by now."""
-        with self.step() as step:
-            if self._marks(step, queue).get(consumer) != mark:
+        with self.write() as transaction:
+            if self._marks(transaction, queue).get(consumer) != mark:
                 return True
-            return self._detach(step, queue, consumer, silent_ms)
+            return self._detach(transaction, queue, consumer, silent_ms)
 
-    def _detach(self, step: Step, queue: str, consumer: str, silent_ms: int) -> bool:
-        row = step.queue(queue)
+    def _detach(self, transaction: Transaction, queue: str, consumer: str, silent_ms: int) -> bool:
+        row = transaction.queue(queue)
         if row is not None:
-            self._forget_suspects(step, row.id, consumer)
-        left = step.execute(
+            self._forget_poison_candidates(transaction, row.id, consumer)
+        left = transaction.execute(
             "DELETE FROM attached WHERE prefix = ? AND queue = ? AND consumer = ?",
             (self._prefix, queue, consumer),
         )
-        if not left.rowcount or users(step, queue) or row is None:
+        if not left.rowcount or users(transaction, queue) or row is None:
             return True
         if row.auto_delete:
-            remove(step, queue, row)
+            remove(transaction, queue, row)
             return False
         if row.expires is not None:
-            used_at = max(step.now - silent_ms, row.used_at or 0)
-            step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (used_at, row.id))
+            used_at = max(transaction.now - silent_ms, row.used_at or 0)
+            transaction.execute("UPDATE queues SET used_at = ? WHERE id = ?", (used_at, row.id))
         return True
 
-    def _marks(self, step: Step, queue: str) -> dict[str, str]:
+    def _marks(self, transaction: Transaction, queue: str) -> dict[str, str]:
         return {
             consumer: f"{subscriptions} {mark}"
-            for consumer, subscriptions, mark in step.execute(
+            for consumer, subscriptions, mark in transaction.execute(
                 "SELECT consumer, subscriptions, mark FROM attached WHERE prefix = ? AND queue = ?",
                 (self._prefix, queue),
             )
@@ -87,10 +87,10 @@ class SqliteRegister(StoreBase):
 
     def attached(self, queue: str) -> Attached:
         """Return who consumes from *queue*, and whether it goes by itself."""
-        with self.look() as step:
-            row = step.queue(queue)
+        with self.read() as transaction:
+            row = transaction.queue(queue)
             temporary = row is not None and bool(row.auto_delete or row.expires is not None)
-            return Attached(temporary, self._marks(step, queue))
+            return Attached(temporary, self._marks(transaction, queue))
 
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
         """Ask for the duty to look after all consumers."""
@@ -99,28 +99,28 @@ class SqliteRegister(StoreBase):
     @essential
     def _look_after_all(self, consumer: str, hold_ms: int) -> list[str]:
         key = (self._prefix, _REGISTER)
-        with self.step() as step:
-            found = step.execute(
+        with self.write() as transaction:
+            found = transaction.execute(
                 "SELECT owner FROM passes WHERE prefix = ? AND queue = ? AND until > ?",
-                (*key, step.now),
+                (*key, transaction.now),
             ).fetchone()
             if found is not None and found[0] != consumer:
                 return []
-            step.execute(
+            transaction.execute(
                 "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, 0, 0)",
-                (*key, consumer, step.now + hold_ms),
+                (*key, consumer, transaction.now + hold_ms),
             )
-            ids = step.execute(
+            ids = transaction.execute(
                 "SELECT id FROM consumers WHERE prefix = ? ORDER BY seen LIMIT ?",
                 (self._prefix, _KNOWN_AT_ONCE),
             ).fetchall()
             return [name for (name,) in ids]
 
     @staticmethod
-    def _forget_suspects(step: Step, queue: int, consumer: str) -> None:
+    def _forget_poison_candidates(transaction: Transaction, queue: int, consumer: str) -> None:
         """Forget the marks of a consumer, but for one that its ended leases are judged by."""
         beginning = f"{consumer}/"
-        step.execute(
+        transaction.execute(
             "DELETE FROM suspects WHERE queue = ? AND substr(consumer, 1, ?) = ? AND NOT EXISTS "
             "(SELECT 1 FROM messages m WHERE m.queue = suspects.queue AND m.tag = suspects.tag "
             "AND m.state = 2 AND m.owner = suspects.consumer)",
@@ -143,41 +143,42 @@ class SqliteRegister(StoreBase):
         self, consumer: str, ttl_ms: int, again_ms: int, record: dict[str, str]
     ) -> Duties:
         presence.stay(self.where, record.get("client_id", ""))
-        with self.step() as step:
-            known = self._record(step, consumer)
-            step.execute(
+        with self.write() as transaction:
+            known = self._record(transaction, consumer)
+            transaction.execute(
                 "INSERT INTO consumers VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (prefix, id) DO UPDATE SET "
                 "seen = excluded.seen, until = excluded.until, record = excluded.record",
                 (
                     self._prefix,
                     consumer,
-                    step.now,
-                    step.now + ttl_ms,
+                    transaction.now,
+                    transaction.now + ttl_ms,
                     json.dumps({**(known or {}), **record}),
                 ),
             )
             # Whoever lives removes those who stopped without a goodbye, from their queues
             # first; here they are kept for long, in case that nobody lives.
-            step.execute(
+            transaction.execute(
                 "DELETE FROM consumers WHERE prefix = ? AND seen <= ?",
-                (self._prefix, step.now - _FORGOTTEN_MS),
+                (self._prefix, transaction.now - _FORGOTTEN_MS),
             )
-            step.execute(
-                "DELETE FROM publishers WHERE prefix = ? AND until <= ?", (self._prefix, step.now)
+            transaction.execute(
+                "DELETE FROM publishers WHERE prefix = ? AND until <= ?",
+                (self._prefix, transaction.now),
             )
-            due = self._due(step, again_ms)
-            rerouted = step.execute(
+            due = self._due(transaction, again_ms)
+            dead_letter_routed = transaction.execute(
                 "SELECT name FROM queues WHERE prefix = ? AND dead_letter_exchange IS NOT NULL "
                 "ORDER BY name LIMIT ?",
-                (self._prefix, _REROUTED),
+                (self._prefix, _DEAD_LETTER_ROUTED),
             ).fetchall()
-            names = [name for (name,) in rerouted]
+            names = [name for (name,) in dead_letter_routed]
             return Duties(due, len(due) == _LOOKED_AT, names, known is None)
 
-    def _record(self, step: Step, consumer: str) -> dict[str, str] | None:
+    def _record(self, transaction: Transaction, consumer: str) -> dict[str, str] | None:
         """Return the record of *consumer*, what can be read of it; None where there is none."""
-        row = step.execute(
+        row = transaction.execute(
             "SELECT record FROM consumers WHERE prefix = ? AND id = ?", (self._prefix, consumer)
         ).fetchone()
         if row is None:
@@ -195,39 +196,39 @@ class SqliteRegister(StoreBase):
 
     @essential
     def _running(self, consumer: str, said: int, running: str) -> bool:
-        with self.step() as step:
-            record = self._record(step, consumer)
+        with self.write() as transaction:
+            record = self._record(transaction, consumer)
             if record is None:
                 return False
             if said > number(record.get("said", 0)):
                 record.update(said=str(said), running=running)
-                step.execute(
+                transaction.execute(
                     "UPDATE consumers SET record = ? WHERE prefix = ? AND id = ?",
                     (json.dumps(record), self._prefix, consumer),
                 )
             return True
 
-    def _due(self, step: Step, again_ms: int) -> list[str]:
+    def _due(self, transaction: Transaction, again_ms: int) -> list[str]:
         """Return queues to look at now: each by one consumer at a time, in turn."""
-        due = step.execute(
+        due = transaction.execute(
             "SELECT id, name FROM queues WHERE prefix = ? AND check_at <= ? "
             "ORDER BY check_at LIMIT ?",
-            (self._prefix, step.now, _LOOKED_AT),
+            (self._prefix, transaction.now, _LOOKED_AT),
         ).fetchall()
         if due:
-            (there,) = step.execute(
+            (there,) = transaction.execute(
                 "SELECT count(*) FROM queues WHERE prefix = ?", (self._prefix,)
             ).fetchone()
-            again = step.now + max(again_ms, _A_QUEUE_MS * there)
-            step.executemany(
+            again = transaction.now + max(again_ms, _A_QUEUE_MS * there)
+            transaction.executemany(
                 "UPDATE queues SET check_at = ? WHERE id = ?", [(again, queue) for queue, _ in due]
             )
         return [name for _, name in due]
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
-        with self.look() as step:
-            found = step.execute(
+        with self.read() as transaction:
+            found = transaction.execute(
                 "SELECT consumer FROM attached WHERE prefix = ? AND queue = ?",
                 (self._prefix, queue),
             )
@@ -236,8 +237,8 @@ class SqliteRegister(StoreBase):
     @essential
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
-        with self.step() as step:
-            step.execute(
+        with self.write() as transaction:
+            transaction.execute(
                 "DELETE FROM consumers WHERE prefix = ? AND id = ?", (self._prefix, consumer)
             )
 
@@ -259,8 +260,8 @@ class SqliteRegister(StoreBase):
 
     def _records(self) -> dict[str, _Record]:
         """Return (last heartbeat, ms since then, ms that one counts, record) of every consumer."""
-        with self.look() as step:
-            found = step.execute(
+        with self.read() as transaction:
+            found = transaction.execute(
                 "SELECT id, seen, until, record FROM consumers WHERE prefix = ?", (self._prefix,)
             ).fetchall()
         records: dict[str, _Record] = {}
@@ -272,7 +273,7 @@ class SqliteRegister(StoreBase):
                 record = None
             if isinstance(record, dict) and all(isinstance(v, str) for v in record.values()):
                 at, ends = number(seen), number(until)
-                records[str(name)] = (at, step.now - at, ends - at, record)
+                records[str(name)] = (at, transaction.now - at, ends - at, record)
             else:
                 wrong.append(name)
         left_out(self.broker, "records of consumers", wrong)

@@ -74,7 +74,7 @@ def bring_up_to_date(connection: sqlite3.Connection, where: Location) -> None:
     if version == 0:
         text = files(__package__).joinpath("schema.sql").read_text("utf-8")
     else:
-        text = "".join(MIGRATIONS[step] for step in range(version, VERSION))
+        text = "".join(MIGRATIONS[transaction] for transaction in range(version, VERSION))
     connection.create_function("queue_of", 1, _queue_of, deterministic=True)
     for statement in statements(text):
         connection.execute(statement)

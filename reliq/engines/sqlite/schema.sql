@@ -4,7 +4,7 @@
 -- global_keyprefix carries it in the column prefix: several brokers share a file so.
 
 -- One row for each queue: what it was declared with, what its steps need of that, its
--- ledger, and its bell. A step reads it once and writes it at most once.
+-- ledger, and its notification. A step reads it once and writes it at most once.
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again: what is late finds nothing
     prefix TEXT NOT NULL,
@@ -20,9 +20,9 @@ CREATE TABLE queues (
     dead_lettered INTEGER NOT NULL DEFAULT 0,
     replayed INTEGER NOT NULL DEFAULT 0,
     restored INTEGER NOT NULL DEFAULT 0,
-    buffered INTEGER NOT NULL DEFAULT 0,
-    returned INTEGER NOT NULL DEFAULT 0,
-    requeued INTEGER NOT NULL DEFAULT 0,
+    undelivered INTEGER NOT NULL DEFAULT 0,
+    released INTEGER NOT NULL DEFAULT 0,
+    nacked INTEGER NOT NULL DEFAULT 0,
     redelivered INTEGER NOT NULL DEFAULT 0, -- given out when it had been delivered before
     lapsed INTEGER NOT NULL DEFAULT 0, -- leases that ended without their holder
     waiting_bytes INTEGER NOT NULL DEFAULT 0, -- of ready and delayed; only with max_bytes
@@ -30,8 +30,8 @@ CREATE TABLE queues (
     promoted INTEGER NOT NULL DEFAULT 0, -- published + promoted never repeats: the order
     token INTEGER NOT NULL DEFAULT 0, -- the last lease token
     move INTEGER NOT NULL DEFAULT 0, -- the last number of a move, in us since the epoch
-    -- the bell: 1 when nobody waited as it rang, for who begins to wait next
-    bell INTEGER NOT NULL DEFAULT 0,
+    -- the notification: 1 when nobody waited as it rang, for who begins to wait next
+    notification INTEGER NOT NULL DEFAULT 0,
     -- flags and duties
     paused INTEGER NOT NULL DEFAULT 0,
     used_at INTEGER, -- when it was declared, asked or left last
@@ -111,7 +111,7 @@ CREATE TABLE publishers (
     prefix TEXT NOT NULL,
     queue TEXT NOT NULL,
     publisher TEXT NOT NULL, -- "move:source" for a move
-    low INTEGER NOT NULL, -- every number below it is settled
+    low_water INTEGER NOT NULL, -- every number below it is settled
     numbers TEXT NOT NULL, -- known ones from there on, as "4-8,10"
     until INTEGER NOT NULL, -- forgotten then
     PRIMARY KEY (prefix, queue, publisher)
@@ -192,11 +192,11 @@ CREATE TABLE passes (
     PRIMARY KEY (prefix, queue)
 ) WITHOUT ROWID;
 
--- Who waits for the bell of a queue. A ring takes one out and writes to its FIFO.
+-- Who waits for the notification of a queue. A ring takes one out and writes to its FIFO.
 CREATE TABLE waiters (
     prefix TEXT NOT NULL,
     queue TEXT NOT NULL,
-    bell TEXT NOT NULL, -- name of the FIFO beside the file
-    PRIMARY KEY (prefix, queue, bell)
+    notification TEXT NOT NULL, -- name of the FIFO beside the file
+    PRIMARY KEY (prefix, queue, notification)
 ) WITHOUT ROWID;
-CREATE INDEX waiters_bell ON waiters (bell);
+CREATE INDEX waiters_bell ON waiters (notification);

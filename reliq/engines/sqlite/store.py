@@ -5,11 +5,11 @@ from __future__ import annotations
 from .claims import SqliteClaims
 from .consuming import SqliteConsuming
 from .diagnosis import SqliteDiagnosis
-from .looking import SqliteLooking
 from .measuring import SqliteMeasuring
 from .moves import SqliteMoves
 from .operators import SqliteOperators
 from .publishing import SqlitePublishing
+from .reading import SqliteReading
 from .register import SqliteRegister
 from .returning import SqliteReturning
 from .surveying import SqliteSurveying
@@ -25,7 +25,7 @@ class SqliteStore(
     SqliteTopology,
     SqliteMoves,
     SqliteOperators,
-    SqliteLooking,
+    SqliteReading,
     SqliteMeasuring,
     SqliteDiagnosis,
     SqliteClaims,

@@ -23,7 +23,7 @@ SELECT name, unacked OR (routed AND (dead OR overdue)) OR (dead AND old)
     OR (unheard AND (ready OR due)), overdue, idle, owner, until, ahead
 FROM (
     SELECT q.name AS name, q.dead_letter_exchange IS NOT NULL AS routed,
-        NOT q.paused AND NOT q.bell AS unheard,
+        NOT q.paused AND NOT q.notification AS unheard,
         EXISTS (SELECT 1 FROM messages WHERE queue = q.id AND state = 0) AS ready,
         EXISTS (SELECT 1 FROM messages WHERE queue = q.id AND state = 1
             AND position <= :now) AS due,
@@ -55,23 +55,23 @@ class SqliteSurveying(StoreBase):
 
     def _survey(self, names: Sequence[str]) -> dict[str, Work]:
         places = {f"name{place}": name for place, name in enumerate(names)}
-        with self.look() as step:
+        with self.read() as transaction:
             values = {
                 **places,
-                "prefix": step.prefix,
-                "now": step.now,
-                "old": step.now - self._dead_letter_ttl_ms,
+                "prefix": transaction.prefix,
+                "now": transaction.now,
+                "old": transaction.now - self._dead_letter_ttl_ms,
                 "most": self.options.dead_letter_max,
             }
             among = ", ".join(f":{place}" for place in places)
-            rows = step.execute(_SURVEY.format(among), values).fetchall()
+            rows = transaction.execute(_SURVEY.format(among), values).fetchall()
         # The pass of another does not count by a clock that was set since.
-        ahead = step.now - time.monotonic_ns() // 1_000_000
+        ahead = transaction.now - time.monotonic_ns() // 1_000_000
         found = {name: Work(-1, False, True) for name in {*names} - {row[0] for row in rows}}
         for name, needed, expired, idle, owner, until, known in rows:
             wait_ms = 0 if needed else -1
             if needed and owner not in (None, self.consumer) and abs(ahead - known) <= JUMP_MS:
-                wait_ms = max(until - step.now, 0)
+                wait_ms = max(until - transaction.now, 0)
             if needed or expired or idle:
                 found[name] = Work(wait_ms, expired == 1, idle == 1)
         return found

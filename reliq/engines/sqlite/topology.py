@@ -9,12 +9,12 @@ from ...message.queue_arguments import is_auto_delete
 from ...store.unreadable import left_out
 from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import BATCH, DELAYED, READY, StoreBase
-from .reserve import essential
+from .disk_reserve import essential
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import QueueRow, Step
+    from .base import QueueRow, Transaction
 
 # What steps need of a declaration, by the columns that hold it.
 _NUMBERS = (
@@ -40,102 +40,106 @@ def column_value(name: str, text: str | None) -> int | str | None:
     return int(text) if text else None
 
 
-def waiting(step: Step, queue: int) -> int:
+def waiting(transaction: Transaction, queue: int) -> int:
     """Return how many messages are ready or delayed."""
-    (count,) = step.execute(
+    (count,) = transaction.execute(
         "SELECT count(*) FROM messages WHERE queue = ? AND state IN (?, ?)", (queue, READY, DELAYED)
     ).fetchone()
     return int(count)
 
 
-def users(step: Step, name: str) -> int:
+def users(transaction: Transaction, name: str) -> int:
     """Return how many consumers a queue has, declared or not."""
-    (count,) = step.execute(
-        "SELECT count(*) FROM attached WHERE prefix = ? AND queue = ?", (step.prefix, name)
+    (count,) = transaction.execute(
+        "SELECT count(*) FROM attached WHERE prefix = ? AND queue = ?", (transaction.prefix, name)
     ).fetchone()
     return int(count)
 
 
-def remove(step: Step, name: str, row: QueueRow) -> None:
+def remove(transaction: Transaction, name: str, row: QueueRow) -> None:
     """Delete a queue with everything in it, its bindings, and what was to go with these.
 
     Its consumers stay noted: they listen on, and are those of a queue that is made anew.
     """
-    step.execute(
+    transaction.execute(
         "DELETE FROM envelopes WHERE id IN (SELECT envelope FROM messages WHERE queue = ?)",
         (row.id,),
     )
     for table in _EVERYTHING:
-        step.execute(f"DELETE FROM {table} WHERE queue = ?", (row.id,))  # noqa: S608 - ours
-    step.execute("DELETE FROM queues WHERE id = ?", (row.id,))
-    step.execute("DELETE FROM passes WHERE prefix = ? AND queue = ?", (step.prefix, name))
-    # What makes a retry no second message outlives it by a minute: one may be on its way.
-    step.execute(
-        "UPDATE publishers SET until = min(until, ?) WHERE prefix = ? AND queue = ?",
-        (step.now + _OUTLIVES_MS, step.prefix, name),
+        transaction.execute(f"DELETE FROM {table} WHERE queue = ?", (row.id,))  # noqa: S608 - ours
+    transaction.execute("DELETE FROM queues WHERE id = ?", (row.id,))
+    transaction.execute(
+        "DELETE FROM passes WHERE prefix = ? AND queue = ?", (transaction.prefix, name)
     )
-    for exchange, declaration in unbind(step, name).items():
+    # What makes a retry no second message outlives it by a minute: one may be on its way.
+    transaction.execute(
+        "UPDATE publishers SET until = min(until, ?) WHERE prefix = ? AND queue = ?",
+        (transaction.now + _OUTLIVES_MS, transaction.prefix, name),
+    )
+    for exchange, declaration in unbind(transaction, name).items():
         if declaration is not None and is_auto_delete(declaration):
-            step.execute(
-                "DELETE FROM exchanges WHERE prefix = ? AND name = ?", (step.prefix, exchange)
+            transaction.execute(
+                "DELETE FROM exchanges WHERE prefix = ? AND name = ?",
+                (transaction.prefix, exchange),
             )
 
 
-def bindings_of(step: Step, exchange: str) -> int:
+def bindings_of(transaction: Transaction, exchange: str) -> int:
     """Return how many bindings an exchange has."""
-    (count,) = step.execute(
-        "SELECT count(*) FROM bindings WHERE prefix = ? AND exchange = ?", (step.prefix, exchange)
+    (count,) = transaction.execute(
+        "SELECT count(*) FROM bindings WHERE prefix = ? AND exchange = ?",
+        (transaction.prefix, exchange),
     ).fetchone()
     return int(count)
 
 
 def change_bindings(
-    step: Step, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str
+    transaction: Transaction, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str
 ) -> int:
     """Add or remove bindings, and give their table another version; return how many it has."""
-    key = (step.prefix, exchange)
+    key = (transaction.prefix, exchange)
     changed = 0
     for binding in bindings:
         if bound:
-            changed += step.execute(
+            changed += transaction.execute(
                 "INSERT INTO bindings VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (*key, bytes(binding), queue or None),
             ).rowcount
         else:
-            changed += step.execute(
+            changed += transaction.execute(
                 "DELETE FROM bindings WHERE prefix = ? AND exchange = ? AND binding = ?",
                 (*key, bytes(binding)),
             ).rowcount
-    row = step.execute(
+    row = transaction.execute(
         "SELECT version FROM exchanges WHERE prefix = ? AND name = ?", key
     ).fetchone()
     known = row[0] if row is not None else None
     if changed or known is None:
         # By the clock: one that is deleted and made again has no version of before.
         version = max(time.time_ns(), int(known or 0) + 1)
-        step.execute(
+        transaction.execute(
             "INSERT INTO exchanges (prefix, name, version) VALUES (?, ?, ?) "
             "ON CONFLICT (prefix, name) DO UPDATE SET version = excluded.version",
             (*key, b"%d" % version),
         )
-    return bindings_of(step, exchange)
+    return bindings_of(transaction, exchange)
 
 
-def unbind(step: Step, queue: str) -> dict[str, bytes | None]:
+def unbind(transaction: Transaction, queue: str) -> dict[str, bytes | None]:
     """Remove all bindings of a queue; return the exchanges without any now, and what they are."""
-    found = step.execute(
+    found = transaction.execute(
         "SELECT exchange, binding FROM bindings WHERE prefix = ? AND queue = ?",
-        (step.prefix, queue),
+        (transaction.prefix, queue),
     ).fetchall()
     bindings: dict[str, list[bytes]] = {}
     for exchange, binding in found:
         bindings.setdefault(exchange, []).append(binding)
     emptied: dict[str, bytes | None] = {}
     for exchange, gone in bindings.items():
-        if not change_bindings(step, exchange, False, gone, queue):
-            (declaration,) = step.execute(
+        if not change_bindings(transaction, exchange, False, gone, queue):
+            (declaration,) = transaction.execute(
                 "SELECT declaration FROM exchanges WHERE prefix = ? AND name = ?",
-                (step.prefix, exchange),
+                (transaction.prefix, exchange),
             ).fetchone()
             emptied[exchange] = declaration
     return emptied
@@ -155,56 +159,62 @@ class SqliteTopology(StoreBase):
     ) -> QueueDeclared:
         """Create *queue* with its arguments, or say what there is."""
         if passive:
-            with self.look() as step:
-                row = step.queue(queue)
+            with self.read() as transaction:
+                row = transaction.queue(queue)
                 if row is None:
                     return QueueDeclared("missing", 0, 0, b"")
-                return self._declared(step, "existed", queue, row, row.arguments or arguments)
-        with self.step() as step:
-            row = step.queue(queue)
+                return self._declared(
+                    transaction, "existed", queue, row, row.arguments or arguments
+                )
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
-                step.execute(
+                transaction.execute(
                     "INSERT INTO queues (prefix, name) VALUES (?, ?)", (self._prefix, queue)
                 )
-                self._describe(step, queue, arguments, meta)
-                return QueueDeclared("created", 0, users(step, queue), arguments)
+                self._describe(transaction, queue, arguments, meta)
+                return QueueDeclared("created", 0, users(transaction, queue), arguments)
             if row.arguments is None:  # a publish created it: it takes these
-                self._describe(step, queue, arguments, meta)
+                self._describe(transaction, queue, arguments, meta)
             elif row.arguments != arguments:
-                return self._declared(step, "differs", queue, row, row.arguments)
+                return self._declared(transaction, "differs", queue, row, row.arguments)
             elif row.expires is not None:
                 # Only then: a worker must be able to start when the disk is full.
-                step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
-            return self._declared(step, "existed", queue, row, arguments)
+                transaction.execute(
+                    "UPDATE queues SET used_at = ? WHERE id = ?", (transaction.now, row.id)
+                )
+            return self._declared(transaction, "existed", queue, row, arguments)
 
     @staticmethod
-    def _describe(step: Step, queue: str, arguments: bytes, meta: dict[str, str]) -> None:
+    def _describe(
+        transaction: Transaction, queue: str, arguments: bytes, meta: dict[str, str]
+    ) -> None:
         values = [column_value(name, meta.get(name)) for name in (*_NUMBERS, *_TEXTS)]
         columns = ", ".join(f"{name} = ?" for name in (*_NUMBERS, *_TEXTS))
-        step.execute(
+        transaction.execute(
             f"UPDATE queues SET arguments = ?, used_at = ?, {columns} "  # noqa: S608
             "WHERE prefix = ? AND name = ?",
             (
                 arguments,
-                step.now,
+                transaction.now,
                 *values,
-                step.prefix,
+                transaction.prefix,
                 queue,
             ),
         )
 
     @staticmethod
     def _declared(
-        step: Step, outcome: str, queue: str, row: QueueRow, arguments: bytes
+        transaction: Transaction, outcome: str, queue: str, row: QueueRow, arguments: bytes
     ) -> QueueDeclared:
-        count = waiting(step, row.id)
-        return QueueDeclared(outcome, count, users(step, queue), arguments)  # type: ignore[arg-type]
+        count = waiting(transaction, row.id)
+        return QueueDeclared(outcome, count, users(transaction, queue), arguments)  # type: ignore[arg-type]
 
     @essential
     def create_queue(self, queue: str) -> None:
         """Make *queue* unless there is one; it takes the arguments of its first declaration."""
-        with self.step() as step:
-            step.execute(
+        with self.write() as transaction:
+            transaction.execute(
                 "INSERT INTO queues (prefix, name) VALUES (?, ?) ON CONFLICT DO NOTHING",
                 (self._prefix, queue),
             )
@@ -214,11 +224,11 @@ class SqliteTopology(StoreBase):
         self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
     ) -> QueueDeleted:
         """Delete *queue* and everything in it, if the conditions hold. Atomic."""
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return QueueDeleted("missing", 0)
-            count, consumers = waiting(step, row.id), users(step, queue)
+            count, consumers = waiting(transaction, row.id), users(transaction, queue)
             if if_empty and count:
                 return QueueDeleted("not_empty", count)
             if if_unused and consumers:
@@ -226,13 +236,15 @@ class SqliteTopology(StoreBase):
             if if_idle:
                 if row.expires is None:
                     return QueueDeleted("not_idle", -1)
-                since = step.now if consumers or row.used_at is None else row.used_at
-                left = since + row.expires - step.now
+                since = transaction.now if consumers or row.used_at is None else row.used_at
+                left = since + row.expires - transaction.now
                 if consumers:
-                    step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
+                    transaction.execute(
+                        "UPDATE queues SET used_at = ? WHERE id = ?", (transaction.now, row.id)
+                    )
                 if left > 0:
                     return QueueDeleted("not_idle", left)
-            remove(step, queue, row)
+            remove(transaction, queue, row)
             return QueueDeleted("deleted", count)
 
     def purge(self, queue: str) -> int:
@@ -244,22 +256,22 @@ class SqliteTopology(StoreBase):
 
     @essential
     def _purge_some(self, queue: str) -> int:
-        with self.step() as step:
-            row = step.queue(queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return 0
             tags = [
                 tag
-                for (tag,) in step.execute(
+                for (tag,) in transaction.execute(
                     "SELECT tag FROM messages WHERE queue = ? AND state IN (?, ?) LIMIT ?",
                     (row.id, READY, DELAYED, BATCH),
                 )
             ]
             if not tags:
                 return 0
-            size = step.sizes(row.id, tags) if row.max_bytes is not None else 0
-            step.drop(row.id, tags)
-            step.execute(
+            size = transaction.sizes(row.id, tags) if row.max_bytes is not None else 0
+            transaction.drop(row.id, tags)
+            transaction.execute(
                 "UPDATE queues SET purged = purged + ?, waiting_bytes = max(waiting_bytes - ?, 0) "
                 "WHERE id = ?",
                 (len(tags), size, row.id),
@@ -268,8 +280,8 @@ class SqliteTopology(StoreBase):
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
-        with self.look() as step:
-            found = step.execute(
+        with self.read() as transaction:
+            found = transaction.execute(
                 "SELECT CAST(name AS BLOB), typeof(name) FROM queues WHERE prefix = ?",
                 (self._prefix,),
             ).fetchall()
@@ -290,13 +302,13 @@ class SqliteTopology(StoreBase):
         known = self.exchange_table(exchange).declaration
         if known is not None:  # so that a worker can start when the disk is full
             return known
-        with self.step() as step:
-            step.execute(
+        with self.write() as transaction:
+            transaction.execute(
                 "INSERT INTO exchanges (prefix, name, declaration) VALUES (?, ?, ?) "
                 "ON CONFLICT (prefix, name) DO UPDATE SET declaration = coalesce(declaration, ?)",
                 (self._prefix, exchange, declaration, declaration),
             )
-            (stored,) = step.execute(
+            (stored,) = transaction.execute(
                 "SELECT declaration FROM exchanges WHERE prefix = ? AND name = ?",
                 (self._prefix, exchange),
             ).fetchone()
@@ -305,17 +317,17 @@ class SqliteTopology(StoreBase):
     @essential
     def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
         """Delete *exchange* and its bindings; with *if_unbound* only where it has none. Atomic."""
-        with self.step() as step:
+        with self.write() as transaction:
             key = (self._prefix, exchange)
-            if if_unbound and bindings_of(step, exchange):
+            if if_unbound and bindings_of(transaction, exchange):
                 return
-            step.execute("DELETE FROM exchanges WHERE prefix = ? AND name = ?", key)
-            step.execute("DELETE FROM bindings WHERE prefix = ? AND exchange = ?", key)
+            transaction.execute("DELETE FROM exchanges WHERE prefix = ? AND name = ?", key)
+            transaction.execute("DELETE FROM bindings WHERE prefix = ? AND exchange = ?", key)
 
     def exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
-        with self.look() as step:
-            found = step.execute(
+        with self.read() as transaction:
+            found = transaction.execute(
                 "SELECT name FROM exchanges WHERE prefix = ? AND declaration IS NOT NULL",
                 (self._prefix,),
             )
@@ -332,10 +344,10 @@ class SqliteTopology(StoreBase):
         present: bool = False,
     ) -> int:
         """Add or remove *bindings* and change the table's version, together."""
-        with self.step() as step:
-            if present and step.queue(queue) is None:
+        with self.write() as transaction:
+            if present and transaction.queue(queue) is None:
                 return NO_QUEUE
-            return change_bindings(step, exchange, bound, bindings, queue)
+            return change_bindings(transaction, exchange, bound, bindings, queue)
 
     @essential
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
@@ -343,17 +355,17 @@ class SqliteTopology(StoreBase):
 
         What deletes a queue does that itself: these are of one that was bound without it.
         """
-        with self.step() as step:
-            return {} if step.queue(queue) is not None else unbind(step, queue)
+        with self.write() as transaction:
+            return {} if transaction.queue(queue) is not None else unbind(transaction, queue)
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version, at one instant."""
         key = (self._prefix, exchange)
-        with self.look() as step:
-            row = step.execute(
+        with self.read() as transaction:
+            row = transaction.execute(
                 "SELECT declaration, version FROM exchanges WHERE prefix = ? AND name = ?", key
             ).fetchone()
-            bindings = step.execute(
+            bindings = transaction.execute(
                 "SELECT binding FROM bindings WHERE prefix = ? AND exchange = ?", key
             )
             declaration, version = row or (None, None)

@@ -231,7 +231,7 @@ def spooled(urls, fork_every_s):
 
 
 def hold(connection, count):
-    """Return so many messages, which the keeper renews."""
+    """Return so many messages, which the background loop renews."""
     held = []
     while len(held) < count:
         message = connection.default_channel.basic_get("q")
@@ -259,7 +259,7 @@ def fork_for(seconds, connection):
 
 
 def storm(url, seconds):
-    """Fork while threads publish, over a shared connection and their own, and keepers tick."""
+    """Fork while threads publish, over a shared and own connections, and background loops tick."""
     options = {**FAST, "visibility_timeout": 0.3}
     shared, own, consumer = (Connection(url, transport_options=options) for _ in range(3))
     shared.default_channel.queue_declare("q")

@@ -1,4 +1,4 @@
-"""Moves dead letters until it is killed: `replay` by an operator, `route` by a keeper.
+"""Moves dead letters until it is killed: `replay` by an operator, `route` by a background loop.
 
 Arguments: replay or route, and the broker's URL.
 """
@@ -19,7 +19,7 @@ if how == "replay":
     print("done", flush=True)
 else:
     options = {"restore_interval": 0.1, "visibility_timeout": 1}
-    # It consumes from a queue of no concern: its keeper looks after all the others.
+    # It consumes from a queue of no concern: its background loop looks after all the others.
     with (
         Connection(url, transport_options=options) as connection,
         Consumer(connection, [Queue("busy")], callbacks=[print]),

@@ -9,13 +9,13 @@
 -- KEYS[5] deliveries (HASH)
 -- KEYS[6] dead (ZSET)
 -- KEYS[7] dead_info (HASH)
--- KEYS[8] bell (LIST)
+-- KEYS[8] notification (LIST)
 -- KEYS[9] stats (HASH)
 -- KEYS[10] meta (HASH)
 -- KEYS[11] publisher (ZSET)
 --
 -- ARGV[1] keep (ms that the numbers of the move are kept from now)
--- ARGV[2] low (every number below it is settled; one that comes late all the same is old)
+-- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)
 -- ARGV[3..] tag, envelope, rank, number, delay, ttl, failed, died, info (nine for each
 --   message: delivery tag; bytes; 0-255; number of the move; ms; ms or -1: none; failed
 --   deliveries or -1: never delivered; ms since the epoch when it died or 0: it lives;
@@ -24,9 +24,9 @@
 -- Returns for each 1 stored, 0 was stored before, -1 no such queue.
 -- Redis 6.2 or newer.
 local messages, ready, delayed, expiry, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local dead, dead_info, bell = KEYS[6], KEYS[7], KEYS[8]
+local dead, dead_info, notification = KEYS[6], KEYS[7], KEYS[8]
 local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
-local keep, low = tonumber(ARGV[1]), ARGV[2]
+local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 
 -- A counter that holds no number begins anew.
 local function count(field, by)
@@ -54,7 +54,7 @@ redis.call('HLEN', stats)
 redis.call('ZCARD', publisher)
 local outcomes = {}
 local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
-local settled = tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
+local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 for i = 3, #ARGV, 9 do
@@ -93,10 +93,10 @@ for i = 3, #ARGV, 9 do
   end
   outcomes[#outcomes + 1] = outcome
 end
-redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
-redis.call('ZADD', publisher, 'GT', low, 'low')
+redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
+redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
 redis.call('PEXPIRE', publisher, keep)
-if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', bell) == 0 then
-  redis.call('RPUSH', bell, '1')
+if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', notification) == 0 then
+  redis.call('RPUSH', notification, '1')
 end
 return outcomes

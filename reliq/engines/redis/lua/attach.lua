@@ -9,7 +9,7 @@
 -- KEYS[7] expiry (ZSET)
 -- KEYS[8] dead (ZSET)
 -- KEYS[9] dead_info (HASH)
--- KEYS[10] bell (LIST)
+-- KEYS[10] notification (LIST)
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
@@ -29,7 +29,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
@@ -65,7 +65,7 @@ local known = redis.call('HDEL', consumers, consumer) == 1
 if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) == 1 then
   if redis.call('HGET', meta, 'auto_delete') == '1' then
     redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-      dead, dead_info, bell, stats, meta, consumers, mutex, moves)
+      dead, dead_info, notification, stats, meta, consumers, mutex, moves)
     -- As delete_queue.lua has it.
     if redis.call('PTTL', publishers) > 60000 then
       redis.call('PEXPIRE', publishers, 60000)

@@ -9,7 +9,7 @@
 -- KEYS[7] expiry (ZSET)
 -- KEYS[8] dead (ZSET)
 -- KEYS[9] dead_info (HASH)
--- KEYS[10] bell (LIST)
+-- KEYS[10] notification (LIST)
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
@@ -26,7 +26,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 
@@ -66,7 +66,7 @@ if if_idle then
 end
 -- Its consumers stay noted: they listen on, and are those of a queue that is made anew.
 redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-  dead, dead_info, bell, stats, meta, mutex, moves)
+  dead, dead_info, notification, stats, meta, mutex, moves)
 -- What makes a retry no second message outlives it by a minute: one may be on its way.
 if redis.call('PTTL', publishers) > 60000 then
   redis.call('PEXPIRE', publishers, 60000)

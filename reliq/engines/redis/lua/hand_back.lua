@@ -4,7 +4,7 @@
 -- KEYS[2] ready (ZSET)
 -- KEYS[3] deliveries (HASH)
 -- KEYS[4] expiry (ZSET)
--- KEYS[5] bell (LIST)
+-- KEYS[5] notification (LIST)
 -- KEYS[6] stats (HASH)
 -- KEYS[7] meta (HASH)
 --
@@ -14,7 +14,7 @@
 -- Returns how many are ready again: none where the queue is gone, nor one that is there.
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local bell, stats, meta = KEYS[5], KEYS[6], KEYS[7]
+local notification, stats, meta = KEYS[5], KEYS[6], KEYS[7]
 
 -- A counter that holds no number begins anew.
 local function count(field, by)
@@ -58,8 +58,8 @@ if back > 0 then
   if flags[3] then
     count('waiting_bytes', bytes)
   end
-  if not flags[2] and redis.pcall('LLEN', bell) == 0 then
-    redis.call('RPUSH', bell, '1')
+  if not flags[2] and redis.pcall('LLEN', notification) == 0 then
+    redis.call('RPUSH', notification, '1')
   end
 end
 return back

@@ -3,7 +3,7 @@
 -- KEYS[1] consumers (ZSET)
 -- KEYS[2] consumer (HASH)
 -- KEYS[3] queues (ZSET)
--- KEYS[4] rerouted (ZSET)
+-- KEYS[4] dead_letter_routed (ZSET)
 --
 -- ARGV[1] id (of the consumer)
 -- ARGV[2] ttl (ms that it counts as living from now)
@@ -14,7 +14,7 @@
 --   names of queues whose dead letters are routed on,
 --   1 when it was not in the register: new, or taken for dead, or the register was lost}
 -- Redis 6.2 or newer.
-local consumers, consumer, queues, rerouted = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local consumers, consumer, queues, dead_letter_routed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local clock = redis.call('TIME')
@@ -42,4 +42,4 @@ again = math.max(again, 2 * redis.call('ZCARD', queues))
 for _, queue in ipairs(due) do
   redis.call('ZADD', queues, 'XX', now + again, queue)
 end
-return {due, #due == 500 and 1 or 0, redis.call('ZRANGE', rerouted, 0, 999), new}
+return {due, #due == 500 and 1 or 0, redis.call('ZRANGE', dead_letter_routed, 0, 999), new}

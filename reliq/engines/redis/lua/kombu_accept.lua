@@ -4,18 +4,18 @@
 -- KEYS[2] waiting (LIST)
 --
 -- ARGV[1] keep (ms that the numbers of the move are kept from now)
--- ARGV[2] low (every number below it is settled; one that comes late all the same is old)
+-- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)
 -- ARGV[3..] number, message (pairs: number of the move; Kombu's JSON)
 --
 -- Returns for each 1 stored, 0 was stored before.
 -- Redis 6.2 or newer.
 local publisher, waiting = KEYS[1], KEYS[2]
-local keep, low = tonumber(ARGV[1]), ARGV[2]
+local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 
 -- A key that holds something else is told before the first write.
 redis.call('LLEN', waiting)
 local outcomes = {}
-local settled = tonumber(redis.call('ZSCORE', publisher, 'low') or 0)
+local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
 for i = 3, #ARGV, 2 do
   local number, message = ARGV[i], ARGV[i + 1]
   local outcome = 0
@@ -25,7 +25,7 @@ for i = 3, #ARGV, 2 do
   end
   outcomes[#outcomes + 1] = outcome
 end
-redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low)
-redis.call('ZADD', publisher, 'GT', low, 'low')
+redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
+redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
 redis.call('PEXPIRE', publisher, keep)
 return outcomes

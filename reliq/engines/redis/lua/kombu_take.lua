@@ -15,7 +15,7 @@
 -- ARGV[4] most (bytes, about)
 -- ARGV[5] keep (ms that the last number is kept from now)
 --
--- Returns {low, number, message, ...}: below low every number is settled.
+-- Returns {low_water, number, message, ...}: below low_water every number is settled.
 -- Redis 6.2 or newer.
 local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
 local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -27,13 +27,13 @@ redis.call('HDEL', held, '')
 -- not repeat them.
 local clock = redis.call('TIME')
 local last = math.max(clock[1] * 1000000 + clock[2], redis.call('GET', kombu_last) or 0)
-local low = last + 1
+local low_water = last + 1
 local begun = redis.call('HGETALL', held)
 local going, bytes = {}, 0
 for i = 1, #begun, 2 do
   local number = tonumber(begun[i])
   local to, size, rest = string.match(begun[i + 1], '^([^|]*)|(%d+)|(.*)$')
-  low = math.min(low, number)
+  low_water = math.min(low_water, number)
   if string.sub(rest, 1, size) == queue then
     if to ~= target and last - number > 86400000000 then
       redis.call('HSET', held, begun[i], target .. '|' .. size .. '|' .. rest)
@@ -66,7 +66,7 @@ if #going == 0 then
   end
 end
 
-local result = {string.format('%d', low)}
+local result = {string.format('%d', low_water)}
 for _, item in ipairs(going) do
   result[#result + 1] = string.format('%d', item[1])
   result[#result + 1] = item[2]

@@ -14,7 +14,7 @@
 -- ARGV[1] target (of the move: the same for all; another begun earlier is not disturbed)
 -- ARGV[2..] tag (delivery tags of dead letters)
 --
--- Returns {low, tag, number, envelope, ...}: below low every number is settled.
+-- Returns {low_water, tag, number, envelope, ...}: below low_water every number is settled.
 -- Redis 6.2 or newer.
 local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
@@ -38,7 +38,7 @@ redis.call('HDEL', moves, '')
 local clock = redis.call('TIME')
 local last = math.max(clock[1] * 1000000 + clock[2], whole(redis.call('HGET', stats, 'move')) or 0)
 redis.call('HSET', stats, 'move', string.format('%d', last))
-local low = last + 1
+local low_water = last + 1
 local known = {}
 for i = 1, #begun, 2 do
   local tag = begun[i]
@@ -54,15 +54,15 @@ for i = 1, #begun, 2 do
       to = target
     end
     known[tag] = {string.format('%d', number), to}
-    low = math.min(low, number)
+    low_water = math.min(low_water, number)
   elseif redis.call('ZSCORE', unacked_index, tag) == 'inf' then
     -- Held by a move of what waited (move_out.lua), perhaps to the same target.
-    low = math.min(low, number)
+    low_water = math.min(low_water, number)
   else
     redis.call('HDEL', moves, tag)
   end
 end
-local result = {string.format('%d', low)}
+local result = {string.format('%d', low_water)}
 for i = 2, #ARGV do
   local tag = ARGV[i]
   local move = known[tag]

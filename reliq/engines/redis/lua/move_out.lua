@@ -19,8 +19,8 @@
 -- ARGV[1] target (of the move)
 -- ARGV[2] batch (messages at most)
 --
--- Returns {low, tag, number, envelope, delay in ms or 0, ttl in ms or -1,
---   failed deliveries or -1, ...}: below low every number is settled.
+-- Returns {low_water, tag, number, envelope, delay in ms or 0, ttl in ms or -1,
+--   failed deliveries or -1, ...}: below low_water every number is settled.
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, stats, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -58,7 +58,7 @@ redis.call('ZREM', unacked_index, '')
 -- in a crash, does not repeat them.
 local last = math.max(clock[1] * 1000000 + clock[2], whole(redis.call('HGET', stats, 'move')) or 0)
 redis.call('HSET', stats, 'move', string.format('%d', last))
-local low = last + 1
+local low_water = last + 1
 local begun = redis.call('HGETALL', moves)
 local going = {}
 for i = 1, #begun, 2 do
@@ -70,7 +70,7 @@ for i = 1, #begun, 2 do
     redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
   end
   if redis.call('ZSCORE', unacked_index, tag) == 'inf' then
-    low = math.min(low, number)
+    low_water = math.min(low_water, number)
     if to ~= target and last - number > 86400000000 then
       redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
       to = target
@@ -79,7 +79,7 @@ for i = 1, #begun, 2 do
       going[#going + 1] = tag
     end
   elseif redis.call('ZSCORE', dead, tag) then
-    low = math.min(low, number)
+    low_water = math.min(low_water, number)
   else
     redis.call('HDEL', moves, tag)
   end
@@ -111,7 +111,7 @@ if #going < batch then
   end
 end
 
-local result = {string.format('%d', low)}
+local result = {string.format('%d', low_water)}
 for _, tag in ipairs(going) do
   local number = string.match(redis.call('HGET', moves, tag), '^%d+')
   local record = redis.call('HGET', unacked, tag)

@@ -3,13 +3,13 @@
 -- KEYS[1] meta (HASH)
 -- KEYS[2] ready (ZSET)
 -- KEYS[3] delayed (ZSET)
--- KEYS[4] bell (LIST)
+-- KEYS[4] notification (LIST)
 --
 -- ARGV[1] paused (1: give nothing out; 0: go on)
 --
 -- Returns 1 done, 0 no such queue: nothing was changed.
 -- Redis 6.2 or newer.
-local meta, ready, delayed, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local meta, ready, delayed, notification = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local paused = ARGV[1] == '1'
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
@@ -23,7 +23,7 @@ if paused then
 end
 redis.call('HDEL', meta, 'paused')
 -- Those who wait were told of nothing that came, or fell due, meanwhile.
-if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', bell) == 0 then
-  redis.call('RPUSH', bell, '1')
+if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', notification) == 0 then
+  redis.call('RPUSH', notification, '1')
 end
 return 1

@@ -9,7 +9,7 @@
 -- KEYS[5] dead (ZSET)
 -- KEYS[6] dead_info (HASH)
 -- KEYS[7] deliveries (HASH)
--- KEYS[8] bell (LIST)
+-- KEYS[8] notification (LIST)
 -- KEYS[9] stats (HASH)
 -- KEYS[10] meta (HASH)
 -- KEYS[11] publishers (HASH)
@@ -19,7 +19,7 @@
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
 -- ARGV[3] keep (ms that the publisher's numbers are kept from now at least; less than 0: so
 --         many ms where none is known yet, else as before)
--- ARGV[4] low (every number below it is settled: it is forgotten, and refused if it comes
+-- ARGV[4] low_water (every number below it is settled: it is forgotten, and refused if it comes
 --         late all the same; 0: not this time)
 -- ARGV[5] dead_letter_max (messages)
 -- ARGV[6] publisher (whose numbers these are)
@@ -33,8 +33,8 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
-local bell, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local must_exist, version, keep, low = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local notification, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 
 -- What is no whole number counts as not set.
@@ -127,8 +127,8 @@ if limited then
   end
 end
 
--- What is known of the publisher: "until low known": when it is forgotten, every number below
--- low is settled, known ones from there on as ranges ("4-8,10"). Here: first, last, first ...
+-- What is known of the publisher: "until low_water known": when it is forgotten, every number below
+-- low_water is settled, known ones from there on as ranges ("4-8,10"). Here: first, last, first ...
 local ranges, settled, forgotten, first, numbered = nil, 0, 0, false, false
 local function recall()
   local record = redis.call('HGET', publishers, publisher)
@@ -166,7 +166,7 @@ local function note(number)
   numbered = true
 end
 local function remember()
-  settled = math.max(settled, low)
+  settled = math.max(settled, low_water)
   local known = {}
   for i = 1, #ranges, 2 do
     local from, to = math.max(ranges[i], settled), ranges[i + 1]
@@ -177,7 +177,7 @@ local function remember()
     end
   end
   local clock, said = nil, first and math.abs(keep) or keep
-  if first or low > 0 or said > 0 then
+  if first or low_water > 0 or said > 0 then
     clock = redis.call('TIME')
     clock = clock[1] * 1000 + math.floor(clock[2] / 1000)
   end
@@ -207,7 +207,7 @@ local function remember()
   end
 end
 
-local rang = false
+local notified = false
 for i = 7, #ARGV, 6 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])
@@ -249,10 +249,10 @@ for i = 7, #ARGV, 6 do
     if type(done) == 'number' and delay > 0 then
       done = redis.pcall('ZADD', delayed, now + delay, tag)
       -- Only a message that is now the earliest changes how long anyone may sleep.
-      rang = rang or done == 1 and redis.call('ZRANK', delayed, tag) == 0
+      notified = notified or done == 1 and redis.call('ZRANK', delayed, tag) == 0
     elseif type(done) == 'number' then
       done = redis.pcall('ZADD', ready, rank * 35184372088832 + sequence + promoted, tag)
-      rang = true
+      notified = true
     end
     if type(done) ~= 'number' then
       -- A key holds something else. The message is in no place, and its number is free.
@@ -318,7 +318,7 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
     count('dropped', #surplus)
   end
 end
-if rang and redis.pcall('LLEN', bell) == 0 then
-  redis.call('RPUSH', bell, '1')
+if notified and redis.pcall('LLEN', notification) == 0 then
+  redis.call('RPUSH', notification, '1')
 end
 return outcomes

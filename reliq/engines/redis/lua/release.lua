@@ -11,13 +11,13 @@
 -- KEYS[6] expiry (ZSET)
 -- KEYS[7] dead (ZSET)
 -- KEYS[8] dead_info (HASH)
--- KEYS[9] bell (LIST)
+-- KEYS[9] notification (LIST)
 -- KEYS[10] stats (HASH)
 -- KEYS[11] meta (HASH)
 -- KEYS[12] messages (HASH)
 --
--- ARGV[1] how ("buffered": was never given to the application;
---         "returned": in order, not counted; "requeued": counted as a failed delivery)
+-- ARGV[1] how ("undelivered": was never given to the application;
+--         "returned": in order, not counted; "nacked": counted as a failed delivery)
 -- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
 -- ARGV[3] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[4] backoff_max (ms)
@@ -28,7 +28,7 @@
 -- Redis 6.2 or newer.
 local ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local bell, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -79,19 +79,19 @@ for i = 5, #ARGV, 2 do
     redis.call('ZREM', unacked_index, tag)
     redis.call('HDEL', unacked, tag)
     local failed, wait = 0, 0
-    if how == 'requeued' then
+    if how == 'nacked' then
       failed = redis.pcall('HINCRBY', deliveries, tag, 1)
       if type(failed) == 'table' then
         redis.call('HSET', deliveries, tag, 1)
         failed = 1
       end
       wait = math.min(backoff_min * 2 ^ (failed - 1), backoff_max)
-    elseif how == 'returned' then
+    elseif how == 'released' then
       redis.call('HSETNX', deliveries, tag, 0)
     end
     if delivery_limit > 0 and failed >= delivery_limit then
       redis.call('ZADD', dead, now, tag)
-      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. failed .. '|' .. owner .. '|requeued')
+      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. failed .. '|' .. owner .. '|nacked')
       died[#died + 1] = tag
       died[#died + 1] = failed
     else
@@ -121,8 +121,8 @@ if bytes > 0 then
 end
 if returned > 0 then
   count(how, returned)
-  if redis.pcall('LLEN', bell) == 0 then
-    redis.call('RPUSH', bell, '1')
+  if redis.pcall('LLEN', notification) == 0 then
+    redis.call('RPUSH', notification, '1')
   end
 end
 return {refused, died}

@@ -7,7 +7,7 @@
 -- KEYS[3] deliveries (HASH)
 -- KEYS[4] dead (ZSET)
 -- KEYS[5] dead_info (HASH)
--- KEYS[6] bell (LIST)
+-- KEYS[6] notification (LIST)
 -- KEYS[7] stats (HASH)
 -- KEYS[8] meta (HASH)
 -- KEYS[9] moves (HASH)
@@ -18,7 +18,7 @@
 --   are on their way to another queue since less than a day.
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local bell, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 
 -- A counter that holds no number begins anew.
 local function count(field, by)
@@ -75,7 +75,7 @@ if redis.call('HEXISTS', meta, 'max_bytes') == 1 then
   count('waiting_bytes', bytes)
 end
 count('replayed', #replayed)
-if redis.pcall('LLEN', bell) == 0 then
-  redis.call('RPUSH', bell, '1')
+if redis.pcall('LLEN', notification) == 0 then
+  redis.call('RPUSH', notification, '1')
 end
 return replayed

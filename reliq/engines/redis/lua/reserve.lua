@@ -9,7 +9,7 @@
 -- KEYS[7] expiry (ZSET)
 -- KEYS[8] dead (ZSET)
 -- KEYS[9] dead_info (HASH)
--- KEYS[10] bell (LIST)
+-- KEYS[10] notification (LIST)
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
 --
@@ -38,7 +38,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local bell, stats, meta = KEYS[10], KEYS[11], KEYS[12]
+local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'suspect:' .. consumer
@@ -333,8 +333,8 @@ local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- What is left may be for another: one that holds nothing takes a claimed message at once.
 -- Not where ringing would wake this consumer first, or was done with the claim.
 if left == 1 and (not blocked or (claims and not own)) and not (claims and own)
-  and redis.pcall('LLEN', bell) == 0 then
-  redis.call('RPUSH', bell, '1')
+  and redis.pcall('LLEN', notification) == 0 then
+  redis.call('RPUSH', notification, '1')
 end
 if claims then
   redis.call('HSET', meta, 'isolating', claimed .. '|' .. consumer .. '|' .. now + lease)

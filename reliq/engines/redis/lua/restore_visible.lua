@@ -14,7 +14,7 @@
 -- KEYS[7] expiry (ZSET)
 -- KEYS[8] dead (ZSET)
 -- KEYS[9] dead_info (HASH)
--- KEYS[10] bell (LIST)
+-- KEYS[10] notification (LIST)
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
@@ -41,7 +41,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local bell, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -198,8 +198,8 @@ if #ended > 0 then
   end
   if #later > 0 then
     redis.call('ZADD', delayed, unpack(later))
-    if redis.pcall('LLEN', bell) == 0 then
-      redis.call('RPUSH', bell, '1')
+    if redis.pcall('LLEN', notification) == 0 then
+      redis.call('RPUSH', notification, '1')
     end
   end
   if #expires > 0 then
@@ -231,12 +231,12 @@ if #ended < batch then
     end
   end
 end
--- Also makes up for a bell token, or the knowledge of what is due, that was lost with the
+-- Also makes up for a notification token, or the knowledge of what is due, that was lost with the
 -- consumer that had it.
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2]) <= now)
-if waiting and not own[5] and redis.pcall('LLEN', bell) == 0 then
-  redis.call('RPUSH', bell, '1')
+if waiting and not own[5] and redis.pcall('LLEN', notification) == 0 then
+  redis.call('RPUSH', notification, '1')
 end
 
 -- The stated cap of the dead letters: oldest out first, counted as dropped.

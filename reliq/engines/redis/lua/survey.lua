@@ -7,7 +7,7 @@
 -- KEYS[3+8n] delayed (ZSET)
 -- KEYS[4+8n] expiry (ZSET)
 -- KEYS[5+8n] dead (ZSET)
--- KEYS[6+8n] bell (LIST)
+-- KEYS[6+8n] notification (LIST)
 -- KEYS[7+8n] meta (HASH)
 -- KEYS[8+8n] unacked_mutex (STRING)
 --
@@ -15,7 +15,7 @@
 -- ARGV[2] dead_letter_max (messages)
 -- ARGV[3] dead_letter_ttl (ms)
 --
--- A pass is needed where something is unacked, where messages wait and the bell is silent,
+-- A pass is needed where something is unacked, where messages wait and the notification is silent,
 -- and where dead letters are too old, too many, or to be routed on.
 --
 -- Returns for each queue with something to do {its place from 0, 0 when a pass is needed (or
@@ -35,7 +35,7 @@ end
 local found = {}
 for n = 0, #KEYS - 8, 8 do
   local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-  local dead, bell, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
+  local dead, notification, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
   local needed, expired, idle = false, false, false
   local function look()
     local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists')
@@ -49,7 +49,7 @@ for n = 0, #KEYS - 8, 8 do
         or about[4] and (died or expired)
         or died and (tonumber(died) <= now - dead_letter_ttl
           or redis.call('ZCARD', dead) > dead_letter_max)
-      if not needed and not about[3] and redis.call('LLEN', bell) == 0 then
+      if not needed and not about[3] and redis.call('LLEN', notification) == 0 then
         local due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
         needed = redis.call('EXISTS', ready) == 1 or due and tonumber(due) <= now
       end

@@ -8,7 +8,7 @@ from reliq.errors import ConfigurationError, NotFound
 from reliq.message.envelope import Envelope, encode
 from reliq.message.queue_arguments import queue_arguments
 from reliq.store.values import DUPLICATE, STORED, Lease
-from reliq.transfer.between_brokers import carry
+from reliq.transfer.between_brokers import move_queue
 from tests.contract.steps import message
 
 
@@ -32,7 +32,7 @@ def declare(store, arguments):
 
 def move(source, target, queue="q"):
     """Carry the whole queue; return how many messages went."""
-    return sum(carry(source.store, target.store, queue))
+    return sum(move_queue(source.store, target.store, queue))
 
 
 def test_ready_delayed_and_dead_messages_go(source, target):
@@ -66,7 +66,7 @@ def reply(**properties):
 
 def test_replies_make_no_queue_there(source, target, caplog):
     """Who waited for them has gone with its queue: they are dropped, and the log says so."""
-    source.publish(message(envelope=reply()), message(envelope=reply(), number=1, doubt=True))
+    source.publish(message(envelope=reply()), message(envelope=reply(), number=1, unconfirmed=True))
     assert 2 == move(source, target)
     assert {} == source.places()
     assert target.store.status("q") is None
@@ -113,7 +113,7 @@ def test_what_is_held_stays(source, target):
     held = source.take()
     assert 1 == move(source, target)
     assert {"unacked": 1} == source.places()
-    source.release("returned", *held)
+    source.release("released", *held)
     assert 1 == move(source, target)
 
 
@@ -123,7 +123,7 @@ def test_what_is_moved_is_nobody_s_meanwhile(source):
     _, (item,) = source.store.move_out("q", "broker:x")
     assert {"unacked": 1} == source.places()
     assert [] == source.reserve().deliveries
-    assert {} == source.restore(hurry=True, lease_ms=1).by_consumer
+    assert {} == source.restore(force=True, lease_ms=1).by_consumer
     assert [] == source.store.move_out("q", "broker:y")[1]
     again = source.store.move_out("q", "broker:x")[1]
     assert [item] == again
@@ -132,11 +132,11 @@ def test_what_is_moved_is_nobody_s_meanwhile(source):
 def test_cut_off_before_the_end_it_goes_on(source, target):
     """Stored there and not removed here: the next carrier finds out and stores nothing twice."""
     source.publish(*(message() for _ in range(250)))
-    low, moves = source.store.move_out("q", f"broker:{target.store.broker_id()}")
+    low_water, moves = source.store.move_out("q", f"broker:{target.store.broker_id()}")
     target.declare()
     origin = f"{source.store.broker_id()}:q"
-    assert {STORED} == set(target.store.accept("q", origin, low, moves))
-    assert {DUPLICATE} == set(target.store.accept("q", origin, low, moves))
+    assert {STORED} == set(target.store.accept("q", origin, low_water, moves))
+    assert {DUPLICATE} == set(target.store.accept("q", origin, low_water, moves))
     assert 250 == move(source, target)
     assert {"ready": 250} == target.places()
     assert {} == source.places()
@@ -191,8 +191,8 @@ def test_what_a_move_holds_can_be_given_up_under_its_token(source):
     """Where the other place cannot take a message it becomes a dead letter here."""
     source.publish(message(), message())
     _, moves = source.store.move_out("q", "elsewhere")
-    given_up = [Lease(moves[0].tag, "0")]
-    assert [] == source.store.dead_letter("q", "undecodable", "", given_up)
+    dead_lettered = [Lease(moves[0].tag, "0")]
+    assert [] == source.store.dead_letter("q", "undecodable", "", dead_lettered)
     assert {"unacked": 1, "dead": 1} == source.places()
     _, again = source.store.move_out("q", "elsewhere")
     assert [moves[1].tag] == [move.tag for move in again]
@@ -206,11 +206,11 @@ def test_a_move_of_dead_letters_leaves_it_alone(source, target):
     (held,) = source.take()
     source.store.dead_letter("q", "rejected", "", [Lease(held.tag, held.token)])
     source.publish(message(envelope=b"ready"))
-    (letter,) = source.store.dead_letters("q", 1)
+    (dead_letter,) = source.store.dead_letters("q", 1)
     name = f"broker:{target.store.broker_id()}"
     _, (moved,) = source.store.move_out("q", name)
-    low, (begun,) = source.store.begin_move("q", "queue:other", [letter.tag])
-    assert low <= moved.number < begun.number
+    low_water, (begun,) = source.store.begin_move("q", "queue:other", [dead_letter.tag])
+    assert low_water <= moved.number < begun.number
     assert [moved] == source.store.move_out("q", name)[1]
     assert 1 == source.store.end_move("q", [moved.tag])
     assert 1 == source.store.end_move("q", [begun.tag])

@@ -9,24 +9,24 @@ from ...message.queue_arguments import FIELDS
 from ...store.inspection import Place, Stored
 from ...store.unreadable import number
 from .base import DELAYED, HELD_BY_MOVE, RANK, READY, UNACKED, StoreBase
-from .reserve import essential
+from .disk_reserve import essential
 from .topology import column_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from .base import Step
+    from .base import Transaction
 
 _MOST_BROWSED = 100
 _RANKS = 256
 _STATES: dict[Place, int] = {"ready": READY, "delayed": DELAYED, "unacked": UNACKED}
 
 
-def heads(step: Step, queue: int) -> Iterator[tuple[int, str]]:
+def heads(transaction: Transaction, queue: int) -> Iterator[tuple[int, str]]:
     """Yield (rank, tag) of the ready message that is first at its rank, for each rank."""
     least = 0
     for _ in range(_RANKS):
-        head = step.execute(
+        head = transaction.execute(
             "SELECT tag, position FROM messages WHERE queue = ? AND state = ? "
             "AND position >= ? ORDER BY position LIMIT 1",
             (queue, READY, least),
@@ -39,16 +39,16 @@ def heads(step: Step, queue: int) -> Iterator[tuple[int, str]]:
         least = (rank + 1) * RANK
 
 
-class SqliteLooking(StoreBase):
+class SqliteReading(StoreBase):
     """What a store shows, and changes, without touching a message."""
 
     def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
         """Return up to *limit* messages of *place* after *skip*, without touching them."""
-        with self.look() as step:
-            row = step.queue(queue)
+        with self.read() as transaction:
+            row = transaction.queue(queue)
             if row is None or limit <= 0:
                 return []
-            found = step.execute(
+            found = transaction.execute(
                 "SELECT m.tag, m.position, e.envelope, m.owner, m.failed FROM messages m "
                 "JOIN envelopes e ON e.id = m.envelope WHERE m.queue = ? AND m.state = ? "
                 "ORDER BY m.position, m.tag LIMIT ? OFFSET ?",
@@ -68,37 +68,39 @@ class SqliteLooking(StoreBase):
 
     def oldest_ms(self, queue: str) -> int | None:
         """Return when the oldest ready message was published; None where nothing is ready."""
-        with self.look() as step:
-            row = step.queue(queue)
-            found = [] if row is None else list(heads(step, row.id))
+        with self.read() as transaction:
+            row = transaction.queue(queue)
+            found = [] if row is None else list(heads(transaction, row.id))
         return min(filter(None, (published_ms(tag) for _, tag in found)), default=None)
 
     @essential
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what steps know of the arguments of *queue*; None removes a field."""
         if not changes:
-            with self.look() as step:
-                return self._settings(step, queue)
-        with self.step() as step:
-            row = step.queue(queue)
+            with self.read() as transaction:
+                return self._settings(transaction, queue)
+        with self.write() as transaction:
+            row = transaction.queue(queue)
             if row is None:
                 return None
             for field, value in changes.items():
                 name = next(known for known in FIELDS.values() if known == field)
-                step.execute(
+                transaction.execute(
                     f"UPDATE queues SET {name} = ? WHERE id = ?",  # noqa: S608 - a known name
                     (column_value(name, value), row.id),
                 )
             if "expires" in changes:  # it counts from now: its use was not noted before
-                step.execute("UPDATE queues SET used_at = ? WHERE id = ?", (step.now, row.id))
-            return self._settings(step, queue)
+                transaction.execute(
+                    "UPDATE queues SET used_at = ? WHERE id = ?", (transaction.now, row.id)
+                )
+            return self._settings(transaction, queue)
 
     @staticmethod
-    def _settings(step: Step, queue: str) -> dict[str, str] | None:
+    def _settings(transaction: Transaction, queue: str) -> dict[str, str] | None:
         names = list(FIELDS.values())
-        row = step.execute(
+        row = transaction.execute(
             f"SELECT {', '.join(names)} FROM queues WHERE prefix = ? AND name = ?",  # noqa: S608
-            (step.prefix, queue),
+            (transaction.prefix, queue),
         ).fetchone()
         if row is None:
             return None

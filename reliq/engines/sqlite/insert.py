@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING
 
 from ...store.values import DUPLICATE, FULL, STORED
 from .base import BATCH, DEAD, DELAYED, MOVES_KEPT_MS, RANK, READY
-from .doubts import hold
 from .expiring import expire, overdue
-from .numbers import Numbers
+from .publish_sequence import SequenceSet
+from .unconfirmed import hold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Publication
-    from .base import Step
+    from .base import Transaction
 
 _INSERT = (
     "INSERT INTO messages (queue, tag, state, position, score, failed, expires, envelope) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 SELECT = (
-    "SELECT id, published, promoted, bell, message_ttl, max_length, max_bytes, overflow, "
+    "SELECT id, published, promoted, notification, message_ttl, max_length, max_bytes, overflow, "
     "waiting_bytes, dead_expired FROM queues WHERE prefix = ? AND name = ?"
 )
 """What a Filing wants to know of the queue."""
 
 
 def put(
-    step: Step,
+    transaction: Transaction,
     queue: int,
     tag: str,
     envelope: bytes,
@@ -45,43 +45,45 @@ def put(
 
     What counts it is the caller's; *score* is its place among the ready.
     """
-    stored = step.execute("INSERT INTO envelopes (envelope) VALUES (?)", (envelope,)).lastrowid
+    stored = transaction.execute(
+        "INSERT INTO envelopes (envelope) VALUES (?)", (envelope,)
+    ).lastrowid
     assert stored is not None  # noqa: S101 - after an INSERT
     place = (DELAYED, due, None) if due else (READY, score, score)
-    step.execute(_INSERT, (queue, tag, *place, failed, expires, stored))
+    transaction.execute(_INSERT, (queue, tag, *place, failed, expires, stored))
     return stored
 
 
-def waiting_in(step: Step, queue: int, most: int) -> int:
+def waiting_in(transaction: Transaction, queue: int, most: int) -> int:
     """Return how many messages wait (ready or delayed), as far as *most*."""
     total = 0
     for state in (READY, DELAYED):
-        total += step.execute(
+        total += transaction.execute(
             "SELECT count(*) FROM (SELECT 1 FROM messages WHERE queue = ? AND state = ? LIMIT ?)",
             (queue, state, most),
         ).fetchone()[0]
     return total
 
 
-def drop_surplus(step: Step, queue: int, dead_letter_max: int) -> int:
+def drop_surplus(transaction: Transaction, queue: int, dead_letter_max: int) -> int:
     """Keep the stated cap of the dead letters: the oldest leave, counted; return how many."""
-    (dead,) = step.execute(
+    (dead,) = transaction.execute(
         "SELECT count(*) FROM messages WHERE queue = ? AND state = ?", (queue, DEAD)
     ).fetchone()
     over = min(dead - dead_letter_max, BATCH)
     if over > 0:
-        surplus = step.execute(
+        surplus = transaction.execute(
             "SELECT tag FROM messages WHERE queue = ? AND state = ? ORDER BY position, tag LIMIT ?",
             (queue, DEAD, over),
         ).fetchall()
-        step.drop(queue, [tag for (tag,) in surplus])
-        step.execute("UPDATE queues SET dropped = dropped + ? WHERE id = ?", (over, queue))
+        transaction.drop(queue, [tag for (tag,) in surplus])
+        transaction.execute("UPDATE queues SET dropped = dropped + ? WHERE id = ?", (over, queue))
     return max(int(over), 0)
 
 
-def earliest(step: Step, queue: int) -> tuple[int, str]:
+def earliest(transaction: Transaction, queue: int) -> tuple[int, str]:
     """Return when the first delayed message is due, and its tag."""
-    found = step.execute(
+    found = transaction.execute(
         "SELECT position, tag FROM messages WHERE queue = ? AND state = ? "
         "ORDER BY position, tag LIMIT 1",
         (queue, DELAYED),
@@ -92,38 +94,41 @@ def earliest(step: Step, queue: int) -> tuple[int, str]:
 class Known:
     """The numbers of one publisher in one queue, within a step."""
 
-    def __init__(self, step: Step, queue: str, publisher: str) -> None:
-        self._step, self._place = step, (step.prefix, queue, publisher)
-        found = step.execute(
-            "SELECT low, numbers FROM publishers "
+    def __init__(self, transaction: Transaction, queue: str, publisher: str) -> None:
+        self._transaction, self._place = transaction, (transaction.prefix, queue, publisher)
+        found = transaction.execute(
+            "SELECT low_water, numbers FROM publishers "
             "WHERE prefix = ? AND queue = ? AND publisher = ? AND until > ?",
-            (*self._place, step.now),
+            (*self._place, transaction.now),
         ).fetchone()
-        self.low = found[0] if found else 0
-        self.numbers = Numbers(found[1] if found else "")
+        self.low_water = found[0] if found else 0
+        self.numbers = SequenceSet(found[1] if found else "")
 
     def __contains__(self, number: int) -> bool:
         """Whether *number* was stored before."""
         # One below low: the request was held back until its retry had returned.
-        return number < self.low or number in self.numbers
+        return number < self.low_water or number in self.numbers
 
-    def keep(self, low: int, keep_ms: int) -> None:
+    def keep(self, low_water: int, keep_ms: int) -> None:
         """Store them, but for what is settled."""
-        if low:
-            self.numbers.forget_below(low)
-            self.low = max(self.low, low)
-        self._step.execute(
+        if low_water:
+            self.numbers.forget_below(low_water)
+            self.low_water = max(self.low_water, low_water)
+        self._transaction.execute(
             "INSERT INTO publishers VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (prefix, queue, publisher) DO UPDATE SET "
-            "low = excluded.low, numbers = excluded.numbers, until = max(until, excluded.until)",
-            (*self._place, self.low, str(self.numbers), self._step.now + keep_ms),
+            "low_water = excluded.low_water, numbers = excluded.numbers, "
+            "until = max(until, excluded.until)",
+            (*self._place, self.low_water, str(self.numbers), self._transaction.now + keep_ms),
         )
 
 
 class Limits:
     """The limits of one queue within a step."""
 
-    def __init__(self, step: Step, queue: int, row: tuple[int | str | None, ...]) -> None:
+    def __init__(
+        self, transaction: Transaction, queue: int, row: tuple[int | str | None, ...]
+    ) -> None:
         length, size, overflow, waiting_bytes, dead_expired = row
         self.limited = length is not None or size is not None
         self.rejects = overflow == "reject-publish"
@@ -132,10 +137,10 @@ class Limits:
         self.max_bytes = int(size) if size is not None else 2**62
         self.bytes = int(waiting_bytes or 0)
         self.waiting = 0
-        self._step, self._queue = step, queue
+        self._transaction, self._queue = transaction, queue
         self._dead_expired = int(dead_expired or 0)
         if self.limited:
-            self.waiting = waiting_in(step, queue, self.max_length + BATCH)
+            self.waiting = waiting_in(transaction, queue, self.max_length + BATCH)
 
     def make_room(self, items: Sequence[Publication]) -> None:
         """Let what has expired leave first, where *items* would not all be within the limits."""
@@ -144,14 +149,16 @@ class Limits:
             self.waiting + len(items) <= self.max_length and self.bytes + more <= self.max_bytes
         ):
             return
-        step, queue = self._step, self._queue
-        if not (expired := overdue(step, queue)):
+        transaction, queue = self._transaction, self._queue
+        if not (expired := overdue(transaction, queue)):
             return
         self.waiting -= len(expired)
         if self.counts_bytes:
-            self.bytes = max(self.bytes - step.sizes(queue, expired), 0)
-            step.execute("UPDATE queues SET waiting_bytes = ? WHERE id = ?", (self.bytes, queue))
-        expire(step, queue, expired, self._dead_expired)
+            self.bytes = max(self.bytes - transaction.sizes(queue, expired), 0)
+            transaction.execute(
+                "UPDATE queues SET waiting_bytes = ? WHERE id = ?", (self.bytes, queue)
+            )
+        expire(transaction, queue, expired, self._dead_expired)
 
     def full_for(self, envelope: bytes) -> bool:
         """Whether one more message is refused."""
@@ -161,7 +168,7 @@ class Limits:
 
     def drop_head(self, died_ms: int) -> int:
         """Let the oldest of the lowest priority give way to the dead letters; return how many."""
-        step, queue, dropped = self._step, self._queue, 0
+        transaction, queue, dropped = self._transaction, self._queue, 0
         if not self.limited or self.rejects:
             return 0
         while dropped < BATCH and (self.waiting > self.max_length or self.bytes > self.max_bytes):
@@ -169,8 +176,8 @@ class Limits:
             if victim is None:
                 break
             if self.counts_bytes:
-                self.bytes -= step.sizes(queue, [victim])
-            step.execute(
+                self.bytes -= transaction.sizes(queue, [victim])
+            transaction.execute(
                 "UPDATE messages SET state = ?, position = ?, "
                 "reason = 'maxlen', owner = '', error = '' WHERE queue = ? AND tag = ?",
                 (DEAD, died_ms, queue, victim),
@@ -180,12 +187,12 @@ class Limits:
         return dropped
 
     def _victim(self) -> str | None:
-        step, queue = self._step, self._queue
-        last = step.execute(
+        transaction, queue = self._transaction, self._queue
+        last = transaction.execute(
             "SELECT max(position) FROM messages WHERE queue = ? AND state = ?", (queue, READY)
         ).fetchone()[0]
         state, least = (DELAYED, 0) if last is None else (READY, last // RANK * RANK)
-        row = step.execute(
+        row = transaction.execute(
             "SELECT tag FROM messages WHERE queue = ? AND state = ? AND position >= ? "
             "ORDER BY position, tag LIMIT 1",
             (queue, state, least),
@@ -193,19 +200,21 @@ class Limits:
         return None if row is None else str(row[0])
 
 
-class Filing:
+class Insert:
     """Publications that differ in nothing but the message, on their way into one queue."""
 
-    def __init__(self, step: Step, row: tuple[int, ...], items: Sequence[Publication]) -> None:
+    def __init__(
+        self, transaction: Transaction, row: tuple[int, ...], items: Sequence[Publication]
+    ) -> None:
         first = items[0]
-        self._step, self._first = step, first
-        self._queue, published, promoted, self._bell, self._ttl_ms = row[:5]
-        self._limits = Limits(step, self._queue, row[5:])
+        self._transaction, self._first = transaction, first
+        self._queue, published, promoted, self._notification, self._ttl_ms = row[:5]
+        self._limits = Limits(transaction, self._queue, row[5:])
         self._limits.make_room(items)
-        self._known = Known(step, first.queue, first.publisher) if first.number else None
+        self._known = Known(transaction, first.queue, first.publisher) if first.number else None
         # Publishing and promoting both move the sequence on, so it never repeats.
         self._before = self._sequence = published + promoted
-        self._rang = False
+        self._notified = False
         self._earliest: tuple[int, str] | None = None
 
     def add(self, item: Publication) -> int:
@@ -222,19 +231,19 @@ class Filing:
         return STORED
 
     def _store(self, item: Publication) -> None:
-        step, queue = self._step, self._queue
-        due = step.now + item.delay_ms if item.delay_ms > 0 else 0
+        transaction, queue = self._transaction, self._queue
+        due = transaction.now + item.delay_ms if item.delay_ms > 0 else 0
         ttl = item.ttl_ms
         if self._ttl_ms is not None and (ttl < 0 or self._ttl_ms < ttl):
             ttl = self._ttl_ms
-        expires = None if ttl < 0 else step.now + item.delay_ms + ttl
+        expires = None if ttl < 0 else transaction.now + item.delay_ms + ttl
         self._sequence += 1
         score = item.rank * RANK + self._sequence
-        if not item.doubt:
-            self._rang = self._rang or not due or self._first_due(due, item.tag)
-        put(step, queue, item.tag, item.envelope, score, due, expires)
-        if item.doubt:
-            hold(step, queue, item.tag, item.publisher, item.number)
+        if not item.unconfirmed:
+            self._notified = self._notified or not due or self._first_due(due, item.tag)
+        put(transaction, queue, item.tag, item.envelope, score, due, expires)
+        if item.unconfirmed:
+            hold(transaction, queue, item.tag, item.publisher, item.number)
             return
         self._limits.waiting += 1
         self._limits.bytes += len(item.envelope)
@@ -242,7 +251,7 @@ class Filing:
     def _first_due(self, due: int, tag: str) -> bool:
         """Whether it becomes the earliest: only that changes how long anyone may sleep."""
         if self._earliest is None:
-            self._earliest = earliest(self._step, self._queue)
+            self._earliest = earliest(self._transaction, self._queue)
         if (due, tag) > self._earliest:
             return False
         self._earliest = (due, tag)
@@ -250,19 +259,19 @@ class Filing:
 
     def finish(self, items: Sequence[Publication], dead_letter_max: int, keep_ms: int) -> None:
         """Count what was stored, remember its numbers, keep the limits, and ring."""
-        step, new = self._step, self._sequence - self._before
+        transaction, new = self._transaction, self._sequence - self._before
         if not new:
             return
         if self._known is not None:
             keep = MOVES_KEPT_MS if self._first.moved else keep_ms
-            self._known.keep(max(item.low for item in items), keep)
-        dropped = self._limits.drop_head(step.now)
-        step.execute(
+            self._known.keep(max(item.low_water for item in items), keep)
+        dropped = self._limits.drop_head(transaction.now)
+        transaction.execute(
             "UPDATE queues SET published = published + ?, waiting_bytes = ? WHERE id = ?",
             (new, self._limits.bytes if self._limits.counts_bytes else 0, self._queue),
         )
         if dropped:
-            step.count_deaths(self._queue, "maxlen", dropped)
-            drop_surplus(step, self._queue, dead_letter_max)
-        if self._rang and not self._bell:
-            step.ring(self._first.queue)
+            transaction.count_deaths(self._queue, "maxlen", dropped)
+            drop_surplus(transaction, self._queue, dead_letter_max)
+        if self._notified and not self._notification:
+            transaction.notify(self._first.queue)

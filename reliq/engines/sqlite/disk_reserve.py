@@ -30,7 +30,7 @@ SIZE = 8 << 20
 _FLAGS = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Reserve:
+class DiskReserve:
     """The file that takes up the room."""
 
     def __init__(self, path: str) -> None:
@@ -80,21 +80,21 @@ class Roomy(Protocol):
         """Give up the reserve."""
 
 
-def essential(step: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def essential(transaction: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Do *step*, one transaction, with the room of the reserve where the disk is full.
 
     Raises BrokerUnavailable where that does not help: nothing was done, and what it was
     for is tried again over the next connection.
     """
 
-    @wraps(step)
+    @wraps(transaction)
     def done_surely(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return step(self, *args, **kwargs)
+            return transaction(self, *args, **kwargs)
         except DiskFull:
             self.make_room()
         try:
-            return step(self, *args, **kwargs)
+            return transaction(self, *args, **kwargs)
         except DiskFull as exc:
             raise BrokerUnavailable(str(exc)) from exc
 

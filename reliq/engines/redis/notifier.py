@@ -1,4 +1,4 @@
-"""The doorbell of a Redis broker: BLPOP on the bells of the consumed queues.
+"""The notifier of a Redis broker: BLPOP on the notifications of the consumed queues.
 
 Its own socket, so that no command ever waits behind a BLPOP. One token wakes one
 consumer; losing a token is harmless, because the wait ends by itself and the
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-class RedisDoorbell:
-    """See :class:`reliq.store.protocol.Doorbell`."""
+class RedisNotifier:
+    """See :class:`reliq.store.protocol.Notifier`."""
 
     _waking = OwnLock()
 
@@ -36,9 +36,9 @@ class RedisDoorbell:
         self._wire = wire
         self._prefix = wire.options.global_keyprefix
         self._listening = False
-        self._bells: dict[bytes, str] = {}
+        self._notifications: dict[bytes, str] = {}
         self._queues: frozenset[str] = frozenset()
-        self._rang: str | None = None
+        self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
         self._waiter: tuple[int, int] | None = None
@@ -54,10 +54,10 @@ class RedisDoorbell:
         """The queues of the BLPOP that is under way, or was last."""
         return self._queues
 
-    def take_ring(self) -> str | None:
+    def take_notification(self) -> str | None:
         """Return the queue that ended the last wait, once; None when its time was up."""
-        rang, self._rang = self._rang, None
-        return rang
+        notified, self._notified = self._notified, None
+        return notified
 
     @property
     def client_id(self) -> int:
@@ -65,48 +65,50 @@ class RedisDoorbell:
         return self._wire.client_id
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the bell rings."""
+        """Return the descriptor that becomes readable when the notification rings."""
         return self._wire.fileno()
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches it."""
-        self._wire.pin()
+        self._wire.disable_reconnect()
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Send the BLPOP, unless one is under way; raises BrokerUnavailable."""
         if self.listening:
             return
-        bells = [queue_keys(self._prefix, queue).bell for queue in queues]
-        self._bells = {
-            bell.encode("utf-8", "surrogateescape"): queue
-            for bell, queue in zip(bells, queues, strict=True)
+        notifications = [queue_keys(self._prefix, queue).notification for queue in queues]
+        self._notifications = {
+            notification.encode("utf-8", "surrogateescape"): queue
+            for notification, queue in zip(notifications, queues, strict=True)
         }
         self._queues = frozenset(queues)
-        self._rang = None
+        self._notified = None
         if self._clearing:
-            self._wire.post(("UNLINK", *bells), ignore)
+            self._wire.post(("UNLINK", *notifications), ignore)
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
-        command = ("BLPOP", *bells, f"{max(timeout_s, 0.001):.3f}")
+        command = ("BLPOP", *notifications, f"{max(timeout_s, 0.001):.3f}")
         self._listening = True
         try:
-            self._wire.post(command, self._rung, patience_s=timeout_s)
+            self._wire.post(command, self._on_reply, patience_s=timeout_s)
         except ReliqError:
             self._listening = False
             raise
 
-    def _rung(self, reply: Reply) -> None:
+    def _on_reply(self, reply: Reply) -> None:
         self._listening = False
         if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply) and not self._clearing:
             # Somebody has written to a key of ours. It holds nothing but a token, and one that is
             # lost is made up for: the next wait removes what is there, once.
             self._clearing = True
-            logger.warning("a bell of %s held something else: it is removed", sorted(self._queues))
+            logger.warning(
+                "a notification of %s held something else: it is removed", sorted(self._queues)
+            )
             return
         self._clearing = False
         if isinstance(reply, ReliqError):
             self._error = reply
         elif reply is not None:
-            self._rang = self._bells.get(reply[0])
+            self._notified = self._notifications.get(reply[0])
 
     def receive(self) -> bool:
         """Take what has come; True when the wait is over. Raises BrokerUnavailable."""
@@ -115,7 +117,7 @@ class RedisDoorbell:
         return not self._listening
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the bell, :meth:`wake` or *timeout_s*; True when it rang."""
+        """Wait for the notification, :meth:`wake` or *timeout_s*; True when it rang."""
         listening = self.listening
         if listening and self.receive():
             return True
@@ -157,7 +159,7 @@ class RedisDoorbell:
             self._close_waiter()
 
     def __del__(self) -> None:
-        """Give the pipe back where nobody closed the doorbell."""
+        """Give the pipe back where nobody closed the notifier."""
         self._close_waiter()
 
     def _raise(self) -> None:

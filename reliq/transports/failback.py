@@ -1,4 +1,4 @@
-"""Homing: the half of a transport that knows of other brokers, and goes home.
+"""Failback: the half of a transport that knows of other brokers, and goes home.
 
 The first URL of a connection's list is home. A transport on another one learns from
 the fail-back's thread when home answers again: without consumers it moves there in
@@ -93,7 +93,7 @@ def _listed(client: Any) -> tuple[tuple[str, ...], str]:
     return urls, max(fitting, key=fitting.__getitem__, default=urls[0])
 
 
-def unstick(client: Any) -> None:
+def reset_inherited_url(client: Any) -> None:
     """Take from a Kombu connection what it has kept of another URL of its list.
 
     Switched to a URL without a port or a path, Kombu keeps those of the URL before.
@@ -111,7 +111,7 @@ def unstick(client: Any) -> None:
 def _named(url: str, client: Any) -> int | None:
     """Return how much *url* names of where *client* is; None where that is elsewhere.
 
-    What sticks (see unstick) is not compared where the URL does not name it.
+    What sticks (see reset_inherited_url) is not compared where the URL does not name it.
     """
     parts = parse_url(url)
     named = 0
@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
     return None if not value or value == "/" else value
 
 
-class Homing:
+class Failback:
     """See the module's description. A mixin of Transport."""
 
     client: Any
@@ -152,7 +152,7 @@ class Homing:
 
     def __init__(self) -> None:
         self.urls, self.url = self.brokers_of(self.client)
-        self.homeward = False
+        self.failing_back = False
         if self.urls:
             BROKERS.learn(self.urls, self._arguments)
 
@@ -223,7 +223,7 @@ class Homing:
             raise
         BROKERS.answered(self.url)
         self._say_where("it was the first to answer")
-        self.watch_home()
+        self.watch_primary()
 
     def _open(self) -> None:
         """Connect to a broker that takes writes; after a loss or a failure not at once.
@@ -244,50 +244,50 @@ class Homing:
             raise
         pace.well()
 
-    def watch_home(self) -> None:
+    def watch_primary(self) -> None:
         """Have the fail-back look after this transport: away, consuming, or beside a spool."""
         if not self.urls or not self.options.failback:
             return
         if self.url != self.urls[0] or self.consumed or self.spools:
             FAILBACK.watch(self)
 
-    def leave_home(self) -> None:
+    def leave_failback(self) -> None:
         """Be looked after no longer."""
         if self.urls:
             FAILBACK.leave(self)
 
     # -- going home
 
-    def home_answers(self) -> None:
+    def primary_answers(self) -> None:
         """Learn that home answers again; called by the fail-back's thread."""
-        if not self.homeward:
-            FAILBACK.came_home(self.url)
-        self.homeward = True
-        self.store.doorbell.wake()
+        if not self.failing_back:
+            FAILBACK.came_back(self.url)
+        self.failing_back = True
+        self.store.notifier.wake()
 
-    def move_home(self) -> None:
+    def fail_back(self) -> None:
         """Go on at home, in place, where nothing ties this transport to where it is."""
         FAILBACK.go_on()
-        if not self.homeward or self.subscriptions:
+        if not self.failing_back or self.subscriptions:
             return
         if any(channel.qos_.delivered for channel in self.channels):
             return
-        self.homeward = False
-        home = Connection(self.urls[0], **self._arguments)
-        other = home.transport
+        self.failing_back = False
+        primary = Connection(self.urls[0], **self._arguments)
+        other = primary.transport
         try:
             other.store.connect()
         except ReliqError as exc:
             BROKERS.failed(self.urls[0])
             logger.info("%s: staying where we are", exc)
-            home.release()
+            primary.release()
             return
-        self._adopt(home, other)
+        self._adopt(primary, other)
 
-    def _adopt(self, home: Connection, other: Any) -> None:
+    def _adopt(self, primary: Connection, other: Any) -> None:
         left, store = self.session, self.store
         try:
-            store.settle()
+            store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         other.session.add(self)
@@ -301,21 +301,21 @@ class Homing:
         # Kombu declares again what it is about to publish to, and says where it is.
         self.client.declared_entities.clear()
         for name in _PARTS:
-            setattr(self.client, name, getattr(home, name))
-        FAILBACK.came_home(self.url)
+            setattr(self.client, name, getattr(primary, name))
+        FAILBACK.came_back(self.url)
         self.url = self.urls[0]
-        self.leave_home()
-        self.watch_home()
+        self.leave_failback()
+        self.watch_primary()
         BROKERS.answered(self.url)
         self._say_where("the first broker answers again")
 
-    def leave_when_dry(self) -> None:
+    def disconnect_when_drained(self) -> None:
         """End the connection where home answers and nothing is left to consume here.
 
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
         FAILBACK.go_on()
-        if not self.homeward or not self.consumed or self.session.held:
+        if not self.failing_back or not self.consumed or self.session.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
@@ -323,10 +323,10 @@ class Homing:
             if not item.no_ack
         ):
             return
-        self.homeward = False
+        self.failing_back = False
         if not BROKERS.answered_within(self.urls[0], self._fresh_s):
             return
-        FAILBACK.came_home(self.url)
+        FAILBACK.came_back(self.url)
         raise BrokerUnavailable(
             f"{without_password(self.urls[0])} answers again: leaving "
             f"{without_password(self.url)}, where nothing is left to do"
@@ -341,7 +341,7 @@ class Homing:
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
     @contextmanager
-    def visit(self, url: str, *, bury: bool = False) -> Iterator[Store]:
+    def temporary_connection(self, url: str, *, end_dead: bool = False) -> Iterator[Store]:
         """Open a store at *url* for a while; what this process owed there is sent.
 
         With *bury* what dead consumers left there is ended, where nobody lives who does that.
@@ -350,8 +350,8 @@ class Homing:
             transport = connection.transport
             transport.establish_connection()
             try:
-                if bury:
-                    transport.session.keeper.bury(transport.store)
+                if end_dead:
+                    transport.session.background.end_dead(transport.store)
                 yield transport.store
             finally:
                 transport.close_connection(None)

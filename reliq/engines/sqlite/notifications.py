@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from .location import Location
 
 
-def path_of(where: Location, bell: str) -> str:
+def path_of(where: Location, notification: str) -> str:
     """Return the path of a FIFO."""
-    return f"{where.bells}/{bell}.bell"
+    return f"{where.notifications}/{notification}.notification"
 
 
-def make(where: Location, bell: str) -> int:
+def make(where: Location, notification: str) -> int:
     """Make a FIFO and return its descriptor, for reading and for ringing oneself."""
-    where.make_bells()
-    path = path_of(where, bell)
+    where.make_notifications()
+    path = path_of(where, notification)
     os.mkfifo(path, 0o600)
     # Open for writing too: without a writer it would be readable for ever, at its end.
     fd = os.open(path, os.O_RDWR | OPEN)
@@ -41,9 +41,9 @@ def make(where: Location, bell: str) -> int:
     return fd
 
 
-def stands(where: Location, bell: str) -> bool:
+def stands(where: Location, notification: str) -> bool:
     """Whether a FIFO is where it was made: else no ring would reach it."""
-    return os.path.lexists(path_of(where, bell))
+    return os.path.lexists(path_of(where, notification))
 
 
 def _open(path: str) -> int:
@@ -55,9 +55,9 @@ def _open(path: str) -> int:
     return fd
 
 
-def is_dead(where: Location, bell: str) -> bool:
+def is_dead(where: Location, notification: str) -> bool:
     """Whether the process of a FIFO is gone; what it left is then removed."""
-    path = path_of(where, bell)
+    path = path_of(where, notification)
     try:
         os.close(_open(path))
     except OSError as exc:
@@ -69,11 +69,11 @@ def is_dead(where: Location, bell: str) -> bool:
     return False
 
 
-def ring(where: Location, bell: str, queue: str) -> bool:
-    """Tell who waits on *bell* of *queue*; False when its process is gone."""
-    if "/" in bell:  # as it stands in the table, which others may have written
+def notify(where: Location, notification: str, queue: str) -> bool:
+    """Tell who waits on *notification* of *queue*; False when its process is gone."""
+    if "/" in notification:  # as it stands in the table, which others may have written
         return False
-    path = path_of(where, bell)
+    path = path_of(where, notification)
     try:
         fd = _open(path)
     except OSError as exc:

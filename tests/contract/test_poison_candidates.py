@@ -5,12 +5,12 @@ import pytest
 from tests.contract.steps import message
 
 
-def suspects(store, number, failures=2):
+def poison_candidates(store, number, failures=2):
     """Publish *number* messages and let each fail so often; return their tags in order."""
     sent = [message() for _ in range(number)]
     store.publish(*sent)
     for _ in range(failures):
-        store.release("requeued", *store.take(number))
+        store.release("nacked", *store.take(number))
     return [item.tag for item in sent]
 
 
@@ -38,7 +38,7 @@ def failures_of(store, *tags):
 def test_a_consumer_is_given_one_suspect_at_a_time(connect):
     """Beside one that it holds it is given what is innocent; each other consumer gets its own."""
     first, second, third = (connect(f"s/{n}") for n in (1, 2, 3))
-    a, b, c = suspects(first, 3)
+    a, b, c = poison_candidates(first, 3)
     d, e = innocents(first, 2)
     assert [a, d, e] == reserved(first)
     assert [] == reserved(first)
@@ -49,7 +49,7 @@ def test_a_consumer_is_given_one_suspect_at_a_time(connect):
 def test_an_innocent_message_is_found_behind_suspects(connect):
     """Those that may not be taken keep nobody from what stands behind them."""
     store = connect()
-    first = suspects(store, 4)[0]
+    first = poison_candidates(store, 4)[0]
     (behind,) = innocents(store, 1)
     assert [first] == reserved(store, 1)
     assert [behind] == reserved(store, 1)
@@ -58,7 +58,7 @@ def test_an_innocent_message_is_found_behind_suspects(connect):
 def test_suspects_that_were_passed_over_keep_their_place(connect, other):
     """They are served in their order, before what was published after them."""
     store = connect()
-    first, *passed_over = suspects(store, 4)
+    first, *passed_over = poison_candidates(store, 4)
     assert [first] == reserved(store)
     innocents(store, 1)
     for expected in passed_over:
@@ -67,18 +67,18 @@ def test_suspects_that_were_passed_over_keep_their_place(connect, other):
         other.ack(delivery.tag)
 
 
-@pytest.mark.parametrize("end", ["ack", "returned", "dead letter", "restored", "acked by another"])
+@pytest.mark.parametrize("end", ["ack", "released", "dead letter", "restored", "acked by another"])
 def test_the_next_suspect_comes_when_the_first_is_done(store, other, end):
     """However a consumer parts with one, it may be given another then."""
-    first, second = suspects(store, 2)
+    first, second = poison_candidates(store, 2)
     (held,) = store.reserve(9).deliveries
     assert first == held.tag
     if end == "ack":
         store.ack(first)
     elif end == "acked by another":
         other.ack(first)
-    elif end == "returned":
-        store.release("requeued", held)
+    elif end == "released":
+        store.release("nacked", held)
         other.take()
     elif end == "dead letter":
         store.dead_letter(held)
@@ -90,10 +90,10 @@ def test_the_next_suspect_comes_when_the_first_is_done(store, other, end):
 
 def test_all_that_lay_beside_it_is_counted(store, other):
     """When a consumer dies with one, a message that is new to it may have been what killed."""
-    (suspect,) = suspects(store, 1)
+    (poison_candidate,) = poison_candidates(store, 1)
     beside = innocents(store, 3)
     store.return_ended(*store.take(4))
-    assert [3, 1, 1, 1] == failures_of(other, suspect, *beside)
+    assert [3, 1, 1, 1] == failures_of(other, poison_candidate, *beside)
 
 
 def test_without_a_suspect_all_are_counted(store, other):
@@ -105,23 +105,23 @@ def test_without_a_suspect_all_are_counted(store, other):
 
 def test_deaths_at_one_time_count_once_each(store, other):
     """Another consumer that dies at the same time had a reason of its own."""
-    (suspect,) = suspects(store, 1)
+    (poison_candidate,) = poison_candidates(store, 1)
     (beside,) = innocents(store, 1)
     held = store.take(2)
     (elsewhere,) = innocents(store, 1)
     store.return_ended(*held, *other.take())
-    assert [3, 1, 1] == failures_of(other, suspect, beside, elsewhere)
+    assert [3, 1, 1] == failures_of(other, poison_candidate, beside, elsewhere)
 
 
 def test_hundreds_beside_a_suspect_are_counted(store):
     """Also those that go back in later steps of the pass than the suspect."""
-    (suspect,) = suspects(store, 1)
+    (poison_candidate,) = poison_candidates(store, 1)
     innocents(store, 449)
     store.end(*store.take(450))
-    while store.restore(hurry=True).more:
+    while store.restore(force=True).more:
         pass
     found = {delivery.tag: delivery.failed for delivery in store.take(450)}
-    assert 3 == found.pop(suspect)
+    assert 3 == found.pop(poison_candidate)
     assert {1} == set(found.values())
 
 
@@ -135,7 +135,7 @@ def test_the_one_that_kills_meets_its_limit_and_its_neighbours_do_not(connect):
         taken = victim.reserve(9).deliveries
         if tags[2] in {delivery.tag for delivery in taken}:
             reaper.end(*taken)
-            dead += (item.tag for item in reaper.restore(hurry=True).dead)
+            dead += (item.tag for item in reaper.restore(force=True).dead)
         else:
             victim.ack(*(delivery.tag for delivery in taken), "gone")
     assert [tags[2]] == dead
@@ -145,7 +145,7 @@ def test_the_one_that_kills_meets_its_limit_and_its_neighbours_do_not(connect):
 def test_one_less_than_the_limit_is_soon_enough(connect):
     """With delivery_limit 2, a message that failed once is a suspect."""
     store = connect(delivery_limit=2)
-    first, _ = suspects(store, 2, failures=1)
+    first, _ = poison_candidates(store, 2, failures=1)
     assert [first] == reserved(store)
     assert {"ready": 1, "unacked": 1} == store.places()
 
@@ -156,15 +156,15 @@ def test_without_a_limit_there_are_no_suspects(connect):
     sent = [message() for _ in range(3)]
     store.publish(*sent)
     for _ in range(5):
-        store.release("requeued", *store.take(3))
+        store.release("nacked", *store.take(3))
     assert [item.tag for item in sent] == reserved(store)
 
 
 def test_a_suspect_that_is_done_clears_nobody(store):
     """Once it is acked, what its consumer takes next is counted like anything else."""
-    (suspect,) = suspects(store, 1)
+    (poison_candidate,) = poison_candidates(store, 1)
     store.take()
-    store.ack(suspect)
+    store.ack(poison_candidate)
     (later,) = innocents(store, 1)
     store.return_ended(*store.take())
     assert [1] == failures_of(store, later)
@@ -172,7 +172,7 @@ def test_a_suspect_that_is_done_clears_nobody(store):
 
 def test_who_may_take_nothing_is_not_sent_to_try_again(store):
     """A consumer that holds a suspect, where only suspects are left, has nothing to ask for."""
-    suspects(store, 2)
+    poison_candidates(store, 2)
     store.take()
     reservation = store.reserve(9)
     assert [] == reservation.deliveries
@@ -181,17 +181,17 @@ def test_who_may_take_nothing_is_not_sent_to_try_again(store):
 
 def test_a_suspect_that_was_acked_is_to_blame_for_nothing(store):
     """Its neighbour's failure after that is counted like any other."""
-    suspects(store, 1)
+    poison_candidates(store, 1)
     store.publish(message())
-    suspect, innocent = store.take(2)
-    store.ack(suspect.tag)
+    poison_candidate, innocent = store.take(2)
+    store.ack(poison_candidate.tag)
     store.return_ended(innocent)
     assert 1 == store.take()[0].failed
 
 
 def test_a_consumer_that_died_leaves_no_mark(store):
     """What named its suspect goes with its leases."""
-    suspects(store, 1)
+    poison_candidates(store, 1)
     held = store.take()
     assert [2] == [item.failed for item in held]
     store.return_ended(*held)
@@ -208,7 +208,7 @@ def test_a_consumer_that_leaves_takes_its_mark_with_it(connect, engine):
     store = connect("s/1", delivery_limit=3)
     store.declare()
     store.store.attach("q", "s", 1)
-    (suspect,) = suspects(store, 1)
+    (poison_candidate,) = poison_candidates(store, 1)
     store.end(*store.take())
     store.store.attach("q", "s", 0)  # removed by another, who found it dead
-    assert [suspect] == [item.tag for item in store.restore(hurry=True).dead]
+    assert [poison_candidate] == [item.tag for item in store.restore(force=True).dead]

@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING
 from .base import DELAYED, HELD_BY_MOVE, UNACKED
 
 if TYPE_CHECKING:
-    from .base import QueueRow, Step
+    from .base import QueueRow, Transaction
 
 ANY_TARGET = ""
 """Where they go is not known yet: to wherever they are moved first."""
 
 
-def next_number(step: Step, row: QueueRow) -> int:
+def next_number(transaction: Transaction, row: QueueRow) -> int:
     """Return the number of the next move.
 
     Numbers keep up with the time: a file that has lost its last writes repeats none.
     """
-    return max(step.now * 1000, row.move) + 1
+    return max(transaction.now * 1000, row.move) + 1
 
 
-def hold(step: Step, queue: int, tag: str, publisher: str, number: int) -> None:
+def hold(transaction: Transaction, queue: int, tag: str, publisher: str, number: int) -> None:
     """Hold a message that was stored just now; *number* is what *publisher* gave it."""
-    step.execute(
+    transaction.execute(
         "UPDATE messages SET due = CASE state WHEN ? THEN position END, state = ?, position = ?, "
         "owner = 'move/' WHERE queue = ? AND tag = ?",
         (DELAYED, UNACKED, HELD_BY_MOVE, queue, tag),
     )
-    (last,) = step.execute("SELECT move FROM queues WHERE id = ?", (queue,)).fetchone()
-    move = max(step.now * 1000, last) + 1
-    step.execute("UPDATE queues SET move = ? WHERE id = ?", (move, queue))
-    step.execute(
+    (last,) = transaction.execute("SELECT move FROM queues WHERE id = ?", (queue,)).fetchone()
+    move = max(transaction.now * 1000, last) + 1
+    transaction.execute("UPDATE queues SET move = ? WHERE id = ?", (move, queue))
+    transaction.execute(
         "INSERT INTO moves (queue, tag, number, target, publisher, publish) "
         "VALUES (?, ?, ?, ?, ?, ?)",
         (queue, tag, move, ANY_TARGET, publisher, number),

@@ -1,4 +1,4 @@
-"""The doorbell of a file: a FIFO, and rows that say for which queues it waits.
+"""The notifier of a file: a FIFO, and rows that say for which queues it waits.
 
 Whoever makes something available takes one waiter out, in the same transaction, and
 writes to its FIFO. So one ring wakes one consumer, and who is dead is noticed. Losing
@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING
 from ...errors import BrokerUnavailable, ReliqError
 from ...forks import OwnLock, Part, here, register
 from ..poll import readable
-from . import bells
-from .reserve import essential
+from . import notifications
+from .disk_reserve import essential
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .connection import Connection
 
-_doorbells: weakref.WeakSet[SqliteDoorbell] = weakref.WeakSet()
+_notifiers: weakref.WeakSet[SqliteNotifier] = weakref.WeakSet()
 
 
 def _forked() -> None:
     # A child must not keep its parent's FIFO open: whoever rings would not learn of its death.
-    for doorbell in list(_doorbells):
-        doorbell.leave_parent()
+    for notifier in list(_notifiers):
+        notifier.leave_parent()
 
 
-register(Part("doorbells of files", forget=_forked))
+register(Part("notifiers of files", forget=_forked))
 
 
-class SqliteDoorbell:
-    """See :class:`reliq.store.protocol.Doorbell`."""
+class SqliteNotifier:
+    """See :class:`reliq.store.protocol.Notifier`."""
 
     _waking = OwnLock()
 
@@ -48,15 +48,15 @@ class SqliteDoorbell:
         self._prefix = prefix
         self._closed = False
         self._reset()
-        _doorbells.add(self)
+        _notifiers.add(self)
 
     def _reset(self) -> None:
-        self._bell = ""
+        self._notification = ""
         self._fifo: int | None = None
         self._listening = False
         self._until = 0.0
         self._queues: frozenset[str] = frozenset()
-        self._rang: str | None = None
+        self._notified: str | None = None
         self._waiter: tuple[int, int] | None = None
 
     def leave_parent(self) -> None:
@@ -78,20 +78,20 @@ class SqliteDoorbell:
         return self._queues
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the bell rings."""
+        """Return the descriptor that becomes readable when the notification rings."""
         here()  # a parent's FIFO is left
         if self._closed:
             raise BrokerUnavailable(f"{self._connection.where}: the connection is closed")
         if self._fifo is None:
-            self._bell = f"{os.getpid()}-{os.urandom(6).hex()}"
-            self._fifo = bells.make(self._connection.where, self._bell)
+            self._notification = f"{os.getpid()}-{os.urandom(6).hex()}"
+            self._fifo = notifications.make(self._connection.where, self._notification)
         return self._fifo
 
     def make_room(self) -> None:
         """Have room to write where the disk is full: at the cost of the reserve."""
         self._connection.make_room()
 
-    def pin(self) -> None:
+    def disable_reconnect(self) -> None:
         """Keep the descriptor, which an event loop watches: it never changes."""
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
@@ -99,18 +99,18 @@ class SqliteDoorbell:
         if self.listening:
             return
         fifo = self.fileno()
-        if not bells.stands(self._connection.where, self._bell):
+        if not notifications.stands(self._connection.where, self._notification):
             raise BrokerUnavailable(
-                f"{self._connection.where}: the doorbell of this connection was removed, and with "
+                f"{self._connection.where}: the notifier of this connection was removed, and with "
                 "it all that would wake it: it is made anew when it connects again"
             )
-        rung = self._begin_to_wait(queues)
+        notified = self._begin_to_wait(queues)
         self._queues = frozenset(queues)
         self._until = monotonic() + timeout_s
         self._listening = True
-        self._rang = None
-        if rung is not None:
-            os.write(fifo, bells.line(rung))
+        self._notified = None
+        if notified is not None:
+            os.write(fifo, notifications.line(notified))
 
     @essential
     def _begin_to_wait(self, queues: Sequence[str]) -> str | None:
@@ -120,44 +120,46 @@ class SqliteDoorbell:
         with connection.lock:
             try:
                 raw = connection.begin()
-                rang = raw.execute(
+                notified = raw.execute(
                     "SELECT name FROM queues "  # noqa: S608 - marks only
-                    f"WHERE prefix = ? AND bell = 1 AND name IN ({marks}) LIMIT 1",
+                    f"WHERE prefix = ? AND notification = 1 AND name IN ({marks}) LIMIT 1",
                     (self._prefix, *queues),
                 ).fetchone()
-                if rang is not None:
+                if notified is not None:
                     raw.execute(
-                        "UPDATE queues SET bell = 0 WHERE prefix = ? AND name = ?",
-                        (self._prefix, *rang),
+                        "UPDATE queues SET notification = 0 WHERE prefix = ? AND name = ?",
+                        (self._prefix, *notified),
                     )
                 else:
                     raw.executemany(
                         "INSERT OR IGNORE INTO waiters VALUES (?, ?, ?)",
-                        [(self._prefix, queue, self._bell) for queue in queues],
+                        [(self._prefix, queue, self._notification) for queue in queues],
                     )
                 raw.execute("COMMIT")
             except sqlite3.Error as exc:
                 raise connection.failed(exc) from exc
             finally:
                 connection.undo()
-        return None if rang is None else str(rang[0])
+        return None if notified is None else str(notified[0])
 
     def _stop_waiting(self) -> None:
         """Leave the waiters, so that no ring goes to one who does not listen."""
         self._listening = False
         if self._connection.alive:
-            self._connection.statement("DELETE FROM waiters WHERE bell = ?", (self._bell,))
+            self._connection.statement(
+                "DELETE FROM waiters WHERE notification = ?", (self._notification,)
+            )
 
-    def take_ring(self) -> str | None:
+    def take_notification(self) -> str | None:
         """Return the queue that ended the last wait, once; None when its time was up."""
-        rang, self._rang = self._rang, None
-        return rang
+        notified, self._notified = self._notified, None
+        return notified
 
     def receive(self) -> bool:
         """Take what has come; True when the wait is over. Raises BrokerUnavailable."""
         if self._fifo is not None:
-            told = bells.read(self._fifo)
-            self._rang = next((queue for queue in reversed(told) if queue), self._rang)
+            told = notifications.read(self._fifo)
+            self._notified = next((queue for queue in reversed(told) if queue), self._notified)
             if told and self._listening:
                 # A ring has taken us out of the waiters already, unless it was an old one.
                 self._stop_waiting()
@@ -169,10 +171,10 @@ class SqliteDoorbell:
         """Let the wait that is under way end without a ring."""
         if self._listening and self._fifo is not None:
             with suppress(BlockingIOError):
-                os.write(self._fifo, bells.line(None))
+                os.write(self._fifo, notifications.line(None))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the bell, :meth:`wake` or *timeout_s*; True when it rang."""
+        """Wait for the notification, :meth:`wake` or *timeout_s*; True when it rang."""
         listening = self.listening
         if listening and self.receive():
             return True
@@ -205,13 +207,13 @@ class SqliteDoorbell:
         self._listening = False
         if self._fifo is not None:
             with suppress(OSError):
-                Path(bells.path_of(self._connection.where, self._bell)).unlink()
+                Path(notifications.path_of(self._connection.where, self._notification)).unlink()
             os.close(self._fifo)
             self._fifo = None
         self._close_waiter()
 
     def __del__(self) -> None:
-        """Give the descriptors back where nobody closed the doorbell."""
+        """Give the descriptors back where nobody closed the notifier."""
         for fd in (self._fifo, *(self._waiter or ())):
             if fd is not None:
                 with suppress(OSError):

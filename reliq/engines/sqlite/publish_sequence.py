@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 
-class Numbers:
+class SequenceSet:
     """A set of whole numbers as ranges; its text is ``"4-8,10"``."""
 
     def __init__(self, text: str = "") -> None:
@@ -41,6 +41,6 @@ class Numbers:
             ranges.insert(i, [number, number])
         return True
 
-    def forget_below(self, low: int) -> None:
-        """Forget every number below *low*."""
-        self._ranges = [[max(a, low), b] for a, b in self._ranges if b >= low]
+    def forget_below(self, low_water: int) -> None:
+        """Forget every number below *low_water*."""
+        self._ranges = [[max(a, low_water), b] for a, b in self._ranges if b >= low_water]

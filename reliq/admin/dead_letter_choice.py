@@ -1,0 +1,151 @@
+"""Dead letters for operators: find them, look at them, replay or remove them."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from ..errors import ConfigurationError, NotFound
+from ..transfer.numbered import pages, to_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..store.inspection import DeadLetter
+    from ..store.protocol import Store
+
+REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
+
+
+class Filters(TypedDict, total=False):
+    """What dead letters are chosen by; see :class:`Choice`."""
+
+    task: str | None
+    reason: str | None
+    older_than_s: float | None
+    newer_than_s: float | None
+    match: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead letters are meant: those that fit everything that is given.
+
+    task: the name of a Celery task, exactly.
+    reason: one of REASONS.
+    older_than_s, newer_than_s: seconds since it died, by the broker's clock.
+    tags: these delivery tags and no others.
+    match: a regular expression, found somewhere in its task, id, error or arguments as
+        Celery wrote them; case counts.
+    """
+
+    task: str | None = None
+    reason: str | None = None
+    older_than_s: float | None = None
+    newer_than_s: float | None = None
+    tags: frozenset[str] | None = None
+    match: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could never fit; raises ConfigurationError."""
+        if self.reason is not None and self.reason not in REASONS:
+            raise ConfigurationError(
+                f"expected reason to be one of {', '.join(REASONS)}, got: {self.reason!r}"
+            )
+        for name in ("older_than_s", "newer_than_s"):
+            age = getattr(self, name)
+            if age is not None and not age >= 0:
+                raise ConfigurationError(f"expected {name} to be at least 0 seconds, got: {age!r}")
+        try:
+            re.compile(self.match or "")
+        except re.error as exc:
+            raise ConfigurationError(
+                f"expected match to be a regular expression, got: {self.match!r} ({exc})"
+            ) from exc
+
+    def fits(self, dead_letter: DeadLetter, now_ms: int) -> bool:
+        """Whether *letter* is meant, at the broker's time *now_ms*."""
+        age_s = (now_ms - dead_letter.died_ms) / 1000
+        return (
+            (self.tags is None or dead_letter.tag in self.tags)
+            and (self.reason is None or dead_letter.reason == self.reason)
+            and (self.older_than_s is None or age_s >= self.older_than_s)
+            and (self.newer_than_s is None or age_s <= self.newer_than_s)
+            and (self.task is None or dead_letter.task == self.task)
+            and (self.match is None or self._matches(dead_letter))
+        )
+
+    def _matches(self, dead_letter: DeadLetter) -> bool:
+        message = dead_letter.message
+        headers = {} if message is None else message.headers
+        texts = (dead_letter.task, dead_letter.id, dead_letter.error)
+        written = (headers.get("argsrepr"), headers.get("kwargsrepr"))
+        found = (text for text in (*texts, *written) if isinstance(text, str))
+        return any(re.search(self.match or "", text) for text in found)
+
+
+def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter]]:
+    """Yield the dead letters of *queue* that *choice* means, oldest first, some at a time.
+
+    What dies after the first look is left out: who replays all must come to an end.
+    Raises NotFound for a queue that does not exist.
+    """
+    if store.status(queue) is None:
+        raise NotFound(f"no queue {queue!r}")
+    now_ms = store.now_ms()
+    for page in pages(store, queue, envelopes=True):
+        found = [
+            dead_letter
+            for dead_letter in page
+            if dead_letter.died_ms <= now_ms and choice.fits(dead_letter, now_ms)
+        ]
+        if found:
+            yield found
+        if page[-1].died_ms > now_ms:
+            return
+
+
+def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[list[DeadLetter]]:
+    """Yield pages until *limit* letters were seen; None: all."""
+    left = limit
+    for page in found:
+        if left is None:
+            yield page
+            continue
+        if left <= 0:
+            return
+        yield page[:left]
+        left -= len(page)
+
+
+def paced(found: Iterator[list[DeadLetter]], rate: float | None) -> Iterator[list[DeadLetter]]:
+    """Yield the letters of *found*, no more than *rate* a second on average; None: at once."""
+    if rate is None:
+        return found
+    if not rate > 0:
+        raise ConfigurationError(f"expected rate to be above 0 letters a second, got: {rate!r}")
+    return _paced(found, rate)
+
+
+def _paced(found: Iterator[list[DeadLetter]], rate: float) -> Iterator[list[DeadLetter]]:
+    at_once = max(int(rate / 5), 1)
+    due = time.monotonic()
+    for page in found:
+        for start in range(0, len(page), at_once):
+            time.sleep(max(due - time.monotonic(), 0.0))
+            part = page[start : start + at_once]
+            due = max(due, time.monotonic() - 1.0) + len(part) / rate
+            yield part
+
+
+def replay(store: Store, queue: str, tags: Sequence[str], to: str | None) -> int:
+    """Put dead letters back into *queue*, or into the queue *to*; return how many.
+
+    Their count of failed deliveries begins anew. Into their own queue it is one atomic
+    step for each 200; into another one each is stored there before it is taken out here.
+    """
+    if to is None or to == queue:
+        return len(store.replay(queue, tags))
+    return to_queue(store, queue, to, tags)

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from time import monotonic
 
-SHORT_MS = 3_600_000
-"""Of a process that has begun a moment ago. Longer than a kernel goes on sending a request
-that nobody acknowledges (15 to 30 minutes), and than most who retry go on."""
-LONG_MS = 86_400_000
-"""Of one that has lasted. Such ones are few: however often processes are killed, those of a
-day are at most a hundred for each place in which one runs."""
+from .limits import LONG_MS, SHORT_MS
+
 SAID_EVERY_S = 900.0
 """So often a publisher that publishes says it; and so long it is a young one."""
 

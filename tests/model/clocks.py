@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +97,7 @@ class ScriptedClock(Clock):
         whole = {n: s for n, s in vars(scripts).items() if isinstance(s, scripts.Script)}
         for name, script in whole.items():
             text = script.text.replace(_TIME, _READ)
-            sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-            setattr(scripts, name, scripts.Script(script.name, text, sha))
+            setattr(scripts, name, script.with_text(text))
         try:
             yield
         finally:

@@ -7,7 +7,6 @@ stand there exactly once, so that a script that was rewritten is noticed here.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from reliq.engines.redis import scripts
@@ -246,8 +245,7 @@ def broken(mutant: Mutant) -> Iterator[None]:
     times = whole.text.count(mutant.text)
     assert times == 1, f"{mutant.text!r} stands {times} times in {mutant.script}.lua"
     text = whole.text.replace(mutant.text, mutant.instead)
-    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    setattr(scripts, attribute, scripts.Script(whole.name, text, sha))
+    setattr(scripts, attribute, whole.with_text(text))
     try:
         yield
     finally:

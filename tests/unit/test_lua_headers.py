@@ -22,13 +22,16 @@ from reliq.options import Options
 from reliq.store.values import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
-SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
+# As they go to the server: with the code of what they share.
+SCRIPTS = {path.stem: scripts.load(path.stem).text for path in sorted(FOLDER.glob("*.lua"))}
+SHARED = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("shared/*.lua"))}
 
 # 1+8n: the first of eight keys that are sent for each of several queues.
 _KEY = re.compile(r"-- KEYS\[(\d+)(?:\+\d+n)?\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
 _ARG = re.compile(r"-- ARGV\[(\d+)(\.\.)?\] (\w+(?:, \w+)*) \(.+")
 _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
+_INTACT = re.compile(r"\bintact\(\{([\w, ]+)\},\s+\{([\w, ]+)\}\)")
 _FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
 _STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
 _ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "EXPIRE", "PEXPIRE", "TTL", "PTTL", "PERSIST", "TYPE"}
@@ -135,6 +138,10 @@ def test_arguments_named_are_arguments_used(name):
     assert takes_more == bool(said.tail)
 
 
+def _of(shared):
+    return scripts.shared(shared, set())
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_commands_fit_the_types(name):
     """A key is used only with commands of the type that the header gives it."""
@@ -144,7 +151,10 @@ def test_commands_fit_the_types(name):
     for alias, key in re.findall(r"\b(\w+) = (\w+)\n", body):
         if key in types:
             assert types.setdefault(alias, types[key]) == types[key]
-    for command, key in _CALL.findall(body):
+    for hashes, zsets in _INTACT.findall(body):
+        for kind, names in (("HASH", hashes), ("ZSET", zsets)):
+            assert {kind} == {types[key] for key in names.split(", ")}, names
+    for command, key in _CALL.findall(body.replace(_of("intact"), "")):
         if command in _KEYLESS:
             continue
         assert key in types, f"{command} {key}: not a key from KEYS"
@@ -161,6 +171,48 @@ def test_types_are_those_of_the_catalogue(name):
     shared = dict(re.findall(r"^def (\w+)\(.*\) -> str:  # ([A-Z]+)", source, re.MULTILINE))
     for key, kind in read(SCRIPTS[name]).keys:
         assert kind in {catalogue.get(key), shared.get(key)}, key
+
+
+def used(path):
+    """Return the names in the line ``-- use:`` of a file."""
+    lines = re.findall(r"^-- use: (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    assert len(lines) < 2, lines
+    return lines[0].split(", ") if lines else []
+
+
+def code(text):
+    """Return the lines of *text* that are no comment."""
+    return "\n".join(line.partition("--")[0] for line in text.splitlines())
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("**/*.lua")), ids=lambda path: path.stem)
+def test_what_is_shared_is_named_where_it_is_used(path):
+    """No more is sent than a script calls, and what it calls is there."""
+    names = used(path)
+    body = code(path.read_text("utf-8"))
+    assert len(names) == len(set(names))
+    called = {name for name in SHARED if re.search(rf"\b{name}\(", body)} - {path.stem}
+    numbers = set(re.findall(r"\b[A-Z][A-Z_]{3,}\b(?!')", body)) - {"KEYS", "ARGV"}
+    assert set(names) == called | numbers
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_rule_is_one_function(name):
+    """It says what it does first, and can be written in one line."""
+    header, body = split(SHARED[name])
+    assert re.fullmatch(rf"-- {name}: .+[.,;:]?", header[0])
+    assert re.findall(r"^local function (\w+)", body, re.MULTILINE) == [name]
+    assert re.findall(r"^\S+", body, re.MULTILINE) == ["local", "end"]
+    assert not re.search(r"\S +--", body)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_lines_are_those_of_the_file(name):
+    """So that the line in an error of the server is the one to look at."""
+    lines = (FOLDER / f"{name}.lua").read_text("utf-8").splitlines()
+    sent = SCRIPTS[name].splitlines()
+    different = [i for i, pair in enumerate(zip(lines, sent, strict=True)) if len(set(pair)) > 1]
+    assert all(lines[i].startswith("-- use: ") for i in different)
 
 
 def test_every_file_is_loaded():

@@ -96,12 +96,6 @@ class StoreBase:
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
 
-    def _counted(self, queue: str) -> tuple[str, ...]:
-        """Return the keys of what is counted of a queue, as the scripts that look take them."""
-        k = self._keys(queue)
-        held = (k.messages, k.ready, k.delayed, k.unacked_index, k.dead)
-        return (*held, k.stats, k.meta, k.consumers)
-
     def _unlist(self, queue: str) -> None:
         listed, dead_letter_routed = (
             keys.queues(self._prefix),

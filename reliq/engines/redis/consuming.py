@@ -65,21 +65,7 @@ class RedisConsuming(StoreBase):
     def _reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int
     ) -> tuple[Any, Any]:
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.delayed,
-            k.unacked_index,
-            k.unacked,
-            k.deliveries,
-            k.expiry,
-            k.dead,
-            k.dead_info,
-            k.notification,
-            k.stats,
-            k.meta,
-        )
+        names = scripts.RESERVE.of(self._keys(queue))
         ack = 1 if no_ack else 0
         limits = (self._delivery_limit, RESERVED_BYTES)
         return names, (min(n, BATCH), lease_ms, self.consumer, ack, *limits, company)
@@ -133,19 +119,7 @@ class RedisConsuming(StoreBase):
         """Finish messages, whoever holds their lease."""
         command = self._ack_commands.get(queue)
         if command is None:
-            k = self._keys(queue)
-            names = (
-                k.messages,
-                k.unacked_index,
-                k.unacked,
-                k.deliveries,
-                k.stats,
-                k.ready,
-                k.delayed,
-                k.expiry,
-                k.dead,
-                k.dead_info,
-            )
+            names = scripts.ACK.of(self._keys(queue))
             if len(self._ack_commands) > MOST_REMEMBERED:
                 self._ack_commands.clear()
             constant: Command = ("EVALSHA", scripts.ACK.sha, len(names), *names)
@@ -163,8 +137,7 @@ class RedisConsuming(StoreBase):
 
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
         """Store again what was taken with *no_ack* and never handed out."""
-        k = self._keys(queue)
-        names = (k.messages, k.ready, k.deliveries, k.expiry, k.notification, k.stats, k.meta)
+        names = scripts.HAND_BACK.of(self._keys(queue))
         back = 0
         for batch in batches(deliveries):
             args = [
@@ -183,21 +156,7 @@ class RedisConsuming(StoreBase):
 
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back to their old place; a requeued one is counted."""
-        k = self._keys(queue)
-        names = (
-            k.ready,
-            k.delayed,
-            k.unacked_index,
-            k.unacked,
-            k.deliveries,
-            k.expiry,
-            k.dead,
-            k.dead_info,
-            k.notification,
-            k.stats,
-            k.meta,
-            k.messages,
-        )
+        names = scripts.RELEASE.of(self._keys(queue))
         result = Released([], [])
         for batch in batches(leases):
             args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(batch))
@@ -211,8 +170,7 @@ class RedisConsuming(StoreBase):
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
         """Extend leases, or end them now; the result comes once for each batch."""
-        k = self._keys(queue)
-        names = (k.unacked_index, k.unacked, k.meta, k.messages)
+        names = scripts.RENEW.of(self._keys(queue))
 
         def parse(reply: Reply) -> Lost:
             tags, gone, extended_ms = reply
@@ -257,7 +215,7 @@ class RedisConsuming(StoreBase):
                 to_route,
             )
 
-        names = self._keys(queue)[:-2]
+        names = scripts.RESTORE_VISIBLE.of(self._keys(queue))
         self._wire.post_script(scripts.RESTORE_VISIBLE, names, args, then(parse, on_result))
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
@@ -265,34 +223,18 @@ class RedisConsuming(StoreBase):
         limits = (self.consumer, self.options.dead_letter_max, self._dead_letter_ttl_ms)
         for start in range(0, len(queues), _SURVEYED):
             names = queues[start : start + _SURVEYED]
-            places = [key for queue in names for key in self._surveyed(queue)]
+            places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
             self._wire.post_script(scripts.SURVEY, places, limits, on_reply)
 
-    def _surveyed(self, queue: str) -> Iterable[str]:
-        k = self._keys(queue)
-        held = (k.unacked_index, k.ready, k.delayed, k.expiry, k.dead)
-        return (*held, k.notification, k.meta, k.unacked_mutex)
-
     def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
         """Remove messages beyond their time to live; the result is whether there are more."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.delayed,
-            k.deliveries,
-            k.expiry,
-            k.dead,
-            k.dead_info,
-            k.stats,
-            k.meta,
-        )
+        names = scripts.EXPIRE.of(self._keys(queue))
         self._wire.post_script(scripts.EXPIRE, names, (BATCH,), then(bool, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
-        names = (self._keys(queue).unacked,)
+        names = scripts.LEASES_OF.of(self._keys(queue))
         found: set[Lease] = set()
         cursor = "0"
         while True:

@@ -159,10 +159,10 @@ class KombuRedis(StoreBase):
         Atomic: they are held under numbers until :meth:`drop`. Returns (low_water, [(number,
         message), ...]); no messages when nothing is held and the list is empty.
         """
-        names = (
-            keys.kombu_held(self._prefix),
-            keys.kombu_last(self._prefix),
-            self._list(queue, step),
+        names = scripts.KOMBU_TAKE.named(
+            kombu_held=keys.kombu_held(self._prefix),
+            kombu_last=keys.kombu_last(self._prefix),
+            waiting=self._list(queue, step),
         )
         args = (target, queue, _MOST_TAKEN, BATCH_BYTES, MOVES_KEPT_MS)
         low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
@@ -176,11 +176,11 @@ class KombuRedis(StoreBase):
         Atomic for some hundred at a time. One that is no longer unacked, or was delivered
         less than *older_than_s* ago by the server's clock, is left.
         """
-        names = (
-            keys.kombu_held(self._prefix),
-            keys.kombu_last(self._prefix),
-            f"{self._prefix}{self.layout.unacked_key}",
-            f"{self._prefix}{self.layout.unacked_index_key}",
+        names = scripts.KOMBU_TAKE_UNACKED.named(
+            kombu_held=keys.kombu_held(self._prefix),
+            kombu_last=keys.kombu_last(self._prefix),
+            unacked=f"{self._prefix}{self.layout.unacked_key}",
+            unacked_index=f"{self._prefix}{self.layout.unacked_index_key}",
         )
         taken = 0
         for batch in batches(routed):
@@ -209,7 +209,7 @@ class KombuRedis(StoreBase):
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
         stored = 0
         for step, flat in by_step.items():
-            names = (publisher, self._list(queue, step))
+            names = scripts.KOMBU_ACCEPT.named(publisher=publisher, waiting=self._list(queue, step))
             args = (MOVES_KEPT_MS, low_water, *flat)
             stored += sum(self._wire.execute(scripts.KOMBU_ACCEPT, names, args))
         return stored

@@ -42,7 +42,7 @@ class RedisMeasuring(StoreBase):
         return found
 
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
-        names = self._counted(queue)
+        names = scripts.MEASURE.of(self._keys(queue))
         return ("EVALSHA", scripts.MEASURE.sha, len(names), *names), scripts.MEASURE
 
 

@@ -36,16 +36,7 @@ class RedisMoves(StoreBase):
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]
     ) -> list[str]:
         """Give up on messages; return the tags that were refused."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.unacked_index,
-            k.unacked,
-            k.deliveries,
-            k.dead,
-            k.dead_info,
-            k.stats,
-        )
+        names = scripts.DEAD_LETTER.of(self._keys(queue))
         limit = self.options.dead_letter_max
         refused: list[str] = []
         for batch in batches(leases):
@@ -55,18 +46,7 @@ class RedisMoves(StoreBase):
 
     def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
         """Put dead letters back into *queue*, uncounted; return the tags that were."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.deliveries,
-            k.dead,
-            k.dead_info,
-            k.notification,
-            k.stats,
-            k.meta,
-            k.moves,
-        )
+        names = scripts.REPLAY.of(self._keys(queue))
         replayed: list[str] = []
         for batch in batches(tags):
             replayed += texts(self._wire.execute(scripts.REPLAY, names, batch))
@@ -74,14 +54,12 @@ class RedisMoves(StoreBase):
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
         """Remove dead letters for good; return how many."""
-        k = self._keys(queue)
-        names = (k.messages, k.deliveries, k.dead, k.dead_info, k.stats, k.moves)
+        names = scripts.PURGE_DEAD.of(self._keys(queue))
         return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in batches(tags))
 
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
         """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
-        k = self._keys(queue)
-        names = (k.messages, k.dead, k.stats, k.moves, k.unacked_index)
+        names = scripts.MOVE.of(self._keys(queue))
         low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
         moves = [
             Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
@@ -90,19 +68,7 @@ class RedisMoves(StoreBase):
 
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take waiting messages out of *queue*, or go on with those taken out before."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.delayed,
-            k.unacked_index,
-            k.unacked,
-            k.deliveries,
-            k.expiry,
-            k.dead,
-            k.stats,
-            k.moves,
-        )
+        names = scripts.MOVE_OUT.of(self._keys(queue))
         low_water, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, _MOST_MOVED))
         moves = []
         for i in range(0, len(flat), 6):
@@ -112,20 +78,8 @@ class RedisMoves(StoreBase):
 
     def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
         """Store messages that come from *source*, each once; return what became of each."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.ready,
-            k.delayed,
-            k.expiry,
-            k.deliveries,
-            k.dead,
-            k.dead_info,
-            k.notification,
-            k.stats,
-            k.meta,
-            keys.publisher(self._prefix, queue, f"move:{source}"),
-        )
+        publisher = keys.publisher(self._prefix, queue, f"move:{source}")
+        names = scripts.ACCEPT.named(**self._keys(queue)._asdict(), publisher=publisher)
         args: list[Any] = [MOVES_KEPT_MS, low_water]
         for move in moves:
             rank, dead_letter = rank_of(move.tag), move.dead_letter
@@ -146,17 +100,7 @@ class RedisMoves(StoreBase):
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now; return how many."""
-        k = self._keys(queue)
-        names = (
-            k.messages,
-            k.deliveries,
-            k.dead,
-            k.dead_info,
-            k.unacked_index,
-            k.unacked,
-            k.stats,
-            k.moves,
-        )
+        names = scripts.MOVED.of(self._keys(queue))
         return sum(self._wire.execute(scripts.MOVED, names, batch) for batch in batches(tags))
 
     def dead_letters(

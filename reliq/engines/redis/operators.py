@@ -43,7 +43,7 @@ class RedisOperators(StoreBase):
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
-        names = self._counted(queue)
+        names = scripts.STATUS.of(self._keys(queue))
         exists, *counts, stats, arguments, paused = self._wire.execute(scripts.STATUS, names, ())
         if not exists:
             return None
@@ -56,16 +56,14 @@ class RedisOperators(StoreBase):
 
     def pause(self, queue: str, paused: bool) -> bool:
         """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
-        k = self._keys(queue)
-        names = (k.meta, k.ready, k.delayed, k.notification)
+        names = scripts.PAUSE.of(self._keys(queue))
         return bool(self._wire.execute(scripts.PAUSE, names, (1 if paused else 0,)))
 
     def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
         """Return up to *limit* messages of *place* after *skip*, without touching them."""
-        k = self._keys(queue)
-        names = (k.messages, k.ready, k.delayed, k.unacked_index, k.unacked, k.deliveries)
         if limit <= 0:
             return []
+        names = scripts.BROWSE.of(self._keys(queue))
         args = (place, skip, min(limit, _MOST_BROWSED))
         flat = self._wire.execute(scripts.BROWSE, names, args)
         found = []
@@ -85,13 +83,14 @@ class RedisOperators(StoreBase):
 
     def oldest_ms(self, queue: str) -> int | None:
         """Return when the oldest ready message was published; None where nothing is ready."""
-        heads = texts(self._wire.execute(scripts.OLDEST, (self._keys(queue).ready,), ()))
+        heads = texts(self._wire.execute(scripts.OLDEST, scripts.OLDEST.of(self._keys(queue)), ()))
         return min(filter(None, map(published_ms, heads)), default=None)
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field."""
         pairs = [part for field, value in changes.items() for part in (field, value or "")]
-        flat = self._wire.execute(scripts.CONFIGURE, (self._keys(queue).meta,), pairs)
+        names = scripts.CONFIGURE.of(self._keys(queue))
+        flat = self._wire.execute(scripts.CONFIGURE, names, pairs)
         if not flat:
             return None
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -103,6 +102,6 @@ class RedisOperators(StoreBase):
 
     def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
         """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""
-        names = (keys.once(self._prefix, name),)
+        names = scripts.ONCE.named(once=keys.once(self._prefix, name))
         args = (token, keep_ms, 1 if finished else 0)
         return int(self._wire.execute(scripts.ONCE, names, args))

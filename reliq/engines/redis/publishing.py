@@ -67,26 +67,12 @@ class RedisPublishing(StoreBase):
 
     def _publish_constant(self, queue: str, exchange: str) -> Command:
         """Return the part of a publish command that is the same for each message, and keep it."""
-        k = self._keys(queue)
         if len(self._publish_constants) > MOST_REMEMBERED:
             self._publish_constants.clear()
-        constant = self._publish_constants[queue, exchange] = (
-            "EVALSHA",
-            scripts.PUBLISH.sha,
-            12,
-            k.messages,
-            k.ready,
-            k.delayed,
-            k.expiry,
-            k.dead,
-            k.dead_info,
-            k.deliveries,
-            k.notification,
-            k.stats,
-            k.meta,
-            k.publishers,
-            keys.bindings(self._prefix, exchange),
-        )
+        bindings = keys.bindings(self._prefix, exchange)
+        names = scripts.PUBLISH.named(**self._keys(queue)._asdict(), bindings=bindings)
+        constant: Command = ("EVALSHA", scripts.PUBLISH.sha, len(names), *names)
+        self._publish_constants[queue, exchange] = constant
         return constant
 
     def _keep_ms(self, queue: str, publisher: str) -> int:

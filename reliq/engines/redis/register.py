@@ -49,7 +49,8 @@ class RedisRegister(StoreBase):
 
     def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
         args = (consumer, mark, seen, silent_ms)
-        kept: int = self._wire.execute(scripts.ATTACH, self._keys(queue), args)
+        names = scripts.ATTACH.of(self._keys(queue))
+        kept: int = self._wire.execute(scripts.ATTACH, names, args)
         return kept == 1
 
     def attached(self, queue: str) -> Attached:
@@ -66,7 +67,9 @@ class RedisRegister(StoreBase):
 
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
         """Ask for the duty to look after all consumers."""
-        names = (keys.consumers(self._prefix), keys.looking(self._prefix))
+        names = scripts.LOOK.named(
+            consumers=keys.consumers(self._prefix), looking=keys.looking(self._prefix)
+        )
         args = (consumer, hold_ms, _LOOKED_AT)
         self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
 
@@ -79,11 +82,11 @@ class RedisRegister(StoreBase):
         on_result: OnResult[Duties],
     ) -> None:
         """Say that *consumer* lives; the result is what queues need of whoever lives."""
-        names = (
-            keys.consumers(self._prefix),
-            keys.consumer(self._prefix, consumer),
-            keys.queues(self._prefix),
-            keys.dead_letter_routed(self._prefix),
+        names = scripts.HEARTBEAT.named(
+            consumers=keys.consumers(self._prefix),
+            consumer=keys.consumer(self._prefix, consumer),
+            queues=keys.queues(self._prefix),
+            dead_letter_routed=keys.dead_letter_routed(self._prefix),
         )
         pairs = [part for pair in record.items() for part in pair]
         args = (consumer, ttl_ms, again_ms, *pairs)
@@ -98,7 +101,7 @@ class RedisRegister(StoreBase):
         self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
     ) -> None:
         """Say which tasks a worker runs that are acknowledged; False: it is not known."""
-        names = (keys.consumer(self._prefix, consumer),)
+        names = scripts.TELL_RUNNING.named(consumer=keys.consumer(self._prefix, consumer))
         args = (number, json.dumps(running))
         self._wire.post_script(
             scripts.TELL_RUNNING, names, args, then(lambda reply: reply == 1, on_result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...message.envelope import pack, unpack
-from ...store.retention import LONG_MS
+from ...store.limits import LONG_MS
 from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
 from . import keys, scripts
 from .base import (
@@ -32,19 +32,19 @@ class RedisTopology(StoreBase):
 
     def list_queue(self, queue: str) -> None:
         """Make *queue* visible, to operators and to whoever looks after all queues."""
-        self._wire.execute(scripts.LIST_QUEUE, (keys.queues(self._prefix),), (queue,))
+        names = scripts.LIST_QUEUE.named(queues=keys.queues(self._prefix))
+        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
     ) -> QueueDeclared:
         """Create *queue* with its arguments, or say what there is."""
-        k = self._keys(queue)
         pairs = [part for pair in meta.items() for part in pair]
         if not passive:  # first, in case we die: one that is listed and not there is left out
             self.list_queue(queue)
         outcome, messages, consumers, stored = self._wire.execute(
             scripts.DECLARE,
-            (k.meta, k.ready, k.delayed, k.consumers, k.publishers),
+            scripts.DECLARE.of(self._keys(queue)),
             (1 if passive else 0, arguments, *pairs),
         )
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
@@ -72,13 +72,13 @@ class RedisTopology(StoreBase):
         it there, and ends what we began.
         """
         flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
-        outcome, count = self._wire.execute(scripts.DELETE_QUEUE, self._keys(queue), flags)
+        names = scripts.DELETE_QUEUE.of(self._keys(queue))
+        outcome, count = self._wire.execute(scripts.DELETE_QUEUE, names, flags)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
 
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*, some hundred messages a call; return how many."""
-        k = self._keys(queue)
-        names = (k.messages, k.ready, k.delayed, k.deliveries, k.expiry, k.stats)
+        names = scripts.PURGE.of(self._keys(queue))
         total = 0
         while removed := self._wire.execute(scripts.PURGE, names, (BATCH,)):
             total += removed
@@ -110,7 +110,7 @@ class RedisTopology(StoreBase):
         if not if_unbound:
             self._wire.exchange([(("HDEL", names, exchange), None), (("DEL", table), None)])
             return
-        if not self._wire.execute(scripts.UNBOUND, (table,), (0,)):
+        if not self._wire.execute(scripts.UNBOUND, scripts.UNBOUND.named(bindings=table), (0,)):
             return
         declaration, _ = self._wire.exchange(
             [(("HGET", names, exchange), None), (("HDEL", names, exchange), None)]
@@ -163,8 +163,9 @@ class RedisTopology(StoreBase):
     def _bind_command(
         self, exchange: str, change: int, bindings: Iterable[bytes]
     ) -> tuple[Command, scripts.Script]:
-        table = keys.bindings(self._prefix, exchange)
-        return ("EVALSHA", scripts.BIND.sha, 1, table, change, *bindings), scripts.BIND
+        names = scripts.BIND.named(bindings=keys.bindings(self._prefix, exchange))
+        command = ("EVALSHA", scripts.BIND.sha, len(names), *names, change, *bindings)
+        return command, scripts.BIND
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, in three round trips for all of them.

@@ -27,31 +27,10 @@ local messages, ready, delayed, expiry, deliveries = KEYS[1], KEYS[2], KEYS[3], 
 local dead, dead_info, notification = KEYS[6], KEYS[7], KEYS[8]
 local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: RANK, count, whole, notify, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', ready)
-redis.call('ZCARD', delayed)
-redis.call('ZCARD', expiry)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
-redis.call('ZCARD', publisher)
+intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, publisher})
 local outcomes = {}
 local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
@@ -84,7 +63,7 @@ for i = 3, #ARGV, 9 do
       if delay > 0 then
         redis.call('ZADD', delayed, now + delay, tag)
       else
-        redis.call('ZADD', ready, rank * 35184372088832 + sequence, tag)
+        redis.call('ZADD', ready, rank * RANK + sequence, tag)
       end
       if queue[3] then
         count('waiting_bytes', #envelope)
@@ -96,7 +75,7 @@ end
 redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
 redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
 redis.call('PEXPIRE', publisher, keep)
-if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', notification) == 0 then
-  redis.call('RPUSH', notification, '1')
+if redis.call('EXISTS', ready, delayed) > 0 then
+  notify()
 end
 return outcomes

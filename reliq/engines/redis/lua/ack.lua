@@ -21,16 +21,7 @@
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, ready, delayed, expiry, dead, dead_info =
   KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
+-- use: count
 
 -- The work is done: what can be removed goes, also where one of the keys holds something else.
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))

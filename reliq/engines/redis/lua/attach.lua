@@ -32,11 +32,7 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: OUTLIVES_MS, whole
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', consumers, '')
@@ -67,8 +63,8 @@ if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) =
     redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
       dead, dead_info, notification, stats, meta, consumers, mutex, moves)
     -- As delete_queue.lua has it.
-    if redis.call('PTTL', publishers) > 60000 then
-      redis.call('PEXPIRE', publishers, 60000)
+    if redis.call('PTTL', publishers) > OUTLIVES_MS then
+      redis.call('PEXPIRE', publishers, OUTLIVES_MS)
     end
     return 0
   end

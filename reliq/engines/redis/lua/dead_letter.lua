@@ -18,25 +18,10 @@
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, stats = KEYS[5], KEYS[6], KEYS[7]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
+-- use: BATCH, count, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', unacked_index)
-redis.call('HLEN', unacked)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
+intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refused, died = {}, 0
@@ -62,7 +47,7 @@ end
 if died > 0 then
   count('dead_lettered', died)
   count('dead:' .. reason, died)
-  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
+  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
   if over > 0 then
     local surplus = redis.call('ZRANGE', dead, 0, over - 1)
     redis.call('ZREM', dead, unpack(surplus))

@@ -16,6 +16,7 @@
 local meta, ready, delayed, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publishers = KEYS[5]
 local passive, arguments = ARGV[1] == '1', ARGV[2]
+-- use: LONG_MS
 
 -- A first write that does not grow: a worker must be able to start, and drain its
 -- queues, when memory is full.
@@ -39,7 +40,7 @@ if not passive then
     outcome = stored[1] and 1 or 2
     if outcome == 2 then
       -- One of the same name was deleted a moment ago: what is known of its publishers is kept.
-      redis.call('PEXPIRE', publishers, 86400000)
+      redis.call('PEXPIRE', publishers, LONG_MS)
     end
   end
   if outcome ~= 3 then

@@ -29,11 +29,7 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
-
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: OUTLIVES_MS, whole
 
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}
@@ -68,7 +64,7 @@ end
 redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
   dead, dead_info, notification, stats, meta, mutex, moves)
 -- What makes a retry no second message outlives it by a minute: one may be on its way.
-if redis.call('PTTL', publishers) > 60000 then
-  redis.call('PEXPIRE', publishers, 60000)
+if redis.call('PTTL', publishers) > OUTLIVES_MS then
+  redis.call('PEXPIRE', publishers, OUTLIVES_MS)
 end
 return {1, waiting}

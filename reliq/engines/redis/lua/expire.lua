@@ -19,20 +19,7 @@
 local messages, ready, delayed, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local dead, dead_info, stats, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local batch = tonumber(ARGV[1])
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: count, whole, intact
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -41,14 +28,7 @@ if #overdue == 0 then
   return 0
 end
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', ready)
-redis.call('ZCARD', delayed)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
-redis.call('HLEN', meta)
+intact({messages, deliveries, dead_info, stats, meta}, {ready, delayed, dead})
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', expiry, unpack(overdue))
 redis.call('ZREM', ready, unpack(overdue))

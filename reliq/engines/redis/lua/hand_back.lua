@@ -15,16 +15,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local notification, stats, meta = KEYS[5], KEYS[6], KEYS[7]
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
+-- use: count, notify, intact
 
 local flags = redis.call('HMGET', meta, 'exists', 'paused', 'max_bytes')
 local back, bytes = 0, 0
@@ -32,11 +23,7 @@ if not flags[1] then
   return 0
 end
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', ready)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', expiry)
-redis.call('HLEN', stats)
+intact({messages, deliveries, stats}, {ready, expiry})
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', messages, '')
 for i = 1, #ARGV, 5 do
@@ -58,8 +45,8 @@ if back > 0 then
   if flags[3] then
     count('waiting_bytes', bytes)
   end
-  if not flags[2] and redis.pcall('LLEN', notification) == 0 then
-    redis.call('RPUSH', notification, '1')
+  if not flags[2] then
+    notify()
   end
 end
 return back

@@ -16,6 +16,7 @@
 -- Redis 6.2 or newer.
 local consumers, consumer, queues, dead_letter_routed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- use: FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -25,8 +26,8 @@ redis.call('HSET', consumer, 'seen', now, 'ttl', ttl, unpack(ARGV, 4))
 local new = redis.call('ZADD', consumers, now, id)
 -- Whoever lives removes those who stopped without a goodbye, from their queues first. Here they
 -- are kept for ten days, in case that nobody lives.
-redis.call('PEXPIRE', consumer, 864000000)
-redis.call('PEXPIRE', consumers, 864000000)
+redis.call('PEXPIRE', consumer, FORGOTTEN_MS)
+redis.call('PEXPIRE', consumers, FORGOTTEN_MS)
 -- A queue that is in use is listed, whoever died in the middle of declaring or deleting it;
 -- a look at it will tell whether it expires.
 for place = 4, #ARGV, 2 do
@@ -37,9 +38,10 @@ for place = 4, #ARGV, 2 do
   end
 end
 -- Each queue is looked at by one consumer at a time, 500 a second in all at most.
-local due = redis.call('ZRANGEBYSCORE', queues, '-inf', now, 'LIMIT', 0, 500)
-again = math.max(again, 2 * redis.call('ZCARD', queues))
+local due = redis.call('ZRANGEBYSCORE', queues, '-inf', now, 'LIMIT', 0, DUE_AT_ONCE)
+again = math.max(again, A_QUEUE_MS * redis.call('ZCARD', queues))
 for _, queue in ipairs(due) do
   redis.call('ZADD', queues, 'XX', now + again, queue)
 end
-return {due, #due == 500 and 1 or 0, redis.call('ZRANGE', dead_letter_routed, 0, 999), new}
+return {due, #due == DUE_AT_ONCE and 1 or 0,
+  redis.call('ZRANGE', dead_letter_routed, 0, ROUTED_AT_ONCE - 1), new}

@@ -20,6 +20,7 @@
 local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
 local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
+-- use: DAY_US
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', held, '')
@@ -35,7 +36,7 @@ for i = 1, #begun, 2 do
   local to, size, rest = string.match(begun[i + 1], '^([^|]*)|(%d+)|(.*)$')
   low_water = math.min(low_water, number)
   if string.sub(rest, 1, size) == queue then
-    if to ~= target and last - number > 86400000000 then
+    if to ~= target and last - number > DAY_US then
       redis.call('HSET', held, begun[i], target .. '|' .. size .. '|' .. rest)
       to = target
     end

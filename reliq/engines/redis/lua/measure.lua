@@ -17,6 +17,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, stats, meta, consumers = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+-- use: RANK, HIGHEST_RANK
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -28,8 +29,8 @@ while from do
   if not head[1] then
     break
   end
-  local rank = math.max(0, math.min(255, math.floor(tonumber(head[2]) / 35184372088832)))
-  local beyond = rank < 255 and string.format('%.0f', (rank + 1) * 35184372088832)
+  local rank = math.max(0, math.min(HIGHEST_RANK, math.floor(tonumber(head[2]) / RANK)))
+  local beyond = rank < HIGHEST_RANK and string.format('%.0f', (rank + 1) * RANK)
   ranks[#ranks + 1] = rank
   ranks[#ranks + 1] = redis.call('ZCOUNT', ready, from, beyond and '(' .. beyond or '+inf')
   ranks[#ranks + 1] = head[1]

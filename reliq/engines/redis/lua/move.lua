@@ -18,17 +18,10 @@
 -- Redis 6.2 or newer.
 local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
-
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: DAY_US, whole, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', dead)
-redis.call('HLEN', stats)
-redis.call('ZCARD', unacked_index)
+intact({messages, stats}, {dead, unacked_index})
 -- Moves whose message has left in another way (a late ack, the cap) are over.
 local begun = redis.call('HGETALL', moves)
 -- A first write that does not grow lets the rest run when memory is full.
@@ -49,7 +42,7 @@ for i = 1, #begun, 2 do
     redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
   end
   if redis.call('ZSCORE', dead, tag) then
-    if to ~= target and last - number > 86400000000 then
+    if to ~= target and last - number > DAY_US then
       redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
       to = target
     end

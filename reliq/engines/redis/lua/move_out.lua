@@ -25,31 +25,10 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, stats, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local target, batch = ARGV[1], tonumber(ARGV[2])
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: DAY_US, count, whole, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', ready)
-redis.call('ZCARD', delayed)
-redis.call('HLEN', unacked)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', expiry)
-redis.call('ZCARD', dead)
-redis.call('HLEN', stats)
-redis.call('HLEN', moves)
+intact({messages, unacked, deliveries, stats, moves}, {ready, delayed, expiry, dead})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- A first write that does not grow lets the rest run when memory is full.
@@ -71,7 +50,7 @@ for i = 1, #begun, 2 do
   end
   if redis.call('ZSCORE', unacked_index, tag) == 'inf' then
     low_water = math.min(low_water, number)
-    if to ~= target and last - number > 86400000000 then
+    if to ~= target and last - number > DAY_US then
       redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
       to = target
     end

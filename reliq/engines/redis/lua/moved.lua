@@ -16,25 +16,10 @@
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, unacked_index, unacked = KEYS[4], KEYS[5], KEYS[6]
 local stats, moves = KEYS[7], KEYS[8]
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
+-- use: count, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('ZCARD', unacked_index)
-redis.call('HLEN', unacked)
-redis.call('HLEN', stats)
+intact({messages, deliveries, dead_info, unacked, stats}, {dead, unacked_index})
 local gone = {}
 for _, tag in ipairs(ARGV) do
   local here = redis.call('HDEL', moves, tag) == 1

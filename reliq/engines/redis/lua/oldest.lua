@@ -7,6 +7,7 @@
 -- Returns their tags; none where nothing is ready.
 -- Redis 6.2 or newer.
 local ready = KEYS[1]
+-- use: RANK, HIGHEST_RANK
 
 local heads = {}
 -- By their scores, which only grow: there are 256 ranks, whatever is stored.
@@ -17,7 +18,7 @@ while from do
     break
   end
   heads[#heads + 1] = head[1]
-  local rank = math.max(0, math.min(255, math.floor(tonumber(head[2]) / 35184372088832)))
-  from = rank < 255 and string.format('%.0f', (rank + 1) * 35184372088832)
+  local rank = math.max(0, math.min(HIGHEST_RANK, math.floor(tonumber(head[2]) / RANK)))
+  from = rank < HIGHEST_RANK and string.format('%.0f', (rank + 1) * RANK)
 end
 return heads

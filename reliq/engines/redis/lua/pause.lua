@@ -11,6 +11,7 @@
 -- Redis 6.2 or newer.
 local meta, ready, delayed, notification = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local paused = ARGV[1] == '1'
+-- use: notify
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
   return 0
@@ -23,7 +24,7 @@ if paused then
 end
 redis.call('HDEL', meta, 'paused')
 -- Those who wait were told of nothing that came, or fell due, meanwhile.
-if redis.call('EXISTS', ready, delayed) > 0 and redis.pcall('LLEN', notification) == 0 then
-  redis.call('RPUSH', notification, '1')
+if redis.call('EXISTS', ready, delayed) > 0 then
+  notify()
 end
 return 1

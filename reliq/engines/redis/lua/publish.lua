@@ -36,11 +36,7 @@ local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
 local notification, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
-
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: RANK, LONG_MS, BATCH, count, whole, notify, intact
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -61,23 +57,13 @@ local stored = 1
 if not queue[1] then
   redis.call('HSET', meta, 'exists', '1')
   -- One of the same name was deleted a moment ago: what is known of its publishers is kept.
-  redis.call('PEXPIRE', publishers, 86400000)
+  redis.call('PEXPIRE', publishers, LONG_MS)
   stored = 2
 end
 local message_ttl, promoted = queue[2] and whole(queue[2]), queue[3] and whole(queue[3]) or 0
 local max_length, max_bytes = queue[4] and whole(queue[4]), queue[5] and whole(queue[5])
-local count
 local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0, 0, nil
 if limited then
-  -- A counter that holds no number begins anew.
-  function count(field, by)
-    local value = redis.pcall('HINCRBY', stats, field, by)
-    if type(value) == 'table' then
-      redis.call('HSET', stats, field, by)
-      value = by
-    end
-    return value
-  end
   max_length, max_bytes = max_length or math.huge, max_bytes or math.huge
   local about = redis.call('HMGET', meta, 'overflow', 'dead_expired')
   rejects = about[1] == 'reject-publish'
@@ -89,15 +75,11 @@ if limited then
   end
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
     -- Something may have to give way: a key that holds something else is told before that.
-    redis.call('HLEN', messages)
-    redis.call('ZCARD', expiry)
-    redis.call('HLEN', deliveries)
-    redis.call('ZCARD', dead)
-    redis.call('HLEN', dead_info)
+    intact({messages, deliveries, dead_info}, {expiry, dead})
     -- What has expired gives way before any other message, as expire.lua has it.
     local clock = redis.call('TIME')
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-    local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 200)
+    local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
       redis.call('ZREM', expiry, unpack(overdue))
       redis.call('ZREM', ready, unpack(overdue))
@@ -251,7 +233,7 @@ for i = 7, #ARGV, 6 do
       -- Only a message that is now the earliest changes how long anyone may sleep.
       notified = notified or done == 1 and redis.call('ZRANK', delayed, tag) == 0
     elseif type(done) == 'number' then
-      done = redis.pcall('ZADD', ready, rank * 35184372088832 + sequence + promoted, tag)
+      done = redis.pcall('ZADD', ready, rank * RANK + sequence + promoted, tag)
       notified = true
     end
     if type(done) ~= 'number' then
@@ -282,11 +264,11 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
   -- drop-head: the oldest of the lowest priority gives way, to the dead letters.
   local clock = redis.call('TIME')
   local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0
-  while (waiting > max_length or bytes > max_bytes) and dropped < 200 do
+  while (waiting > max_length or bytes > max_bytes) and dropped < BATCH do
     local last = redis.call('ZRANGE', ready, -1, -1, 'WITHSCORES')
     local victim
     if last[1] then
-      local rank = math.floor(last[2] / 35184372088832) * 35184372088832
+      local rank = math.floor(last[2] / RANK) * RANK
       victim = redis.call('ZRANGEBYSCORE', ready, string.format('%d', rank), '+inf', 'LIMIT', 0, 1)[1]
     else
       victim = redis.call('ZRANGE', delayed, 0, 0)[1]
@@ -308,7 +290,7 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
   end
   count('dead_lettered', dropped)
   count('dead:maxlen', dropped)
-  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, 200)
+  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
   if over > 0 then
     local surplus = redis.call('ZRANGE', dead, 0, over - 1)
     redis.call('ZREM', dead, unpack(surplus))
@@ -318,7 +300,7 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
     count('dropped', #surplus)
   end
 end
-if notified and redis.pcall('LLEN', notification) == 0 then
-  redis.call('RPUSH', notification, '1')
+if notified then
+  notify()
 end
 return outcomes

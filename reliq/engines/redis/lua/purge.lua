@@ -14,22 +14,10 @@
 local messages, ready, delayed = KEYS[1], KEYS[2], KEYS[3]
 local deliveries, expiry, stats = KEYS[4], KEYS[5], KEYS[6]
 local batch = tonumber(ARGV[1])
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
+-- use: count, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', expiry)
-redis.call('HLEN', stats)
+intact({messages, deliveries, stats}, {expiry})
 local source = ready
 local tags = redis.call('ZRANGE', ready, 0, batch - 1)
 if #tags == 0 then

@@ -14,30 +14,17 @@
 -- Redis 6.2 or newer.
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, stats, moves = KEYS[4], KEYS[5], KEYS[6]
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
+-- use: DAY_US, count, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
+intact({messages, deliveries, dead_info, stats}, {dead})
 local gone = {}
 local clock = redis.call('TIME')
 for _, tag in ipairs(ARGV) do
   -- A move's number is the time at which it began, in us.
   local move = redis.call('HGET', moves, tag)
   local begun = move and tonumber(string.match(move, '^%d+') or '')
-  local idle = not begun or clock[1] * 1000000 + clock[2] - begun > 86400000000
+  local idle = not begun or clock[1] * 1000000 + clock[2] - begun > DAY_US
   if idle and redis.call('ZREM', dead, tag) == 1 then
     redis.call('HDEL', moves, tag)
     gone[#gone + 1] = tag

@@ -31,32 +31,11 @@ local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: RANK, count, whole, notify, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('ZCARD', ready)
-redis.call('ZCARD', delayed)
-redis.call('ZCARD', unacked_index)
-redis.call('HLEN', unacked)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', expiry)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
-redis.call('HLEN', messages)
+intact({unacked, deliveries, dead_info, stats, messages},
+  {ready, delayed, unacked_index, expiry, dead})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
@@ -72,7 +51,7 @@ for i = 5, #ARGV, 2 do
   end
   if held == token then
     if #score > 20 or not string.match(score, '^%-?%d+$') then -- not written by reserve: to the head of its rank
-      score = (tonumber(string.sub(tag, 1, 2), 16) or 0) * 35184372088832
+      score = (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
     end
     -- Removing first keeps this possible when memory is full: Redis refuses a
     -- growing command only as the first write of a script.
@@ -121,8 +100,6 @@ if bytes > 0 then
 end
 if returned > 0 then
   count(how, returned)
-  if redis.pcall('LLEN', notification) == 0 then
-    redis.call('RPUSH', notification, '1')
-  end
+  notify()
 end
 return {refused, died}

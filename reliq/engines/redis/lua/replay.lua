@@ -19,28 +19,10 @@
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: RANK, DAY_US, count, whole, notify, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', ready)
-redis.call('HLEN', deliveries)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
-redis.call('HLEN', meta)
+intact({messages, deliveries, dead_info, stats, meta}, {ready})
 local replayed, scored, bytes = {}, {}, 0
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))
@@ -48,7 +30,7 @@ local clock = redis.call('TIME')
 for i, tag in ipairs(ARGV) do
   -- A move's number is the time at which it began, in us.
   local begun = moving[i] and tonumber(string.match(moving[i], '^%d+') or '')
-  if died[i] and (not begun or clock[1] * 1000000 + clock[2] - begun > 86400000000) then
+  if died[i] and (not begun or clock[1] * 1000000 + clock[2] - begun > DAY_US) then
     replayed[#replayed + 1] = tag
   end
 end
@@ -66,7 +48,7 @@ if type(promoted) == 'table' then
 end
 local sequence = (whole(redis.call('HGET', stats, 'published')) or 0) + promoted - #replayed
 for i, tag in ipairs(replayed) do
-  scored[2 * i - 1] = (tonumber(string.sub(tag, 1, 2), 16) or 0) * 35184372088832 + sequence + i
+  scored[2 * i - 1] = (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK + sequence + i
   scored[2 * i] = tag
   bytes = bytes + redis.call('HSTRLEN', messages, tag)
 end
@@ -75,7 +57,5 @@ if redis.call('HEXISTS', meta, 'max_bytes') == 1 then
   count('waiting_bytes', bytes)
 end
 count('replayed', #replayed)
-if redis.pcall('LLEN', notification) == 0 then
-  redis.call('RPUSH', notification, '1')
-end
+notify()
 return replayed

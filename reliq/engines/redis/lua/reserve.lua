@@ -42,20 +42,7 @@ local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'suspect:' .. consumer
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: RANK, BATCH, SUSPECTED, ROUNDS, count, whole, notify, intact
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -64,19 +51,10 @@ local flags = redis.call('HMGET', meta,
   'isolating')
 lease = flags[2] and whole(flags[2]) or lease
 delivery_limit = flags[5] and whole(flags[5]) or delivery_limit
-local suspected = delivery_limit > 0 and math.max(1, math.min(2, delivery_limit - 1)) or 0
+local suspected = delivery_limit > 0 and math.max(1, math.min(SUSPECTED, delivery_limit - 1)) or 0
 -- So many failures make the next delivery the last. With no_ack there is none to be judged by.
 local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
 
--- A key that holds something else is told before the first write.
-local function intact()
-  redis.call('HLEN', messages)
-  redis.call('ZCARD', ready)
-  redis.call('HLEN', deliveries)
-  redis.call('ZCARD', dead)
-  redis.call('HLEN', dead_info)
-  redis.call('HLEN', stats)
-end
 local function expire(tags)
   if flags[6] then
     local failed = redis.call('HMGET', deliveries, unpack(tags))
@@ -96,11 +74,10 @@ end
 -- Whose Redis user may not take messages is refused here, before anything is written.
 redis.call('ZPOPMIN', ready, 0)
 -- Expired messages leave first, so that none of them is promoted or leased.
-local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 200)
+local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 local bytes = 0
 if #overdue > 0 then
-  redis.call('ZCARD', delayed)
-  intact()
+  intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead})
   redis.call('ZREM', expiry, unpack(overdue))
   redis.call('ZREM', ready, unpack(overdue))
   redis.call('ZREM', delayed, unpack(overdue))
@@ -113,9 +90,9 @@ if #overdue > 0 then
 end
 
 local next_due = -1
-local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, 200)
+local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
-  intact()
+  intact({messages, deliveries, dead_info, stats}, {ready, dead})
   redis.call('ZREM', delayed, unpack(due))
   -- A promoted message queues behind what is ready at its rank now.
   local promoted = redis.pcall('HINCRBY', meta, 'promoted', #due)
@@ -127,7 +104,7 @@ if #due > 0 then
   local scored = {}
   for i, tag in ipairs(due) do
     local rank = tonumber(string.sub(tag, 1, 2), 16) or 0
-    scored[2 * i - 1] = rank * 35184372088832 + sequence + i
+    scored[2 * i - 1] = rank * RANK + sequence + i
     scored[2 * i] = tag
   end
   redis.call('ZADD', ready, unpack(scored))
@@ -219,7 +196,7 @@ elseif n > 0 and not flags[1] then
       -- Look a little further for what may be taken beside it.
       rounds = rounds + 1
       found = {}
-      if #taken < 2 * n and passed_over > 0 and rounds < 4 and not isolated then
+      if #taken < 2 * n and passed_over > 0 and rounds < ROUNDS and not isolated then
         found = look(n - #taken / 2, #taken > 0)
       end
     end
@@ -251,7 +228,7 @@ elseif n > 0 and not flags[1] then
       end
     end
     if #gone > 0 then
-      intact()
+      intact({messages, deliveries, dead_info, stats}, {ready, dead})
       if flags[7] then
         for _, tag in ipairs(gone) do
           bytes = bytes + redis.call('HSTRLEN', messages, tag)
@@ -332,9 +309,8 @@ end
 local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- What is left may be for another: one that holds nothing takes a claimed message at once.
 -- Not where ringing would wake this consumer first, or was done with the claim.
-if left == 1 and (not blocked or (claims and not own)) and not (claims and own)
-  and redis.pcall('LLEN', notification) == 0 then
-  redis.call('RPUSH', notification, '1')
+if left == 1 and (not blocked or (claims and not own)) and not (claims and own) then
+  notify()
 end
 if claims then
   redis.call('HSET', meta, 'isolating', claimed .. '|' .. consumer .. '|' .. now + lease)

@@ -46,33 +46,11 @@ local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
 local backoff_min, backoff_max, told = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
-
--- A counter that holds no number begins anew.
-local function count(field, by)
-  local value = redis.pcall('HINCRBY', stats, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', stats, field, by)
-    value = by
-  end
-  return value
-end
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: RANK, count, whole, notify, intact
 
 -- A key that holds something else is told before the first write.
-redis.call('HLEN', messages)
-redis.call('ZCARD', ready)
-redis.call('ZCARD', delayed)
-redis.call('HLEN', unacked)
-redis.call('HLEN', deliveries)
-redis.call('ZCARD', expiry)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_info)
-redis.call('HLEN', stats)
-redis.call('HLEN', meta)
-redis.call('HLEN', consumers)
+intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
+  {ready, delayed, expiry, dead})
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
@@ -147,7 +125,7 @@ if #ended > 0 then
   for i, tag in ipairs(ended) do
     local score, expire, owner = string.match(records[i] or '', '^%d+|([^|]*)|([^|]*)|(.*)$')
     if #(score or '') > 20 or not string.match(score or '', '^%-?%d+$') then -- not written by reserve: to the head of its rank
-      score, expire = (tonumber(string.sub(tag, 1, 2), 16) or 0) * 35184372088832, ''
+      score, expire = (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK, ''
       owner = owner or ''
     end
     held[owner] = (held[owner] or 0) + 1
@@ -198,9 +176,7 @@ if #ended > 0 then
   end
   if #later > 0 then
     redis.call('ZADD', delayed, unpack(later))
-    if redis.pcall('LLEN', notification) == 0 then
-      redis.call('RPUSH', notification, '1')
-    end
+    notify()
   end
   if #expires > 0 then
     redis.call('ZADD', expiry, unpack(expires))
@@ -235,8 +211,8 @@ end
 -- consumer that had it.
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2]) <= now)
-if waiting and not own[5] and redis.pcall('LLEN', notification) == 0 then
-  redis.call('RPUSH', notification, '1')
+if waiting and not own[5] then
+  notify()
 end
 
 -- The stated cap of the dead letters: oldest out first, counted as dropped.

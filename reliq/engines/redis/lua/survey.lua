@@ -24,13 +24,10 @@
 --   whoever deleted it may not have come to its bindings, or 0}
 -- Redis 6.2 or newer.
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- use: whole
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
--- What is no whole number counts as not set.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
 
 local found = {}
 for n = 0, #KEYS - 8, 8 do

@@ -1,0 +1,50 @@
+"""The numbers that more than one file goes by: of both engines, and of their scripts.
+
+A script names those that it uses (``-- use: BATCH``), and the loader writes them into it.
+"""
+
+from __future__ import annotations
+
+BATCH = 200
+"""So many messages one step handles at most, so that it takes well under 5 ms."""
+BATCH_BYTES = 1 << 20
+"""And so many bytes of envelopes, where it stores or moves them."""
+MOST_REMEMBERED = 4096
+"""So many names a connection remembers something of."""
+MOVED_AT_ONCE = 100
+"""So many messages one step of a move takes."""
+BROWSED_AT_ONCE = 100
+"""So many messages one look brings at most."""
+
+RANK = 2**45
+"""A message's place is its rank times this, and a sequence that never grows to it."""
+HIGHEST_RANK = 255
+
+DAY_US = 86_400_000_000
+"""After so long a move that was begun and not ended may be taken over by another."""
+MOVES_KEPT_MS = 200 * 86_400_000
+"""For so long the numbers of a move are kept. Longer than dead letters are by default, so
+that a move that was cut off and is taken up again finds its numbers."""
+SHORT_MS = 3_600_000
+"""For so long the numbers are kept of a process that has begun a moment ago. Longer than a
+kernel goes on sending a request that nobody acknowledges (15 to 30 minutes), and than most
+who retry go on."""
+LONG_MS = 86_400_000
+"""And of one that has lasted. Such ones are few: however often processes are killed, those of
+a day are at most a hundred for each place in which one runs."""
+OUTLIVES_MS = 60_000
+"""By so long they outlive their queue: a retry may be on its way."""
+
+DUE_AT_ONCE = 500
+"""So many queues a heartbeat brings that somebody has to look after."""
+A_QUEUE_MS = 2
+"""Each of them is looked at by one consumer at a time, 500 a second in all at most."""
+ROUTED_AT_ONCE = 1000
+"""So many queues a heartbeat names whose dead letters are routed on."""
+FORGOTTEN_MS = 10 * 86_400_000
+"""For so long a consumer that stopped without a goodbye is kept, in case that nobody lives."""
+
+SUSPECTED = 2
+"""After so many failures a message is a poison candidate, or after one less than its limit."""
+ROUNDS = 4
+"""So many times a reserve looks further for what it may take beside a poison candidate."""

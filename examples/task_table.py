@@ -104,7 +104,7 @@ def on_restored(_broker: str, *, task_id: str | None, count: int, **_: Any) -> N
 def on_dead(
     _broker: str, *, task_id: str | None, count: int, reason: str, error: str, **_: Any
 ) -> None:
-    """Mark it as failed, as the broker dead-lettered it: each worker that ran it died, or nobody could read it."""
+    """Mark it as failed, as the broker did: its workers died, or nobody could read it."""
     execute(
         """
         UPDATE tasks SET state = 'failed', retries = :count, error = :error,

@@ -50,7 +50,7 @@ def measure(setting: Setting, key: str, pool: str) -> Mapping[str, float]:
 def profile(setting: Setting) -> str:
     """Return pyinstrument's text of the main process of a prefork worker; raise without it."""
     if find_spec("pyinstrument") is None:
-        raise AssertionError("pyinstrument is not installed: pip install 'reliq[benchmark]'")
+        raise AssertionError("pyinstrument is not installed: pip install 'kombu-reliq[benchmark]'")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "profile"
         _run(setting, PROFILED_POOL, {PROFILE: str(path)})

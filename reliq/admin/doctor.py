@@ -9,6 +9,7 @@ from .._version import __version__
 from ..printable import word
 from ..store.inspection import Finding
 from ..transfer.between_brokers import is_durable
+from . import installation
 from .audit import audit
 from .reporting import statuses as queues_of
 
@@ -27,6 +28,7 @@ def examine(store: Store) -> list[Finding]:
     return [
         *_stale(store, found, consumers),
         *_conflicts(consumers),
+        *installation.examine(),
         *_versions(consumers),
         *_queues(found),
         *_ledgers(found),

@@ -71,7 +71,7 @@ def demo(url: str | None, redis: bool, tasks: int, compare: bool, as_json: bool)
       reliq demo --compare
     """
     if importlib.util.find_spec("celery") is None:
-        raise Refused("the demo runs Celery: pip install 'reliq[demo]'")
+        raise Refused("the demo runs Celery: pip install 'kombu-reliq[demo]'")
     sys.exit(run_demo(url, tasks, compare, as_json, redis=redis))
 
 

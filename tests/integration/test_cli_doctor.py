@@ -35,8 +35,8 @@ def test_a_sound_broker(sound, client):
     rows = data(sound.url(), "doctor", "--strict")
     checks = {
         "acl", "version", "maxmemory-policy", "memory", "persistence", "replication", "clients",
-        "timeout", "clock", "script cache", "keys", "consumers", "options", "reliq", "queues",
-        "ledger",
+        "timeout", "clock", "script cache", "keys", "consumers", "options", "installation",
+        "reliq", "queues", "ledger",
     }  # fmt: skip
     assert checks == {row["check"] for row in rows}
     assert {"replication": "info"} == {

@@ -103,7 +103,7 @@ def test_demo_without_celery_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = run("demo")
     assert 2 == result.exit_code
-    assert "pip install 'reliq[demo]'" in result.output
+    assert "pip install 'kombu-reliq[demo]'" in result.output
 
 
 def test_the_exporter_without_its_extra_says_what_to_install(monkeypatch):
@@ -111,7 +111,7 @@ def test_the_exporter_without_its_extra_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = run("exporter", "--url", "reliq://127.0.0.1:1/0")
     assert 2 == result.exit_code
-    assert "pip install 'reliq[metrics]'" in result.output
+    assert "pip install 'kombu-reliq[metrics]'" in result.output
 
 
 def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):

@@ -1,0 +1,96 @@
+"""Another project on the package index is named reliq and installs the same folder."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+
+import reliq
+from tests.support.commands import data, environment
+
+OURS = Path(reliq.__file__).parent
+WITH_BOTH = {
+    "reliq-0.0.48.dist-info/METADATA": "Metadata-Version: 2.1\nName: reliq\nVersion: 0.0.48\n",
+    "reliq-0.0.48.dist-info/RECORD": "reliq/__init__.py,,\nreliq/reliq.py,,\n",
+}
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Return the URL of a file with a queue."""
+    url = f"reliq-sqlite:///{tmp_path}/broker.db"
+    with Connection(url) as connection, connection.SimpleQueue("orders"):
+        return url
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a folder of packages before all others, with a copy of ours in it."""
+    folder = tmp_path / "packages"
+    shutil.copytree(OURS, folder / "reliq", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(folder, files):
+    """Write what a distribution installs."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def found(url, code=0):
+    """Return (severity, message, remedy) of what `reliq doctor` says of the installation."""
+    ((severity, message, remedy),) = [
+        (row["severity"], row["message"], row["remedy"])
+        for row in data(url, "doctor", code=code)
+        if row["check"] == "installation"
+    ]
+    return severity, message, remedy
+
+
+def test_alone(url, folder):
+    """With kombu-reliq alone the doctor says from where it is imported."""
+    severity, message, remedy = found(url)
+    assert ("ok", "") == (severity, remedy)
+    assert str(folder / "reliq") in message
+
+
+def test_both_are_installed(url, folder):
+    """Both work in their way as long as nobody touches either: a warning, with the remedy."""
+    write(folder, WITH_BOTH)
+    severity, message, remedy = found(url)
+    assert "warning" == severity
+    assert "reliq 0.0.48 is another project" in message
+    assert "pip uninstall reliq kombu-reliq" in remedy
+    assert "pip install kombu-reliq" in remedy
+
+
+def test_the_other_was_installed_last(url, folder):
+    """Its __init__.py stands in the place of ours, and `import reliq` is not ours: an error."""
+    write(folder, {**WITH_BOTH, "reliq/__init__.py": "from .reliq import reliq\n"})
+    write(folder, {"reliq/reliq.py": "class reliq: ...\n"})
+    imported = subprocess.run(
+        [sys.executable, "-c", "import reliq; print(reliq.reliq, hasattr(reliq, 'once'))"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=True,
+    )
+    assert "<class 'reliq.reliq.reliq'> False\n" == imported.stdout
+    severity, message, remedy = found(url, code=1)
+    assert "error" == severity
+    assert "reliq/__init__.py is not that of kombu-reliq" in message
+    assert "pip uninstall reliq kombu-reliq" in remedy
+
+
+def test_our_own_former_name(url, folder):
+    """A clone that was installed as reliq, before it was kombu-reliq, is no other project."""
+    points = "[kombu.serializers]\nreliq = reliq.plugin:SERIALIZER\n"
+    write(folder, {**WITH_BOTH, "reliq-0.0.48.dist-info/entry_points.txt": points})
+    assert "ok" == found(url)[0]

@@ -7,7 +7,9 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("reliq", "kombu", "celery", "redis", "hiredis", "msgpack", "amqp", "SQLAlchemy")
+from reliq import __version__
+
+PACKAGES = ("kombu", "celery", "redis", "hiredis", "msgpack", "amqp", "SQLAlchemy")
 
 
 def describe() -> dict[str, str]:
@@ -19,6 +21,7 @@ def describe() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
+    described["reliq"] = __version__
     return described | {package: _version(package) for package in PACKAGES}
 
 

@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from reliq import __version__
 from tests.chaos import scorecard
 from tests.chaos.faults import FAULTS
 from tests.chaos.faults import kinds as fault_kinds
@@ -147,7 +148,8 @@ def _chosen(names: str, known: object, option: str) -> list[str]:
 def surroundings() -> dict[str, str]:
     """Return the versions that a reader needs."""
     found = {"python": platform.python_version(), "system": f"{platform.system()}"}
-    found |= {package: version(package) for package in ("reliq", "kombu", "celery", "redis")}
+    found["reliq"] = __version__
+    found |= {package: version(package) for package in ("kombu", "celery", "redis")}
     found["redis-server"] = ".".join(map(str, server_version()))
     return found
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from tests.chaos.cli import main
+import reliq
+from benchmarks.machine import describe
+from tests.chaos.cli import main, surroundings
 from tests.chaos.faults import FAULTS
 
 
@@ -34,3 +36,8 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     result = CliRunner().invoke(main, ["--out", str(tmp_path), "--minutes", "0.1"])
     assert result.exit_code != 0
     assert isinstance(result.exception, FileExistsError)
+
+
+def test_what_ran_is_named_by_its_version():
+    """Chaos and benchmarks name the code that ran, however it was installed."""
+    assert reliq.__version__ == surroundings()["reliq"] == describe()["reliq"]

@@ -54,6 +54,11 @@ class Broker:
         """End the servers and the proxy."""
         self._stack.close()
 
+    @property
+    def servers(self) -> list[RedisServer]:
+        """All servers, whatever they are at the moment."""
+        return [self.primary, self.replica, *([self.second] if self.second else [])]
+
     def url(self, scheme: str) -> str:
         """Return what clients connect to."""
         url = f"{scheme}://127.0.0.1:{self.proxy.port}/0"
@@ -178,6 +183,11 @@ class SentinelBroker(Broker):
     def primary(self) -> RedisServer:  # type: ignore[override]
         """The master of now."""
         return self._group.master()
+
+    @property
+    def servers(self) -> list[RedisServer]:
+        """The master and its replicas."""
+        return self._group.servers
 
     @property
     def options(self) -> dict[str, object]:

@@ -112,6 +112,14 @@ class Crew:
             env=dict(self.settings.environment),
         )
 
+    def pids(self) -> dict[str, list[int]]:
+        """Return the processes that live, without children, by what they are."""
+        workers = [slot.worker for slot in self.slots if slot.worker is not None]
+        return {
+            "workers": [worker.pid for worker in workers if worker.running],
+            "producers": [producer.pid for producer in self.producers if producer.running],
+        }
+
     def start(self) -> None:
         """Start all workers, and producers that wait at the gate."""
         for slot in self.slots:

@@ -17,6 +17,7 @@ from tests.chaos.crew import Crew
 from tests.chaos.faults import FAULTS
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import plan
+from tests.chaos.processor import Processor
 from tests.chaos.recovery import Recovery
 from tests.chaos.settings import QUEUES, Settings
 
@@ -54,6 +55,8 @@ class Outcome:
     finishes: dict[int, int] = field(default_factory=dict)
     """Second of the run -> tasks finished in it."""
     publishes: dict[int, int] = field(default_factory=dict)
+    processor: list[dict[str, float]] = field(default_factory=list)
+    """Of each minute: seconds of processor time, by who used them."""
 
     @property
     def rate(self) -> float:
@@ -112,6 +115,7 @@ class _Run:
         self.tail = ledger.Tail(settings.directory)
         self.findings: list[str] = []
         self._next_look = 0.0
+        self._processor = Processor()
 
     def carry_out(self) -> Outcome:
         """Do it, phase by phase."""
@@ -159,6 +163,8 @@ class _Run:
             self.tail.look()
             self.crew.hold(wait=len(self.tail.outstanding) > self.settings.backlog)
             self.watcher.progress(now - began, self.tail)
+            servers = [server.pid for server in self.broker.servers if server.running]
+            self._processor.look(now - began, {"servers": servers, **self.crew.pids()})
 
     def _drain(self, began: float) -> None:
         """Wait until every confirmed task is done, or nothing has moved for long."""
@@ -256,6 +262,7 @@ class _Run:
             finishes=finishes,
             publishes=publishes,
             poison_deaths=len(crew.deaths),
+            processor=self._processor.minutes(),
         )
         if settings.reliq:
             self._inspect(outcome)

@@ -78,6 +78,7 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
             }
             for fault in outcome.faults
         ],
+        "processor_s_by_minute": outcome.processor,
         "finished_a_second": [
             outcome.finishes.get(second, 0)
             for second in range(int(outcome.settled - outcome.began))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import redis
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") / 1024
 _NAMED = re.compile(r"\{[^{}]*\}")
 _ONE_OF_MANY = re.compile(r"(:publisher(?=:)|:consumer(?=:)|:[a-z_]*@).*")
@@ -41,7 +41,7 @@ def used(pid: int) -> Process:
         words = stat.rpartition(")")[2].split()
         rss_kb += int(words[21]) * _PAGE_KB
         # Its own user and system time; of the first also that of children it has waited for.
-        cpu_s += sum(map(int, words[11:13] if number else words[11:15])) / _TICKS
+        cpu_s += sum(map(int, words[11:13] if number else words[11:15])) / TICKS
     return Process(rss_kb, cpu_s)
 
 

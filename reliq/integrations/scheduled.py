@@ -61,9 +61,10 @@ def _waiting(consumer: Any) -> list[dict[str, Any]]:
 
     None where its broker is another library's.
     """
-    store = getattr(consumer.connection.transport, "store", None)
-    if store is None:
+    link = getattr(consumer.connection.transport, "link", None)
+    if link is None:
         return []
+    store = link.store
     found: list[tuple[int, dict[str, Any]]] = []
     try:
         for queue in {queue.name for queue in consumer.task_consumer.queues}:

@@ -97,22 +97,26 @@ class Route:
 class Routes:
     """The exchanges and bindings of one connection: cached, and what it declared itself."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, cache: dict[str, Route] | None = None) -> None:
         self._store = store
-        self._cache: dict[str, Route] = {}
+        self._cache = {} if cache is None else cache
         self.declared: dict[str, bytes] = {}
         # By connections that were lost; the broker may have lost it with them.
         self.inherited: dict[str, bytes] = {}
         self.bound: dict[str, set[bytes]] = {}
 
-    def reconnect(self, store: Store) -> None:
-        """Go on over another connection to the same broker."""
-        self._store = store
+    def over(self, store: Store) -> Routes:
+        """Return these over another connection to the same broker: they share what they know."""
+        return self._shared(Routes(store, self._cache))
 
-    def move(self, store: Store) -> None:
-        """Go on at another broker: what it knows has to be asked for."""
-        self._store = store
-        self._cache.clear()
+    def at(self, store: Store) -> Routes:
+        """Return these for another broker: what that has bound has to be asked for."""
+        return self._shared(Routes(store))
+
+    def _shared(self, routes: Routes) -> Routes:
+        routes.declared, routes.inherited = self.declared, self.inherited
+        routes.bound = self.bound
+        return routes
 
     # -- exchanges
 

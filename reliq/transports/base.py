@@ -24,6 +24,7 @@ from ..routing.routes import Routes
 from .channel import Channel
 from .eventloop import EventLoop
 from .failback import Failback
+from .link import Link
 from .passed import serving
 
 if TYPE_CHECKING:
@@ -85,19 +86,19 @@ class Transport(Failback, EventLoop, virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
-        self.session = session_for(self.session_key(), self.options, self.store_factory(), self)
-        self.store: Store = self.session.open_store()
-        self.routes = Routes(self.store)
+        session = session_for(self.session_key(), self.options, self.store_factory(), self)
+        store = session.open_store()
+        self.link = Link(session, store, Routes(store))
         self.channels: list[Channel] = []
         self.declared_queues: dict[str, tuple[bytes, dict[str, str]]] = {}
-        self.session.topology.give(self.routes, self.declared_queues)
+        session.topology.give(self.link.routes, self.declared_queues)
         self.unroutable: set[tuple[str, str]] = set()
         self.deferred: deque[Callable[[], None]] = deque()
         self._used_channel_ids = array("H")
         self._epoch = 0
         EventLoop.__init__(self)
         Failback.__init__(self)
-        self.store.keeps_long = self.may_spool
+        store.keeps_long = self.may_spool
 
     @property
     def client(self) -> Any:
@@ -147,14 +148,14 @@ class Transport(Failback, EventLoop, virtual.Transport):
 
     def _catch_up(self) -> None:
         """Send what an earlier connection owed, once for each time we connected."""
-        if self._epoch != self.store.epoch:
-            self._epoch = self.store.epoch
-            self.session.catch_up(self.store)
+        if self._epoch != self.link.store.epoch:
+            self._epoch = self.link.store.epoch
+            self.link.session.catch_up(self.link.store)
 
     def verify_connection(self, connection: Any) -> bool:
         """Whether the connection has not failed."""
         del connection
-        return self.store.alive
+        return self.link.store.alive
 
     def create_channel(self, connection: Any) -> Channel:
         """Return a new channel of *connection*."""
@@ -185,11 +186,11 @@ class Transport(Failback, EventLoop, virtual.Transport):
             channel.close()
         try:
             self.do_deferred()
-            if self.store.alive:
-                self.store.wait_for_replies()
+            if self.link.store.alive:
+                self.link.store.wait_for_replies()
                 self.do_deferred()  # what the last replies asked for, and what they tell
                 self.end_publishing()
-                self.store.wait_for_replies()
+                self.link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         self._let_go(lost=self.loss_told)
@@ -197,9 +198,9 @@ class Transport(Failback, EventLoop, virtual.Transport):
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published: none will be tried again."""
         PUBLISHER.retire()
-        if self.store.alive:
+        if self.link.store.alive:
             with suppress(ReliqError):  # they lapse
-                self.store.forget_publishers(PUBLISHER.finished)
+                self.link.store.forget_publishers(PUBLISHER.finished)
 
     def _collect(self, connection: Any) -> None:
         """Drop a broken connection without waiting; nothing is requeued by it."""
@@ -213,21 +214,21 @@ class Transport(Failback, EventLoop, virtual.Transport):
         self._released = True
         if lost:
             consumed = {item.queue for item in self.subscriptions}
-            self.session.topology.keep(self.routes, self.declared_queues, consumed)
+            self.link.session.topology.keep(self.link.routes, self.declared_queues, consumed)
         for item in list(self.subscriptions):
             item.ended()
-            self.session.unsubscribe(item.queue, item.no_ack)
+            self.link.session.unsubscribe(item.queue, item.no_ack)
             if lost and self._may_go_by_itself(item.queue):
-                self.session.linger(item.queue)
+                self.link.session.linger(item.queue)
             else:
-                self.session.detach_later(item.queue)
-            self.session.return_later(item.take_back(), no_ack=item.no_ack)
+                self.link.session.detach_later(item.queue)
+            self.link.session.return_later(item.take_back(), no_ack=item.no_ack)
         self.subscriptions.clear()
         self._reset_order()
         self.leave_loop()
-        self.store.close()  # a reserve under way is noted as lost by its callback
+        self.link.store.close()  # a reserve under way is noted as lost by its callback
         self.leave_failback()
-        self.session.leave(self, lost=lost, elsewhere=bool(self.urls))
+        self.link.session.leave(self, lost=lost, elsewhere=bool(self.urls))
 
     def forget_parent(self) -> None:
         """Drop, in a forked child, what the parent consumes and holds."""
@@ -240,11 +241,8 @@ class Transport(Failback, EventLoop, virtual.Transport):
         self._reset_order()
         self.deferred.clear()
         self.forget_loop()
-        self.store = self.session.open_store()
-        self.store.keeps_long = self.may_spool
-        self.routes.reconnect(self.store)
-        for channel in self.channels:
-            channel.store = self.store
+        self.link = self.link.over(self.link.session.open_store())
+        self.link.store.keeps_long = self.may_spool
 
     def redeclare(self, queue: str, store: Store | None = None) -> bool:
         """Declare again a queue this connection declared and the broker has lost.
@@ -255,7 +253,7 @@ class Transport(Failback, EventLoop, virtual.Transport):
         if declared is None or not is_durable(declared[1]):
             return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
-        (store or self.store).declare_queue(queue, False, *declared)
+        (store or self.link.store).declare_queue(queue, False, *declared)
         return True
 
     def _may_go_by_itself(self, queue: str) -> bool:
@@ -271,13 +269,13 @@ class Transport(Failback, EventLoop, virtual.Transport):
         if declared is None:
             return False
         store.declare_queue(queue, False, *declared)
-        self.routes.bind_again(queue, store)
+        self.link.routes.bind_again(queue, store)
         return True
 
     def forget_declared(self, queue: str) -> None:
         """Note that *queue* was deleted: it is not to be declared again by itself."""
         self.declared_queues.pop(queue, None)
-        self.session.topology.forget_queue(queue)
+        self.link.session.topology.forget_queue(queue)
 
     def do_deferred(self) -> None:
         """Do what a reply asked for and could not be done while it was read."""
@@ -292,22 +290,22 @@ class Transport(Failback, EventLoop, virtual.Transport):
         Where the broker cannot be told, nothing has begun.
         """
         queue = subscription.queue
-        self.session.background.clear(queue, self.store)
-        count = self.session.subscribe(queue, subscription.no_ack)
+        self.link.session.background.clear(queue, self.link.store)
+        count = self.link.session.subscribe(queue, subscription.no_ack)
         try:
-            self.session.background.register(self.store)
+            self.link.session.background.register(self.link.store)
             if not self._attach(queue, count):
                 raise NotFound(f"no queue {queue!r} to consume from; declare it first")
         except ReliqError as exc:
             subscription.ended()
-            self.session.unsubscribe(queue, subscription.no_ack)
+            self.link.session.unsubscribe(queue, subscription.no_ack)
             if not isinstance(exc, NotFound):
-                self.session.detach_later(queue)  # it may have noted it all the same
+                self.link.session.detach_later(queue)  # it may have noted it all the same
             raise
         self.begin_to_consume()
         self.subscriptions.append(subscription)
         self._reset_order()
-        self.store.end_wait()
+        self.link.store.end_wait()
         self.keep_leases()
         self.watch_primary()
 
@@ -316,48 +314,48 @@ class Transport(Failback, EventLoop, virtual.Transport):
 
         One that went while we were away, with us as its last consumer, is declared again.
         """
-        if self.store.attach(queue, self.session.id, count):
+        if self.link.store.attach(queue, self.link.session.id, count):
             return True
-        declared = self.session.topology.revive(queue, self.routes, self.store)
+        declared = self.link.session.topology.revive(queue, self.link.routes, self.link.store)
         if declared is None:
             return False
         self.declared_queues[queue] = declared
-        return self.store.attach(queue, self.session.id, count)
+        return self.link.store.attach(queue, self.link.session.id, count)
 
     def remove_subscription(self, subscription: Subscription) -> None:
         """Stop consuming; what was reserved and not delivered goes back at once."""
         self.subscriptions.remove(subscription)
         subscription.ended()
         self._reset_order()
-        count = self.session.unsubscribe(subscription.queue, subscription.no_ack)
+        count = self.link.session.unsubscribe(subscription.queue, subscription.no_ack)
         if self.loss_told and self._may_go_by_itself(subscription.queue):
             # Cancelled because its connection is lost, as Celery does with rpc:// before it
             # consumes again: a queue that goes with its last consumer waits for that.
-            self.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            self.session.linger(subscription.queue)
+            self.link.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+            self.link.session.linger(subscription.queue)
             return
         try:
             self._end_subscription(subscription, count)
         except BrokerUnavailable:
-            self.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            self.session.detach_later(subscription.queue)
+            self.link.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+            self.link.session.detach_later(subscription.queue)
             raise
 
     def _end_subscription(self, subscription: Subscription, count: int) -> None:
-        self.store.end_wait()
+        self.link.store.end_wait()
         if subscription.in_flight:
-            self.store.wait_for_replies()
+            self.link.store.wait_for_replies()
         self.flush_acks()
         if subscription.no_ack:
-            self.session.return_later(subscription.take_back(), no_ack=True)
-            self.session.hand_back(self.store)
+            self.link.session.return_later(subscription.take_back(), no_ack=True)
+            self.link.session.hand_back(self.link.store)
         else:
             self.return_undelivered(subscription.take_back())
-        if not self.store.attach(subscription.queue, self.session.id, count):
+        if not self.link.store.attach(subscription.queue, self.link.session.id, count):
             self.forget_declared(subscription.queue)
-            self.routes.forget_queue(subscription.queue)
-        if not self.session.subscriptions:
-            self.session.background.unregister(self.store)
+            self.link.routes.forget_queue(subscription.queue)
+        if not self.link.session.subscriptions:
+            self.link.session.background.unregister(self.link.store)
         if all(item.no_ack for item in self.subscriptions):
             self._stop_taking(subscription.channel)
 
@@ -372,13 +370,13 @@ class Transport(Failback, EventLoop, virtual.Transport):
         if self.worker:
             channel.let_messages_go()
             self.return_abandoned()
-        if self.session.held:
+        if self.link.session.held:
             self.keep_leases(loop_ends=True)
 
     def return_abandoned(self) -> None:
         """Give back messages that nobody holds any more."""
         gc.collect()  # Celery's requests are parts of reference cycles
-        self.session.send_owed(self.store)
+        self.link.session.send_owed(self.link.store)
 
     def credit_changed(self, channel: Channel) -> None:
         """Give back what a lower prefetch limit leaves no room for."""
@@ -396,7 +394,7 @@ class Transport(Failback, EventLoop, virtual.Transport):
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
         if self._loop is None or not self.batch_ack(queue, tags):
-            self.session.ack(self.store, queue, tags)
+            self.link.session.ack(self.link.store, queue, tags)
         if queue in self.held_back:
             self.ask_again(queue)
         if self._starved:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..routing.publish_ids import PublishTag
     from ..store.protocol import Store
     from ..store.values import Publication
+    from .link import Link
     from .outgoing import Outgoing
     from .publishing import Publishing
 
@@ -212,12 +213,13 @@ class PublishBatch:
         if channel.closed or self._blind:
             return 1
         try:
-            item.confirm.require(channel.store)
+            link = channel.transport.link
+            item.confirm.require(link.store)
             if not item.exchange:
                 return 1
-            found = channel.routes.cached(item.exchange).lookup(item.routing_key)
+            found = link.routes.cached(item.exchange).lookup(item.routing_key)
             if not found:  # what is known may be old
-                found = channel.routes.refresh(item.exchange).lookup(item.routing_key)
+                found = link.routes.refresh(item.exchange).lookup(item.routing_key)
         except BrokerUnavailable:
             self._blind = True  # do not wait for it with each message: the flush will ask
             return 1
@@ -238,7 +240,7 @@ class PublishBatch:
         )
         flushed, self._uncertain = self._uncertain, []
         if message_published.receivers:
-            broker = self.channel.store.broker
+            broker = self.channel.transport.link.store.broker
             for entry in flushed:
                 if entry.stored:
                     stored, item = list(entry.stored.values()), entry.item
@@ -247,24 +249,20 @@ class PublishBatch:
 
     def _send_surely(self) -> _NotStored:
         """Send over the channel's connection or, where that is lost, over the session's own."""
-        channel = self.channel
-        if not channel.closed:
+        link = self.channel.transport.link
+        if not self.channel.closed:
             try:
-                return self._send(channel.store)
+                return self._send(link)
             except (BrokerTimeout, NotConfirmed):
                 raise  # a second try would only wait as long again
             except BrokerUnavailable:
                 pass
-        store = channel.session.spare_store()
         # What this channel declared it can repair over the other connection too.
-        channel.routes.reconnect(store)
-        try:
-            return self._send(store)
-        finally:
-            channel.routes.reconnect(channel.store)
+        return self._send(link.over(link.session.spare_store()))
 
-    def _send(self, store: Store) -> _NotStored:
+    def _send(self, link: Link) -> _NotStored:
         """Store every message and wait for its confirmation; return what found no place."""
+        store = link.store
         wishes = together({entry.item.confirm for entry in self._uncertain})
         for wish in wishes:
             wish.require(store)
@@ -272,7 +270,7 @@ class PublishBatch:
         full: list[Publication] = []
         entries: Iterable[_Entry] = self._uncertain
         for _ in range(_TRIES):
-            entries = self._send_once(store, entries, stored, full)
+            entries = self._send_once(link, entries, stored, full)
             if not entries:
                 break
         for wish in wishes:
@@ -281,13 +279,13 @@ class PublishBatch:
 
     def _send_once(
         self,
-        store: Store,
+        link: Link,
         entries: Iterable[_Entry],
         stored: list[Publication],
         full: list[Publication],
     ) -> Iterable[_Entry]:
         """Send by the routes as they are known; return what has to be routed once more."""
-        routes = self.channel.routes
+        _, store, routes = link
         sending = _Sending(store)
         items = sending.items
         owners: list[_Entry] = []
@@ -310,7 +308,7 @@ class PublishBatch:
         outcomes = sending.finish()
         list_created(store, items, outcomes)
         # Once each, in their order, however many of their copies went astray.
-        again = dict.fromkeys(self._newly_bound(store, nowhere))
+        again = dict.fromkeys(self._newly_bound(link, nowhere))
         lost: dict[str, bool] = {}
         for sent, entry, outcome in zip(items, owners, outcomes, strict=True):
             if outcome >= DUPLICATE:
@@ -331,14 +329,15 @@ class PublishBatch:
             lost[queue] = self.channel.transport.redeclare(queue, store)
         return lost[queue]
 
-    def _newly_bound(self, store: Store, nowhere: list[_Entry]) -> list[_Entry]:
+    @staticmethod
+    def _newly_bound(link: Link, nowhere: list[_Entry]) -> list[_Entry]:
         """Return those whose exchange has other bindings by now than those they failed by."""
-        routes = self.channel.routes
         changed = set()
         for exchange in {entry.item.exchange for entry in nowhere}:
-            if routes.cached(exchange).version == store.bindings_version(exchange) is not None:
+            known = link.routes.cached(exchange).version
+            if known == link.store.bindings_version(exchange) is not None:
                 continue
-            if routes.refresh(exchange).version is not None:
+            if link.routes.refresh(exchange).version is not None:
                 changed.add(exchange)
         return [entry for entry in nowhere if entry.item.exchange in changed]
 

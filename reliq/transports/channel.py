@@ -52,10 +52,7 @@ class Channel(Publishing, virtual.Channel):
         # Not the base's: no exchange classes, and options are parsed once for all.
         self.connection: Transport | None = connection
         self.transport = connection
-        self.session = connection.session
-        self.store = connection.store
         self.options = connection.options
-        self.routes = connection.routes
         self.confirmation = by_default(self.options)
         self.closed = False
         self.qos_ = QoS(self)
@@ -78,7 +75,7 @@ class Channel(Publishing, virtual.Channel):
 
         Not kept: Celery looks for a socket in a channel's own ``client``.
         """
-        return Client(self.store)
+        return Client(self.transport.link.store)
 
     @contextmanager
     def conn_or_acquire(self, client: Client | None = None) -> Iterator[Client]:
@@ -105,9 +102,9 @@ class Channel(Publishing, virtual.Channel):
         type_ = type or "direct"
         name = exchange or f"amq.{type_}"
         if passive:
-            self.routes.require(name)
+            self.transport.link.routes.require(name)
             return
-        self.routes.declare(
+        self.transport.link.routes.declare(
             name,
             type_,
             {
@@ -120,10 +117,12 @@ class Channel(Publishing, virtual.Channel):
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
         del nowait
-        if if_unused and (count := len(self.store.exchange_table(exchange).bindings)):
+        if if_unused and (
+            count := len(self.transport.link.store.exchange_table(exchange).bindings)
+        ):
             raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
-        self.session.topology.forget_exchange(exchange)
-        self.routes.delete(exchange)
+        self.transport.link.session.topology.forget_exchange(exchange)
+        self.transport.link.routes.delete(exchange)
 
     def queue_declare(
         self,
@@ -146,12 +145,12 @@ class Channel(Publishing, virtual.Channel):
         name = queue or f"amq.gen-{uuid4()}"
         encoded, meta = queue_arguments(name, auto_delete, arguments)
         if not (passive or is_durable(meta)):
-            self.session.background.clear(name, self.store)
+            self.transport.link.session.background.clear(name, self.transport.link.store)
         if ("expires" in meta or passive) and (
-            self.store.delete_queue(name, if_idle=True).outcome == "deleted"
+            self.transport.link.store.delete_queue(name, if_idle=True).outcome == "deleted"
         ):
-            self.routes.forget_queue(name)
-        declared = self.store.declare_queue(name, passive, encoded, meta)
+            self.transport.link.routes.forget_queue(name)
+        declared = self.transport.link.store.declare_queue(name, passive, encoded, meta)
         if declared.outcome == "missing":
             raise NotFound(f"no queue {name!r}; declare it first")
         if declared.outcome == "differs":
@@ -163,8 +162,10 @@ class Channel(Publishing, virtual.Channel):
         if not passive:
             self.transport.declared_queues[name] = (encoded, meta)
             if "dead_letter_exchange" in meta:
-                self.session.background.look_after(name)
-        consumers = declared.consumers - self.session.lingers(name)  # we come back just now
+                self.transport.link.session.background.look_after(name)
+        consumers = declared.consumers - self.transport.link.session.lingers(
+            name
+        )  # we come back just now
         return queue_declare_ok_t(name, declared.messages, max(consumers, 0))
 
     def queue_bind(
@@ -185,12 +186,12 @@ class Channel(Publishing, virtual.Channel):
         binding = (queue, exchange or "amq.direct", routing_key or "")
         declared = self.transport.declared_queues.get(queue)
         if declared is None:
-            self.routes.bind(*binding)
+            self.transport.link.routes.bind(*binding)
             return
         for _tried in range(_BIND_TRIES):
-            if self.routes.bind(*binding, present=True):
+            if self.transport.link.routes.bind(*binding, present=True):
                 return
-            self.store.declare_queue(queue, False, *declared)
+            self.transport.link.store.declare_queue(queue, False, *declared)
         raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
 
     def queue_unbind(
@@ -204,8 +205,8 @@ class Channel(Publishing, virtual.Channel):
         """Remove one binding; one that does not exist is ignored."""
         del arguments
         binding = (queue, exchange or "amq.direct", routing_key or "")
-        self.session.topology.forget_binding(*binding)
-        self.routes.unbind(*binding)
+        self.transport.link.session.topology.forget_binding(*binding)
+        self.transport.link.routes.unbind(*binding)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
@@ -214,19 +215,21 @@ class Channel(Publishing, virtual.Channel):
 
         Raises PreconditionFailed when a condition does not hold.
         """
-        self.session.end_lingering(queue, self.store)
-        deleted = self.store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+        self.transport.link.session.end_lingering(queue, self.transport.link.store)
+        deleted = self.transport.link.store.delete_queue(
+            queue, if_empty=if_empty, if_unused=if_unused
+        )
         if deleted.outcome == "not_empty":
             raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
         if deleted.outcome == "in_use":
             raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.number} consumers")
         self.transport.forget_declared(queue)
-        self.routes.forget_queue(queue)
+        self.transport.link.routes.forget_queue(queue)
         return deleted.number
 
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Remove what waits in *queue*, ready or delayed; returns how many messages."""
-        return self.store.purge(queue)
+        return self.transport.link.store.purge(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         """Delete a reply queue that has served its purpose."""
@@ -234,12 +237,12 @@ class Channel(Publishing, virtual.Channel):
 
     def list_bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding there is."""
-        return list(self.routes.bindings())
+        return list(self.transport.link.routes.bindings())
 
     get_bindings = list_bindings
 
     def _size(self, queue: str) -> int:
-        status = self.store.status(queue)
+        status = self.transport.link.store.status(queue)
         return 0 if status is None else status.ready + status.delayed
 
     # -- publishing
@@ -304,7 +307,7 @@ class Channel(Publishing, virtual.Channel):
                 message.headers[ETA] = eta
         if not no_ack:
             self.qos_.append(message, delivery.tag)
-            self.session.keep_while_alive(delivery.tag, delivery.token, message)
+            self.transport.link.session.keep_while_alive(delivery.tag, delivery.token, message)
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
@@ -322,7 +325,7 @@ class Channel(Publishing, virtual.Channel):
             return False
         if not worker:
             if not no_ack:
-                self.session.delivery_failed(message.delivery_tag, message.token)
+                self.transport.link.session.delivery_failed(message.delivery_tag, message.token)
             return False
         settled = WATCH.dead_lettered(self.transport, message, error)
         if settled is None:
@@ -352,7 +355,9 @@ class Channel(Publishing, virtual.Channel):
         else:
             lease = Lease(delivery.tag, delivery.token)
             reason, text = "undecodable", str(error)
-            if not self.session.dead_letter(self.store, delivery.queue, reason, text, [lease]):
+            if not self.transport.link.session.dead_letter(
+                self.transport.link.store, delivery.queue, reason, text, [lease]
+            ):
                 log_events.dead_lettered(delivery.queue, delivery.tag, reason, text)
                 count = max(delivery.failed, 0)
                 self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
@@ -377,7 +382,7 @@ class Channel(Publishing, virtual.Channel):
                 return
             if message.decode_error is None:
                 if self.closed:
-                    self.session.ack_later(message.queue, (delivery_tag,))
+                    self.transport.link.session.ack_later(message.queue, (delivery_tag,))
                 else:
                     self.transport.ack(message.queue, (delivery_tag,))
                 return
@@ -424,16 +429,20 @@ class Channel(Publishing, virtual.Channel):
 
     def _open_store(self) -> Store:
         """Return a connection that works also after this channel was closed."""
-        return self.session.spare_store() if self.closed else self.store
+        return (
+            self.transport.link.session.spare_store() if self.closed else self.transport.link.store
+        )
 
     def _release(self, how: How, messages: list[Message]) -> None:
         groups = iter(_leases(messages))
         for queue, leases in groups:
             try:
-                released = self.session.release(self._open_store(), queue, how, leases)
+                released = self.transport.link.session.release(
+                    self._open_store(), queue, how, leases
+                )
             except BrokerUnavailable:  # noqa: PERF203 - it ends the loop
                 for other, rest in groups:
-                    self.session.release_later(other, how, rest)
+                    self.transport.link.session.release_later(other, how, rest)
                 raise
             else:
                 self.transport.ask_again(queue)
@@ -441,7 +450,7 @@ class Channel(Publishing, virtual.Channel):
                 log_events.at_the_limit(queue, released.dead)
                 if released.dead:
                     known = {message.delivery_tag: message.headers for message in messages}
-                    broker = self.store.broker
+                    broker = self.transport.link.store.broker
                     emit_at_the_limit(broker, queue, released.dead, "nacked", known)
                     self._route_soon(queue)
 
@@ -451,7 +460,9 @@ class Channel(Publishing, virtual.Channel):
             lease = Lease(message.delivery_tag, message.token)
             try:
                 store = self._open_store()
-                refused = self.session.dead_letter(store, message.queue, reason, text, [lease])
+                refused = self.transport.link.session.dead_letter(
+                    store, message.queue, reason, text, [lease]
+                )
             except BrokerUnavailable:
                 # It is still to be settled.
                 (self._let_go if self.closed else self.qos_.delivered)[message.delivery_tag] = (
@@ -473,11 +484,11 @@ class Channel(Publishing, virtual.Channel):
     ) -> None:
         emit(
             message_dead,
-            self.store.broker,
+            self.transport.link.store.broker,
             queue=queue,
             tag=tag,
             count=count,
-            consumer=self.store.consumer,
+            consumer=self.transport.link.store.consumer,
             reason=reason,
             error=error,
             **identity(headers),
@@ -487,7 +498,7 @@ class Channel(Publishing, virtual.Channel):
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
         declared = self.transport.declared_queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
-            self.session.background.route_soon(queue)
+            self.transport.link.session.background.route_soon(queue)
 
     # -- credit
 
@@ -547,11 +558,15 @@ class Channel(Publishing, virtual.Channel):
         left = [message for message in messages.values() if message.callback_raised]
         for how, some in self._by_how("released", left):
             for queue, leases in _leases(some):
-                self.session.release_later(queue, how, leases)
+                self.transport.link.session.release_later(queue, how, leases)
 
     def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
         """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
-        failed = [message for message in messages if self.session.failed(message.delivery_tag)]
+        failed = [
+            message
+            for message in messages
+            if self.transport.link.session.failed(message.delivery_tag)
+        ]
         if how != "released" or not failed:
             return [(how, messages)]
         rest = [message for message in messages if message not in failed]

@@ -106,11 +106,11 @@ class Consuming(Reserving):
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             if any(item.in_flight for item in self.subscriptions):
-                self.store.wait_for_replies()
+                self.link.store.wait_for_replies()
             self.raise_failure()
-            self.store.check()
+            self.link.store.check()
             self._require_no_gap()
-            if self.store.notifier.listening:
+            if self.link.store.notifier.listening:
                 self.heed_notification()
             self.request()
             if len(self.subscriptions) > 1:
@@ -133,14 +133,14 @@ class Consuming(Reserving):
         """
         if self.deserted:
             raise BrokerUnavailable(
-                f"{self.store.broker} was lost, and the consumers there with it: another broker "
-                "answers; consume again"
+                f"{self.link.store.broker} was lost, and the consumers there with it: another "
+                "broker answers; consume again"
             )
 
     def begin_to_consume(self) -> None:
         """Note over which connection the consumers begin."""
         if not self.subscriptions:
-            self._consuming_over = self.store.epoch
+            self._consuming_over = self.link.store.epoch
             self.loss_told = False
 
     def _require_no_gap(self) -> None:
@@ -148,10 +148,10 @@ class Consuming(Reserving):
 
         The broker may have lost what the application declared, and only it declares again.
         """
-        if self.subscriptions and self.store.epoch != self._consuming_over:
-            self._consuming_over = self.store.epoch
+        if self.subscriptions and self.link.store.epoch != self._consuming_over:
+            self._consuming_over = self.link.store.epoch
             raise BrokerUnavailable(
-                f"the connection to {self.store.broker} was lost and made again: connect and "
+                f"the connection to {self.link.store.broker} was lost and made again: connect and "
                 "consume again, in case the broker has lost what was declared"
             )
 
@@ -160,11 +160,11 @@ class Consuming(Reserving):
         self._starved = True  # before looking: an ack after this line wakes the wait
         try:
             if not self.wait_for_notification():
-                self.store.notifier.wait(min(timeout_s, self.next_due_s()))
+                self.link.store.notifier.wait(min(timeout_s, self.next_due_s()))
             self.heed_notification()
         finally:
             self._starved = False
-        self.store.receive()
+        self.link.store.receive()
 
     def next_due_s(self) -> float:
         """Return the time until a queue is to be asked for what is due; infinite if never.
@@ -197,18 +197,18 @@ class Consuming(Reserving):
             if item.due_at is not None:
                 left = min(left, item.due_at - monotonic())
             queues.add(item.queue)
-        notifier = self.store.notifier
+        notifier = self.link.store.notifier
         if not queues:
             return False
         if not notifier.listening:
             notifier.listen(sorted(queues), max(left, 0.001))
         elif not queues <= notifier.queues:
-            self.store.end_wait()
+            self.link.store.end_wait()
         return False
 
     def heed_notification(self) -> None:
         """Act on a wait that has ended: ask the queue that rang, or those long not asked."""
-        notifier = self.store.notifier
+        notifier = self.link.store.notifier
         if not notifier.receive():
             return
         notified, now = notifier.take_notification(), monotonic()
@@ -222,12 +222,14 @@ class Consuming(Reserving):
                 item.want()
         if notified is not None and not heard:
             # We cannot take it: pass the token on to whoever can.
-            self.store.post_reserve(notified, 0, self.session.lease_ms, False, ignore_result)
+            self.link.store.post_reserve(
+                notified, 0, self.link.session.lease_ms, False, ignore_result
+            )
 
     def credit_regained(self) -> None:
         """End a wait that began without credit."""
         if self._starved:
-            self.store.notifier.wake()
+            self.link.store.notifier.wake()
 
     # -- giving back what was not delivered
 
@@ -237,10 +239,10 @@ class Consuming(Reserving):
         for delivery in deliveries:
             by_queue.setdefault(delivery.queue, []).append(Lease(delivery.tag, delivery.token))
         for queue, leases in by_queue.items():
-            self.session.release(self.store, queue, "undelivered", leases)
+            self.link.session.release(self.link.store, queue, "undelivered", leases)
 
     def read_replies(self) -> None:
         """Read what has come while the application was busy; the background loop calls it."""
-        if self.store.waiting:
+        if self.link.store.waiting:
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
-                self.store.receive()
+                self.link.store.receive()

@@ -92,20 +92,20 @@ class EventLoop(Consuming):
         self.leave_loop()
         self._loop = loop
         for fd, callback in (
-            (self.store.fileno(), self._on_reply),
-            (self.store.notifier.fileno(), self._on_notification),
+            (self.link.store.fileno(), self._on_reply),
+            (self.link.store.notifier.fileno(), self._on_notification),
         ):
             loop.add_reader(fd, callback)
             self._fds.append(fd)
         # The loop watches these very descriptors: after a failure Celery connects anew.
-        self.store.disable_reconnect()
-        self.store.notifier.disable_reconnect()
+        self.link.store.disable_reconnect()
+        self.link.store.notifier.disable_reconnect()
         loop.on_tick.add(self.on_tick)
         self._set_timer()
 
     def _set_timer(self) -> None:
         """Let the background loop tick as often as it has to by now."""
-        period = self.session.background.period
+        period = self.link.session.background.period
         if period != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
@@ -136,7 +136,7 @@ class EventLoop(Consuming):
             if kick is not None:
                 kick.leave()
         for queue, tags in self._acks.items():
-            self.session.ack_later(queue, tags)
+            self.link.session.ack_later(queue, tags)
         self.forget_loop()
 
     # -- the loop's calls
@@ -145,7 +145,7 @@ class EventLoop(Consuming):
         """Send the acks of this tick, deliver what is there, ask for more, or wait."""
         self._loop_thread = threading.get_ident()
         self._require_connection()
-        background = self.session.background
+        background = self.link.session.background
         if WATCH.forks:
             if background.threaded:
                 background.stop()  # a process that forks should have no threads
@@ -211,10 +211,10 @@ class EventLoop(Consuming):
             loop.call_soon(_come_back)
 
     def _on_reply(self) -> None:
-        self.store.receive()
+        self.link.store.receive()
         self.do_deferred()
         if WATCH.forks:
-            self.session.background.do_later(self.store)
+            self.link.session.background.do_later(self.link.store)
         self.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
@@ -229,16 +229,16 @@ class EventLoop(Consuming):
 
     def _on_timer(self) -> None:
         self._require_connection()
-        self.store.check()
-        self.store.notifier.check()
-        background = self.session.background
+        self.link.store.check()
+        self.link.store.notifier.check()
+        background = self.link.session.background
         if WATCH.forks:
-            background.tick(self.store)
-            if not self.store.waiting:
-                background.do_later(self.store)
+            background.tick(self.link.store)
+            if not self.link.store.waiting:
+                background.do_later(self.link.store)
 
     def _require_connection(self) -> None:
-        if not self.store.alive:
+        if not self.link.store.alive:
             raise BrokerUnavailable("the connection to the broker was lost")
 
     def wake_loop(self) -> None:
@@ -273,15 +273,17 @@ class EventLoop(Consuming):
             queue, tags = self._acks.popitem()
             for start in range(0, len(tags), _ACKED_AT_ONCE):
                 try:
-                    self.session.ack(self.store, queue, tags[start : start + _ACKED_AT_ONCE])
+                    self.link.session.ack(
+                        self.link.store, queue, tags[start : start + _ACKED_AT_ONCE]
+                    )
                 except BrokerUnavailable:  # noqa: PERF203 - once for hundreds of acks
-                    self.session.ack_later(queue, tags[start:])
+                    self.link.session.ack_later(queue, tags[start:])
                     raise
 
     def keep_leases(self, loop_ends: bool = False) -> None:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""
         if self._loop is None or loop_ends:
-            self.session.background.start()
+            self.link.session.background.start()
 
 
 def _come_back() -> None:

@@ -26,11 +26,10 @@ from ..signals import broker_switched, emit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..consumer.session import Session
     from ..options import Options
-    from ..routing.routes import Routes
     from ..store.protocol import Store
     from .channel import Channel
+    from .link import Link
     from .subscription import Subscription
 
 logger = logging.getLogger("reliq")
@@ -59,7 +58,7 @@ def probe(url: str, arguments: Mapping[str, Any]) -> float:
     for name in ("socket_timeout", "socket_connect_timeout"):
         options[name] = min(float(options.get(name) or _PROBE_S), _PROBE_S)
     with Connection(url, **{**arguments, "transport_options": options}) as connection:
-        store = connection.transport.store
+        store = connection.transport.link.store
         try:
             store.connect()
             began = perf_counter()
@@ -142,10 +141,8 @@ class Failback:
     """See the module's description. A mixin of Transport."""
 
     client: Any
-    session: Session
-    store: Store
+    link: Link
     options: Options
-    routes: Routes
     channels: list[Channel]
     subscriptions: list[Subscription]
     _loop: Any
@@ -184,7 +181,7 @@ class Failback:
     @property
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
-        return self.session.lease_ms
+        return self.link.session.lease_ms
 
     @property
     def consumed(self) -> Sequence[str]:
@@ -232,13 +229,13 @@ class Failback:
         failed they do with pauses, and over the other URLs; after one that was lost, at
         once and over the same one. So a replica must fail here, not later.
         """
-        pace = self.session.pace
+        pace = self.link.session.pace
         # A publish with a retry policy has pauses of its own, and comes when its caller does.
         publishes = "max_retries" in (self.client.transport_options or ())
-        pace.wait(once=publishes and not self.session.consumed)
+        pace.wait(once=publishes and not self.link.session.consumed)
         try:
-            self.store.connect()
-            self.store.require_writable()
+            self.link.store.connect()
+            self.link.store.require_writable()
         except BrokerUnavailable:
             pace.trouble()
             raise
@@ -263,7 +260,7 @@ class Failback:
         if not self.failing_back:
             FAILBACK.came_back(self.url)
         self.failing_back = True
-        self.store.notifier.wake()
+        self.link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at home, in place, where nothing ties this transport to where it is."""
@@ -276,7 +273,7 @@ class Failback:
         primary = Connection(self.urls[0], **self._arguments)
         other = primary.transport
         try:
-            other.store.connect()
+            other.link.store.connect()
         except ReliqError as exc:
             BROKERS.failed(self.urls[0])
             logger.info("%s: staying where we are", exc)
@@ -285,19 +282,16 @@ class Failback:
         self._adopt(primary, other)
 
     def _adopt(self, primary: Connection, other: Any) -> None:
-        left, store = self.session, self.store
+        left = self.link
         try:
-            store.wait_for_replies()
+            left.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        other.session.add(self)
-        self.session, self.store = other.session, other.store
-        other.session.leave(other)
-        left.leave(self)  # type: ignore[arg-type]
-        store.close()
-        self.routes.move(self.store)
-        for channel in self.channels:
-            channel.session, channel.store = self.session, self.store
+        other.link.session.add(self)
+        self.link = left.at(other.link)
+        other.link.session.leave(other)
+        left.session.leave(self)  # type: ignore[arg-type]
+        left.store.close()
         # Kombu declares again what it is about to publish to, and says where it is.
         self.client.declared_entities.clear()
         for name in _PARTS:
@@ -315,7 +309,7 @@ class Failback:
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
         FAILBACK.go_on()
-        if not self.failing_back or not self.consumed or self.session.held:
+        if not self.failing_back or not self.consumed or self.link.session.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
@@ -351,7 +345,7 @@ class Failback:
             transport.establish_connection()
             try:
                 if end_dead:
-                    transport.session.background.end_dead(transport.store)
-                yield transport.store
+                    transport.link.session.background.end_dead(transport.link.store)
+                yield transport.link.store
             finally:
                 transport.close_connection(None)

@@ -21,10 +21,7 @@ from .delay import take_delay, ttl_ms
 from .outgoing import Outgoing, list_created, publications, refuse_full, stored_of
 
 if TYPE_CHECKING:
-    from ..consumer.session import Session
     from ..options import Options
-    from ..routing.routes import Routes
-    from ..store.protocol import Store
     from .base import Transport
 
 logger = logging.getLogger("reliq")
@@ -40,10 +37,7 @@ class Publishing:
     """basic_publish and what it needs."""
 
     transport: Transport
-    store: Store
-    routes: Routes
     options: Options
-    session: Session
     confirmation: Wanted
     closed: bool
     supports_batch_publish = True
@@ -85,31 +79,32 @@ class Publishing:
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank)
+        link = self.transport.link  # after the tag: in a forked child that makes the link anew
         confirm = item.confirm
         stored: list[Publication] = []
         if not item.exchange:
-            items = publications(item, (item.routing_key,), tag, self.store.broker)
+            items = publications(item, (item.routing_key,), tag, link.store.broker)
             if confirm.level == "none":
                 self._before_posting()
-                self.store.post_publish(items, partial(self._posted, items, item))
+                link.store.post_publish(items, partial(self._posted, items, item))
             else:
-                confirm.require(self.store)
-                outcomes = self.store.publish(items)
-                list_created(self.store, items, outcomes)
+                confirm.require(link.store)
+                outcomes = link.store.publish(items)
+                list_created(link.store, items, outcomes)
                 refuse_full(items, outcomes)
                 stored = stored_of(items, outcomes)
                 if not stored:
                     self.report_unroutable("", item.routing_key)
-                confirm.wait(self.store, stored)
+                confirm.wait(link.store, stored)
         elif self._is_posted(item.exchange, properties, confirm):
             self._post(item)
         else:
-            confirm.require(self.store)
+            confirm.require(link.store)
             stored = self._publish_routed(item, tag)
-            confirm.wait(self.store, stored)
+            confirm.wait(link.store, stored)
         PUBLISHER.wait_for_replies(tag)
         if message_published.receivers:
-            emit_published(self.store.broker, stored, item.headers, item.routing_key)
+            emit_published(link.store.broker, stored, item.headers, item.routing_key)
 
     def prepare(
         self,
@@ -158,14 +153,15 @@ class Publishing:
 
         Returns what is stored, now or by an earlier try: once for each queue.
         """
+        link = self.transport.link
         exchange, routing_key = item.exchange, item.routing_key
-        route = self.routes.cached(exchange)
+        route = link.routes.cached(exchange)
         stored: dict[str, Publication] = {}
         for _ in range(_TRIES):
             queues = route.lookup(routing_key)
             if queues:
-                items = publications(item, queues, tag, self.store.broker, route.version or b"")
-                outcomes = self.store.publish(items)
+                items = publications(item, queues, tag, link.store.broker, route.version or b"")
+                outcomes = link.store.publish(items)
                 stored.update({one.queue: one for one in stored_of(items, outcomes)})
                 refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
@@ -173,9 +169,9 @@ class Publishing:
                 again = [queue for queue in missing if self.transport.redeclare(queue)]
                 if STALE not in outcomes and not again:
                     break
-            elif route.version == self.store.bindings_version(exchange) is not None:
+            elif route.version == link.store.bindings_version(exchange) is not None:
                 break
-            route = self.routes.refresh(exchange)
+            route = link.routes.refresh(exchange)
             if route.version is None:
                 break
         if not stored:
@@ -190,7 +186,7 @@ class Publishing:
             what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
         if self.options.unroutable == "error":
             raise Unroutable(f"{what}; the message was not stored")
-        if exchange and self.routes.cached(exchange).type == "fanout":
+        if exchange and self.transport.link.routes.cached(exchange).type == "fanout":
             return  # a broadcast that nobody listens to is nothing unusual
         if (exchange, routing_key) not in self.transport.unroutable:
             if len(self.transport.unroutable) > _MOST_REMEMBERED:
@@ -218,7 +214,7 @@ class Publishing:
             WATCH.worker
             and properties.get("confirm") is None
             and properties.get("delivery_mode") == _TRANSIENT
-            and self.routes.cached(exchange).type == "fanout"
+            and self.transport.link.routes.cached(exchange).type == "fanout"
         )
 
     def _post(self, item: Outgoing) -> None:
@@ -226,17 +222,19 @@ class Publishing:
         self._post_except((), item)
 
     def _before_posting(self) -> None:
-        self.store.receive()
-        self.store.check()
+        store = self.transport.link.store
+        store.receive()
+        store.check()
         self.transport.do_deferred()
 
     def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
+        link = self.transport.link
         exchange, routing_key = item.exchange, item.routing_key
-        route = self.routes.cached(exchange)
+        route = link.routes.cached(exchange)
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
 
         def send_the_rest(reached: tuple[str, ...]) -> None:
-            self.routes.refresh(exchange)
+            link.routes.refresh(exchange)
             self._post_except(reached, item)
 
         def on_version(version: bytes | ReliqError | None) -> None:
@@ -244,9 +242,9 @@ class Publishing:
                 self.transport.deferred.append(partial(send_the_rest, done))
 
         if not queues:  # nobody listens, as far as we know
-            self.store.post_bindings_version(exchange, on_version)
+            link.store.post_bindings_version(exchange, on_version)
             return
-        items = publications(item, queues, None, self.store.broker, route.version or b"")
+        items = publications(item, queues, None, link.store.broker, route.version or b"")
 
         def on_result(outcomes: list[int] | ReliqError) -> None:
             self._posted(items, item, outcomes)
@@ -254,7 +252,7 @@ class Publishing:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
                 self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
 
-        self.store.post_publish(items, on_result)
+        link.store.post_publish(items, on_result)
 
     def _posted(
         self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError
@@ -269,9 +267,10 @@ class Publishing:
             self.transport.deferred.append(partial(self.report_unroutable, "", item.routing_key))
         if message_published.receivers:
             stored = stored_of(items, outcomes)
+            broker = self.transport.link.store.broker
             # Not here: while a reply is read the connection is locked.
             self.transport.deferred.append(
-                partial(emit_published, self.store.broker, stored, item.headers, item.routing_key)
+                partial(emit_published, broker, stored, item.headers, item.routing_key)
             )
 
     # -- pieces

@@ -24,10 +24,9 @@ from .subscription import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..consumer.session import Session
     from ..options import Options
-    from ..store.protocol import Store
     from .channel import Channel
+    from .link import Link
     from .subscription import Subscription
 
 # While some queues keep a consumer busy, one that rings unheard is asked so often.
@@ -41,8 +40,7 @@ _CLAIM_EVERY_S = 1.0
 class Reserving:
     """The subscriptions of a transport, asked for in turn."""
 
-    store: Store
-    session: Session
+    link: Link
     options: Options
 
     def __init__(self) -> None:
@@ -101,7 +99,7 @@ class Reserving:
             or not any(item.buffer or item.in_flight or item.wanted for item in subscriptions)
         ):
             return set()
-        notifier = self.store.notifier
+        notifier = self.link.store.notifier
         heard = notifier.queues if notifier.listening else ()
         return {
             item.queue
@@ -129,7 +127,7 @@ class Reserving:
         """Reserve, waiting, until something is here or all with credit were asked for."""
         self._request()
         if ISOLATION.active and self.ask_isolated():
-            self.store.wait_for_replies()
+            self.link.store.wait_for_replies()
             self.raise_failure()
 
     def _request(self) -> None:
@@ -138,7 +136,7 @@ class Reserving:
             self._reserve(wanting[0], n)
             return
         while asked := self._post_requests(wanting):
-            self.store.wait_for_replies()
+            self.link.store.wait_for_replies()
             self.raise_failure()
             if any(item.buffer for item in asked):
                 return
@@ -151,8 +149,8 @@ class Reserving:
         if self._too_late(item):
             return
         try:
-            reservation = self.store.reserve(
-                item.queue, n, self.session.lease_ms, item.no_ack, self._company
+            reservation = self.link.store.reserve(
+                item.queue, n, self.link.session.lease_ms, item.no_ack, self._company
             )
         except BaseException as exc:  # also a signal's, or a timeout of gevent's
             if self._goes_on_without(item, exc):
@@ -163,22 +161,24 @@ class Reserving:
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
-        self.session.background.poll(self.store, queue)
+        self.link.session.background.poll(self.link.store, queue)
         company = self._company
         if not no_ack and ISOLATION.active:
             if not self._may_get(queue):
-                return Reservation([], -1, self.session.lease_ms, left=True)
+                return Reservation([], -1, self.link.session.lease_ms, left=True)
             company = self._alone
         self._getting = not no_ack
         asked_at = monotonic()
         try:
-            reservation = self.store.reserve(queue, 1, self.session.lease_ms, no_ack, company)
+            reservation = self.link.store.reserve(
+                queue, 1, self.link.session.lease_ms, no_ack, company
+            )
             if not no_ack:
-                self.session.take(reservation.deliveries, asked_at, reservation.lease_ms)
+                self.link.session.take(reservation.deliveries, asked_at, reservation.lease_ms)
                 self._note_isolation(queue, reservation, asked_at, self.began_at)
         except BaseException:
             if not no_ack:
-                self.session.reserve_lost(queue, self.store.consumer)
+                self.link.session.reserve_lost(queue, self.link.store.consumer)
             raise
         finally:
             self._getting = False
@@ -188,7 +188,7 @@ class Reserving:
 
     def reserving(self, consumer: str) -> bool:
         """Whether a reserve is under way as this consumer: what it took is not known yet."""
-        return self.store.consumer == consumer and (
+        return self.link.store.consumer == consumer and (
             self._getting or any(item.in_flight for item in list(self.subscriptions))
         )
 
@@ -219,7 +219,9 @@ class Reserving:
             item.due_at = None  # until the answer says what is due next
             answer = partial(self._promoted, item)
             try:
-                self.store.post_reserve(item.queue, 0, self.session.lease_ms, item.no_ack, answer)
+                self.link.store.post_reserve(
+                    item.queue, 0, self.link.session.lease_ms, item.no_ack, answer
+                )
             except ReliqError:
                 item.want()
                 raise
@@ -241,8 +243,8 @@ class Reserving:
         self._asked_at = monotonic()
         answer = partial(self._reserved, item)
         try:
-            self.store.post_reserve(
-                item.queue, n, self.session.lease_ms, item.no_ack, answer, company
+            self.link.store.post_reserve(
+                item.queue, n, self.link.session.lease_ms, item.no_ack, answer, company
             )
         except ReliqError:
             if item.in_flight:  # it could not be written, so nobody else will be told
@@ -254,7 +256,7 @@ class Reserving:
         item.answered()
         item.want()
         if not item.no_ack:
-            self.session.reserve_lost(item.queue, self.store.consumer)
+            self.link.session.reserve_lost(item.queue, self.link.store.consumer)
 
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -267,9 +269,9 @@ class Reserving:
         if result.deliveries and not item.no_ack:
             if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
                 # Read so late that the leases may have run out: others have them.
-                self.session.return_later(result.deliveries)
+                self.link.session.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
-            self.session.take(result.deliveries, item.asked_at, result.lease_ms)
+            self.link.session.take(result.deliveries, item.asked_at, result.lease_ms)
         if not item.no_ack:
             self._note_isolation(item.queue, result, item.asked_at, item.began_at)
         if result.claimed or result.isolated:
@@ -281,7 +283,7 @@ class Reserving:
             self.wake_loop()
         else:  # cancelled while the reserve was under way
             item.answered()
-            self.session.return_later(result.deliveries, no_ack=item.no_ack)
+            self.link.session.return_later(result.deliveries, no_ack=item.no_ack)
 
     def _goes_on_without(self, item: Subscription, error: BaseException) -> bool:
         """Whether a worker leaves one queue alone for a while, for the sake of its others.
@@ -318,7 +320,7 @@ class Reserving:
         """What an ordinary reserve says of what this process holds."""
         if ISOLATION.in_back_off and self._alone != ALONE:
             return BUSY
-        return HOLDING if self.session.held else IDLE
+        return HOLDING if self.link.session.held else IDLE
 
     @property
     def _alone(self) -> int:
@@ -329,11 +331,11 @@ class Reserving:
         self, queue: str, result: Reservation, asked_at: float, began_at: float
     ) -> None:
         if result.isolated and result.deliveries:
-            ISOLATION.given(self.session, result.deliveries[0])
+            ISOLATION.given(self.link.session, result.deliveries[0])
         elif result.claimed:
-            ISOLATION.wait_for(self.session, queue, asked_at, began_at)
+            ISOLATION.wait_for(self.link.session, queue, asked_at, began_at)
         else:
-            ISOLATION.over(self.session, queue)
+            ISOLATION.over(self.link.session, queue)
 
     def shut_out(self, item: Subscription) -> bool:
         """Whether *item* is to take nothing while a message is held alone, or waits to be.
@@ -359,14 +361,14 @@ class Reserving:
             return self.began_at > ISOLATION.since
         if WATCH.worker and not WATCH.takes_from(self):
             return True
-        return ISOLATION.session is self.session and queue == ISOLATION.queue
+        return ISOLATION.session is self.link.session and queue == ISOLATION.queue
 
     def ask_isolated(self) -> bool:
         """Ask for the message that waits for this process to be alone; False where it is not.
 
         Until it is, the claim is extended every second.
         """
-        if ISOLATION.holds or ISOLATION.session is not self.session:
+        if ISOLATION.holds or ISOLATION.session is not self.link.session:
             return False
         queue = ISOLATION.queue
         waiting = (item for item in self.subscriptions if item.queue == queue and not item.no_ack)

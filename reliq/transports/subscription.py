@@ -37,7 +37,7 @@ class Subscription:
         self.no_ack = no_ack
         self.callback = callback
         self.buffer: deque[Delivery] = deque()
-        session = channel.session
+        session = channel.transport.link.session
         self._dropped = weakref.finalize(
             self, session.subscription_dropped, queue, no_ack, self.buffer
         )

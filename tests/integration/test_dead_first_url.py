@@ -165,7 +165,7 @@ def test_a_consumer_left_behind_is_told(redis_factory, redis_url):
     options = {**OPTIONS, "failback": False}
     with Connection([first.url(), redis_url], transport_options=options) as connection:
         lost = Taker(connection, "q")
-        store = connection.transport.store
+        store = connection.transport.link.store
         first.stop()
 
         def look():

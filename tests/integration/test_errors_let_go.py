@@ -102,7 +102,7 @@ def acks(connection):
 
     def act():
         message.ack()
-        connection.transport.store.wait_for_replies()
+        connection.transport.link.store.wait_for_replies()
 
     return act
 

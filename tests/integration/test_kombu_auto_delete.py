@@ -93,7 +93,7 @@ def test_who_dies_before_the_bindings_go_is_continued(client):
     exchange = Exchange("x", "fanout", auto_delete=True)
     bound(connection, "q", exchange)
     # What a process does first that deletes a queue, and is killed then.
-    assert "deleted" == connection.default_channel.store.delete_queue("q").outcome
+    assert "deleted" == connection.default_channel.transport.link.store.delete_queue("q").outcome
     assert client.raw.exists("reliq:{q}:bound")
     Taker(client.connect(), "other")
     wait_until(lambda: not client.raw.exists("reliq:{q}:bound"))

@@ -206,7 +206,7 @@ def test_who_still_works_on_a_message_keeps_it(broker, end):
             getattr(connection, end)()
         stays_true(lambda: get(connection, "q") is None, for_s=2.5)
         seen[0].ack()
-        wait_until(lambda: connection.transport.session.idle)
+        wait_until(lambda: connection.transport.link.session.idle)
 
 
 def test_an_ack_after_all_counts(broker):
@@ -249,7 +249,7 @@ def test_a_return_that_fails_late_is_owed_still(broker):
     with Connection(url, transport_options=options) as connection, ThreadPoolExecutor(1) as pool:
         publish(connection, "q", "x")
         message = get(connection, "q")
-        session = connection.transport.session
+        session = connection.transport.link.session
         session.background.stop()  # it would send it first
         with outage(), pytest.raises(BrokerUnavailable):
             message.requeue()

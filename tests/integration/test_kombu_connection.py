@@ -142,7 +142,7 @@ def test_leaving_nothing_behind(client):
     """When all connections are closed no thread and no client of theirs is left."""
     before = set(threading.enumerate())  # an earlier test's session may still linger
     connection = client.connect()
-    ours = connection.transport.session.id
+    ours = connection.transport.link.session.id
     taker = Taker(connection, "q")
     publish(connection, "q", "x")
     taker.take()[0].ack()
@@ -177,7 +177,7 @@ def test_the_password_is_used_and_never_shown(guarded, caplog):
         publish(connection, "q", "x")
         transport = connection.transport
         texts = [repr(connection), connection.as_uri(), str(connection), caplog.text]
-        texts += [repr(part) for part in (transport, transport.session, transport.store)]
+        texts += [repr(part) for part in (transport, transport.link.session, transport.link.store)]
         texts += [repr(transport.options), repr(connection.default_channel)]
         for text in texts:
             assert SECRET not in text

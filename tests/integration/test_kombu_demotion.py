@@ -94,11 +94,11 @@ def test_a_keeper_looks_for_the_master_anew(demoted):
     taker = Taker(connection, "q", prefetch_count=1)
     publish(client.connect(), "q", "x")
     (message,) = taker.take()
-    background = f"reliq:{connection.transport.session.id}"
+    background = f"reliq:{connection.transport.link.session.id}"
 
     def ids():
         listed = client.raw.client_list()
-        ours = f"reliq:{connection.transport.store.consumer}"
+        ours = f"reliq:{connection.transport.link.store.consumer}"
         return {
             entry["id"]
             for entry in listed

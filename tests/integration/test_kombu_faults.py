@@ -84,7 +84,7 @@ def test_an_ack_of_a_consumer_that_is_busy_then(client, fault):
     if fault == "script_flush":
         client.raw.script_flush()
     else:
-        ours = f"reliq:{connection.transport.store.consumer}"
+        ours = f"reliq:{connection.transport.link.store.consumer}"
         entries = [entry for entry in client.raw.client_list() if entry["name"] == ours]
         client.raw.client_kill_filter(_id=entries[0]["id"])
     message.ack()

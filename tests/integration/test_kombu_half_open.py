@@ -53,11 +53,11 @@ def test_nobody_else_waits_for_who_waits_for_a_reply(client, blackhole):
 
     def ask():
         with pytest.raises(BrokerTimeout):
-            transport.store.status("q")
+            transport.link.store.status("q")
 
     waiting = threading.Thread(target=ask)
     waiting.start()
-    wait_until(lambda: transport.store.waiting, interval_s=0.001, what="a command under way")
+    wait_until(lambda: transport.link.store.waiting, interval_s=0.001, what="a command under way")
     began = time.monotonic()
     transport.read_replies()
     assert time.monotonic() - began < TIMEOUT_S / 2
@@ -73,7 +73,7 @@ def test_what_was_acked_is_not_looked_for_as_unseen(client, blackhole):
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "done", "next")
     (message,) = taker.take()
-    session, store = taker.channel.session, connection.transport.store
+    session, store = taker.channel.transport.link.session, connection.transport.link.store
     hanging = connect(blackhole.url(), {}, "hanging/1")
     hanging.connect()
     assert blackhole.swallow()
@@ -92,13 +92,13 @@ def test_what_is_under_way_is_not_looked_for_as_unseen(client):
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q", prefetch_count=1)
     assert taker.gets_nothing()  # nor is a reply needed that says to load a script first.
-    transport, session = connection.transport, taker.channel.session
+    transport, session = connection.transport, taker.channel.transport.link.session
     session.background.stop()  # it would read the reply, and then look by itself.
     publish(connection, "q", "x")
     (subscription,) = transport.subscriptions
     transport.post_request(subscription, 1)
     wait_until(lambda: 1 == client.status("q").unacked, what="a reply that nobody has read")
-    session.reserve_lost("q", transport.store.consumer)
+    session.reserve_lost("q", transport.link.store.consumer)
     loops = session.open_store()
     session.send_owed(loops)
     assert session.owes  # to be looked for when it is known what the reserve took
@@ -153,8 +153,8 @@ def test_a_keeper_of_a_busy_consumer(client, blackhole):
     taker = Taker(connection, "q", prefetch_count=1)
     publish(client.connect(), "q", "x")
     (message,) = taker.take()
-    background = f"reliq:{connection.transport.session.id}/"
-    main = f"reliq:{connection.transport.store.consumer}"
+    background = f"reliq:{connection.transport.link.session.id}/"
+    main = f"reliq:{connection.transport.link.store.consumer}"
 
     def loops():
         names = {entry["name"]: entry["id"] for entry in client.raw.client_list()}

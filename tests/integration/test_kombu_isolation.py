@@ -157,7 +157,7 @@ def owes_an_ack(dying):
     dying.server.kill()
     message.ack()
     with pytest.raises(connection.connection_errors):
-        connection.transport.store.wait_for_replies()
+        connection.transport.link.store.wait_for_replies()
 
 
 def asked_without_an_answer(dying):

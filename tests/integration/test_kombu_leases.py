@@ -282,7 +282,7 @@ def test_a_loss_that_was_seen_elsewhere(client, see):
     publish(connection, "q", "x")
     (held,) = taker.take()
     cut_all(client)
-    see(connection.transport.store)
+    see(connection.transport.link.store)
     held.ack()
     with pytest.raises(connection.connection_errors):
         connection.drain_events(timeout=5)
@@ -305,7 +305,7 @@ def test_bindings_that_went_with_the_loss(own):
     connection.drain_events(timeout=5)
     own.raw.flushall()
     cut_all(own)
-    see_by_an_ack(connection.transport.store)
+    see_by_an_ack(connection.transport.link.store)
     got.pop().ack()
     with pytest.raises(connection.connection_errors):
         connection.drain_events(timeout=5)

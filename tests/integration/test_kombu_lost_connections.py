@@ -28,8 +28,8 @@ def reconnected(connection):
 
 def vanish(connection):
     """Be away: neither the connection nor the background loop's speaks to the broker."""
-    connection.transport.session.background.stop()
-    connection.transport.store.close()
+    connection.transport.link.session.background.stop()
+    connection.transport.link.store.close()
 
 
 def listen(connection, queue):

@@ -268,4 +268,4 @@ def test_a_queue_that_expires_before_it_is_bound(connect):
     connection.Producer().publish("x", exchange="x", routing_key="key")
     assert get(connection, "q").payload == "x"
     queue.delete()
-    assert frozenset() == channel.store.exchange_table("x").bindings
+    assert frozenset() == channel.transport.link.store.exchange_table("x").bindings

@@ -77,7 +77,7 @@ def published(client, queue="q"):
 def reconnect(client, connection):
     """Cut the connection, and let it notice: its next command goes out over a new one."""
     client.raw.client_kill_filter(_type="normal", skipme=True)
-    store = connection.transport.store
+    store = connection.transport.link.store
 
     def noticed():
         with suppress(BrokerUnavailable):
@@ -285,7 +285,7 @@ def test_one_message_asks_for_less(primary, replica, level, exchange):
     producer = connection.Producer()
     key = "key" if exchange else "q"
     producer.publish("x", exchange=exchange, routing_key=key, confirm=level)
-    connection.transport.store.wait_for_replies()
+    connection.transport.link.store.wait_for_replies()
     assert 1 == published(primary)
 
 

@@ -257,13 +257,13 @@ def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
 
 def restart_between_tries(channel, restart):
     """Have *restart* called when the batch takes another connection for its second try."""
-    spare_store = channel.session.spare_store
+    spare_store = channel.transport.link.session.spare_store
 
     def restarting():
         restart()
         return spare_store()
 
-    channel.session.spare_store = restarting
+    channel.transport.link.session.spare_store = restarting
 
 
 def test_redis_restarts_before_kombus_retry(redis_factory, scheme):

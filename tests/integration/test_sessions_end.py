@@ -175,7 +175,7 @@ def test_a_connection_that_is_not_made_again(redis_server, redis_url):
             redis_url, transport_options={**OPTIONS, "poll_interval": number + 1}
         )
         connection.connect()
-        lost = connection.transport.session
+        lost = connection.transport.link.session
         with closing(redis_server.client()) as client:
             client.client_kill_filter(_type="normal", skipme=True)
         connection.collect()

@@ -139,7 +139,7 @@ def test_a_publish_that_is_retried_is_announced_once(client, heard, monkeypatch,
     connection = client.connect()
     channel = connection.default_channel
     Queue("q", Exchange(exchange), "q")(channel).declare()
-    store, tries = channel.store, []
+    store, tries = channel.transport.link.store, []
     stored = store.publish
 
     def lose_the_first_reply(items):
@@ -205,8 +205,8 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
     heard.listen("lease_lost")
     holder, other = client.connect(), client.connect(client_name="other")
     held = lose(client, holder)
-    session = held.channel.session
-    store = other.default_channel.store
+    session = held.channel.transport.link.session
+    store = other.default_channel.transport.link.store
 
     def returned():
         store.post_renew("q", 0, store.leases_of("q", session.id + "/"), lambda _result: None)
@@ -250,7 +250,7 @@ def test_a_restored_message_is_told(client, heard):
         "task_id": "7",
         "headers": headers,
         "count": 1,
-        "consumer": held.channel.store.consumer,
+        "consumer": held.channel.transport.link.store.consumer,
     } == arguments
     again.ack()
     wait_until(lambda: client.settled("q"))
@@ -298,7 +298,7 @@ def test_a_message_at_its_limit_is_told(client, heard):
         "task_id": "7",
         "headers": {"id": "7"},
         "count": 1,
-        "consumer": held.channel.store.consumer,
+        "consumer": held.channel.transport.link.store.consumer,
         "reason": "delivery_limit",
         "error": "lease ended",
     } == dead
@@ -354,7 +354,7 @@ def test_a_rejected_message_is_told(client, heard):
         "task_id": "7",
         "headers": held.headers,
         "count": 1,
-        "consumer": held.channel.store.consumer,
+        "consumer": held.channel.transport.link.store.consumer,
         "reason": "rejected",
         "error": "",
     } == dead

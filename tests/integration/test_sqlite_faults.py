@@ -271,7 +271,7 @@ def test_what_waits_for_the_disk(path, chosen, pragma):
     options = {**FAST, "synchronous": chosen}
     with Connection(url_of(path), transport_options=options) as connection:
         publish(connection, "q", 10)
-        store = connection.transport.store
+        store = connection.transport.link.store
         assert (pragma,) == store._connection.statement("PRAGMA synchronous").fetchone()
 
 

@@ -61,7 +61,9 @@ def test_a_turn_that_is_not_given_back_is_passed_over(url):
     with Connection(url, transport_options={"socket_timeout": 0.5}) as connection:
         producer = connection.Producer(serializer="json")
         producer.publish("before", routing_key="orders")
-        stuck = module.Turns.at(connection.default_channel.store._connection.where.path)
+        stuck = module.Turns.at(
+            connection.default_channel.transport.link.store._connection.where.path
+        )
         assert stuck.take(1) is not None
 
         producer.publish("after", routing_key="orders")

@@ -174,9 +174,9 @@ def image(url):
     producer = connection.Producer()
     producer.publish("held", routing_key="q")
     held = connection.default_channel.basic_get("q")
-    before = new_tag(5)[14:24], PUBLISHER.id, connection.transport.session.id
+    before = new_tag(5)[14:24], PUBLISHER.id, connection.transport.link.session.id
     renew()
-    after = new_tag(5)[14:24], PUBLISHER.id, connection.transport.session.id
+    after = new_tag(5)[14:24], PUBLISHER.id, connection.transport.link.session.id
     assert not set(before) & set(after)
     held.ack()  # it is the original's
     for n in range(5):
@@ -193,7 +193,7 @@ def claims(url):
             if child:
                 wait_for([child])
                 with Connection(url, transport_options=FAST) as other:
-                    store = other.transport.store
+                    store = other.transport.link.store
                     store.connect()
                     assert store.claim(name, "another", 5) > 0  # taken, and not finished
         if not child:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -304,3 +305,11 @@ def test_a_deleted_queue_is_bound_to_nothing(store):
     assert ["junk", "stays"] == store.store.exchanges()
     table = store.store.exchange_table("goes")
     assert (None, None, frozenset()) == (table.declaration, table.version, table.bindings)
+
+
+def test_no_placeholder_has_a_number():
+    """Python 3.12 up to 3.12.3 takes `?1` for a name and warns of the values that it gets."""
+    statements = "".join(
+        path.read_text("utf-8") for path in Path(base.__file__).parent.iterdir() if path.is_file()
+    )
+    assert [] == re.findall(r"\?[0-9]", statements)

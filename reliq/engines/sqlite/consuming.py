@@ -69,9 +69,9 @@ class _Taking:
             sequence = self.published + self.promoted
             places = ((rank_score(tag, sequence + i), tag) for i, tag in enumerate(late, 1))
             transaction.executemany(
-                "UPDATE messages SET state = 0, position = ?1, score = ?1 "
-                "WHERE queue = ?2 AND tag = ?3",
-                [(score, self.queue, tag) for score, tag in places],
+                "UPDATE messages SET state = 0, position = ?, score = ? "
+                "WHERE queue = ? AND tag = ?",
+                [(score, score, self.queue, tag) for score, tag in places],
             )
             transaction.execute(
                 "UPDATE queues SET promoted = promoted + ? WHERE id = ?", (len(late), self.queue)
@@ -255,10 +255,11 @@ class SqliteConsuming(StoreBase):
                 ).lastrowid
                 expires = None if item.expires_ms < 0 else item.expires_ms
                 failed = None if item.failed < 0 else item.failed
+                place = int(item.place)
                 transaction.execute(
                     "INSERT INTO messages (queue, tag, state, position, score, failed, expires, "
-                    "envelope) VALUES (?1, ?2, 0, ?3, ?3, ?4, ?5, ?6)",
-                    (row.id, item.tag, int(item.place), failed, expires, envelope),
+                    "envelope) VALUES (?, ?, 0, ?, ?, ?, ?, ?)",
+                    (row.id, item.tag, place, place, failed, expires, envelope),
                 )
                 back += 1
                 size += len(item.envelope or b"")

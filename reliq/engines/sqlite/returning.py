@@ -166,9 +166,10 @@ class SqliteReturning(StoreBase):
         with self.read() as transaction:
             rows = transaction.execute(
                 "SELECT m.tag, m.token FROM queues q JOIN messages m ON m.queue = q.id "
-                "WHERE q.prefix = ?1 AND q.name = ?2 AND m.state = 2 AND (m.owner = ?3 OR "
-                "(?3 LIKE '%/' AND substr(m.owner, 1, length(?3)) = ?3)) ORDER BY m.tag",
-                (transaction.prefix, queue, consumer),
+                "WHERE q.prefix = :prefix AND q.name = :queue AND m.state = 2 AND "
+                "(m.owner = :owner OR (:owner LIKE '%/' AND "
+                "substr(m.owner, 1, length(:owner)) = :owner)) ORDER BY m.tag",
+                {"prefix": transaction.prefix, "queue": queue, "owner": consumer},
             ).fetchall()
         return [Lease(tag, str(token)) for tag, token in rows]
 
@@ -334,9 +335,10 @@ class SqliteReturning(StoreBase):
         if queue.paused:
             return
         waiting = transaction.execute(
-            "SELECT 1 FROM messages WHERE queue = ?1 AND state = 0 UNION ALL "
-            "SELECT 1 FROM messages WHERE queue = ?1 AND state = 1 AND position <= ?2 LIMIT 1",
-            (queue.id, transaction.now),
+            "SELECT 1 FROM messages WHERE queue = :queue AND state = 0 UNION ALL "
+            "SELECT 1 FROM messages WHERE queue = :queue AND state = 1 AND position <= :now "
+            "LIMIT 1",
+            {"queue": queue.id, "now": transaction.now},
         ).fetchone()
         if waiting:
             transaction.notify(name)

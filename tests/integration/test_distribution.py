@@ -1,0 +1,138 @@
+"""What `python -m build` makes can be installed where nothing of the source is, and works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import reliq
+
+ROOT = Path(__file__).resolve().parents[2]
+OF_THE_BUILD = ("pyproject.toml", "setup.cfg", "README.md", "LICENSE")
+
+pytestmark = pytest.mark.slow
+
+
+class Built(NamedTuple):
+    """The two files of one release."""
+
+    sdist: Path
+    wheel: Path
+
+
+class Bare(NamedTuple):
+    """A virtual environment, and a folder from which the source cannot be imported."""
+
+    bin: Path
+    cwd: Path
+
+    def run(self, program, *arguments, code=0):
+        """Run one of its programs to the end; return what it printed."""
+        return finish([self.bin / program, *arguments], cwd=self.cwd, code=code)
+
+
+def finish(command, *, cwd, code=0):
+    """Run a command without what the environment says to Python; return its stdout."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    done = subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**kept, "COLUMNS": "220"},
+        timeout=400,
+        check=False,
+    )
+    assert code == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return the sdist, and the wheel that is made of it, of a copy of the tree."""
+    tree = tmp_path_factory.mktemp("tree")
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "reliq", tree / "reliq", ignore=unwanted)
+    for name in OF_THE_BUILD:
+        shutil.copy(ROOT / name, tree)
+    finish([sys.executable, "-m", "build", "--outdir", tree / "dist"], cwd=tree)
+    ((sdist,), (wheel,)) = ((tree / "dist").glob(f"*.{kind}") for kind in ("tar.gz", "whl"))
+    return Built(sdist, wheel)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """Return a new virtual environment."""
+    folder = tmp_path_factory.mktemp("bare")
+    finish([sys.executable, "-m", "venv", folder / "venv"], cwd=folder)
+    return Bare(folder / "venv" / "bin", folder)
+
+
+def of_the_package():
+    """Return every file of the package as it stands in the tree."""
+    found = [path for path in (ROOT / "reliq").rglob("*") if path.is_file()]
+    names = {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
+    assert {".py", ".lua", ".sql", ".typed"} <= {Path(name).suffix for name in names}
+    return names
+
+
+def test_both_hold_every_file_of_the_package(built):
+    """Python, Lua, SQL and py.typed; and nothing else is installed beside the package."""
+    with tarfile.open(built.sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert set() == of_the_package() - packed
+    assert set() == set(OF_THE_BUILD) - packed
+    installed = set(zipfile.ZipFile(built.wheel).namelist())
+    about = f"kombu_reliq-{reliq.__version__}.dist-info/"
+    assert of_the_package() == {name for name in installed if not name.startswith(about)}
+
+
+def test_the_wheel_in_a_bare_environment(built, bare):
+    """Installed without the source, it says its version, runs the demo, and finds what breaks it.
+
+    Without its own __init__.py, which pip takes away with the other project named reliq.
+    """
+    bare.run("python", "-m", "pip", "install", "--quiet", f"{built.wheel}[demo]")
+    assert f"reliq, version {reliq.__version__}\n" == bare.run("reliq", "--version")
+    where = Path(bare.run("python", "-c", "import reliq; print(reliq.__file__)").strip())
+    assert where.is_relative_to(bare.cwd / "venv")
+    assert "kombu-reliq" in bare.run("python", "-m", "pip", "list")
+
+    (run,) = json.loads(bare.run("reliq", "demo", "--tasks", "100", "--json"))["runs"]
+    assert (True, 100, 0, 0) == (run["ok"], run["ran"], run["lost"], run["finished_twice"])
+
+    url = f"reliq-sqlite:///{bare.cwd}/broker.db"
+    script = "import kombu, kombu.serialization, sys; kombu.Connection(sys.argv[1]).connect()"
+    bare.run("python", "-W", "error", "-c", script, url)
+    assert "ok" == installation(bare, url)["severity"]
+    where.unlink()
+    assert "error" == installation(bare, url, code=1)["severity"]
+
+
+def installation(bare, url, code=0):
+    """Return what its doctor finds of the installation."""
+    rows = json.loads(bare.run("reliq", "doctor", "--json", "--url", url, code=code))
+    (row,) = [row for row in rows if row["check"] == "installation"]
+    return row
+
+
+def test_the_sdist_makes_the_same_wheel(built, tmp_path):
+    """Who installs from the sdist gets the same files."""
+    finish(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, built.sdist],
+        cwd=tmp_path,
+    )
+    (again,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(again) as one, zipfile.ZipFile(built.wheel) as other:
+        assert {item.filename: item.CRC for item in one.infolist()} == {
+            item.filename: item.CRC for item in other.infolist()
+        }

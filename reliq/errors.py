@@ -8,11 +8,15 @@ that py-amqp gives them, so that ``except connection.channel_errors`` works.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from amqp.exceptions import ChannelError
 
 from .printable import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _NOT_FOUND = "NOT_FOUND - "
 
@@ -53,6 +57,19 @@ def again(error: E) -> E:
 
 class ConfigurationError(ReliqError, ValueError):
     """An option, a URL or an argument is wrong; nothing was connected or stored."""
+
+
+def unknown(what: str, name: object, known: Collection[str]) -> ConfigurationError:
+    """Return the error for a *name* that is none of *known*, with the one it comes near."""
+    near = get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    return ConfigurationError(f"unknown {what} {name!r}: {hint}")
+
+
+def require_one_of(what: str, value: str, known: Collection[str]) -> None:
+    """Raise ConfigurationError where *value* is none of *known*."""
+    if value not in known:
+        raise ConfigurationError(f"expected {what} to be one of {', '.join(known)}, got: {value!r}")
 
 
 class BrokerUnavailable(ReliqError, ConnectionError):

@@ -18,12 +18,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from ._version import __version__
+from .admin.audit import audit
 from .admin.dead_letter_choice import REASONS
 from .engines.urls import store_of
 from .errors import BrokerRefused, ConfigurationError, ReliqError
 from .forks import OwnLock
+from .message.queue_arguments import is_durable
 from .options import parse
-from .transfer.between_brokers import is_durable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,6 @@ __all__ = ["Collector"]
 # A scrape must end within Prometheus' own limit, which is 10 s by default.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 _MOST_RANK = 255
-_LEFT = ("acked", "expired", "purged", "dropped", "moved")
 
 _QUEUE = ("broker", "queue")
 
@@ -70,7 +70,7 @@ _GAUGES = {
         "Delayed messages whose time has come: the next consumer that asks gets them.",
     ),
     "unacked": ("reliq_messages_unacked", "Messages held by consumers."),
-    "dead": ("reliq_dead_letters", "Messages given up on, and kept."),
+    "dead": ("reliq_dead_letters", "Dead letters that are kept."),
     "consumers": ("reliq_queue_consumers", "Consumers of the queue."),
     "running": (
         "reliq_acked_tasks_running",
@@ -203,7 +203,7 @@ class _Families:
         )
         self.dead = CounterMetricFamily(
             "reliq_messages_dead_lettered",
-            "Messages given up on.",
+            "Messages that became dead letters.",
             labels=[*_QUEUE, "reason"],
         )
         self.counters = {
@@ -252,9 +252,6 @@ class _Families:
         for reason, count in by_reason.items():
             if count or reason != "unknown":
                 self.dead.add_metric([*labels, reason], count)
-        here = status.ready + status.delayed + status.unacked + status.dead
-        left = sum(ledger.get(name, 0) for name in _LEFT)
-        missing = ledger.get("published", 0) - left - here
         values = {
             "delayed": status.delayed,
             "due": measure.due,
@@ -264,7 +261,7 @@ class _Families:
             "running": seen.running,
             "paused": int(status.paused),
             "oldest": _age_s(measure),
-            "difference": missing or here - status.stored,
+            "difference": audit(status).difference,
         }
         for key, gauge in self.gauges.items():
             value = values[key]
@@ -306,7 +303,7 @@ class _Broker:
                 families.up.add_metric([name], 0)
                 return
             self._well = True
-            kept = [m for m in measures if self._all_queues or is_durable(m.status)]
+            kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
             ready = {m.status.name: self._by_priority(m) for m in kept}
             self._seen = {queue: set(found) for queue, found in ready.items()}
         for measure in kept:

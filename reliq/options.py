@@ -7,12 +7,11 @@ as Kombu's are. Nothing here knows an engine or Kombu.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, unknown
 
 Check: TypeAlias = Callable[[Any], Any]
 Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
@@ -239,12 +238,6 @@ RULES: dict[str, tuple[str, Check]] = {
 _SECRETS = frozenset({"password", "sentinel_password"})
 
 
-def _unknown(name: str) -> ConfigurationError:
-    near = difflib.get_close_matches(str(name), RULES, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known options: {', '.join(sorted(RULES))}"
-    return ConfigurationError(f"unknown transport option {name!r}: {hint}")
-
-
 def parse(transport_options: Mapping[str, Any] | None) -> Options:
     """Return the validated options; raises ConfigurationError, before anything connects."""
     values: dict[str, Any] = {}
@@ -253,7 +246,7 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
             continue
         rule = RULES.get(name)
         if rule is None:
-            raise _unknown(name)
+            raise unknown("transport option", name, RULES)
         expected, check = rule
         try:
             values[name] = check(value)

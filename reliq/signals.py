@@ -75,14 +75,14 @@ message_restored = NamedSignal(
     "message_restored",
     """A message went back to its queue because the lease on it ended.
 
-    Its consumer was killed, stood still for longer than ``visibility_timeout``, or
+    Its consumer was killed, was frozen for longer than ``visibility_timeout``, or
     held it for longer than ``consumer_timeout``. Not sent where a living consumer
     gives a message back itself (requeue, shutdown). The message may have been taken
     again before the signal is sent.
 
     By: the process whose background loop made the pass, which is any consumer of the queue;
     there its background loop: the event loop in a Celery prefork worker, else the thread
-    ``reliq-background loop``.
+    ``reliq-background``.
 
     queue, tag, task_id, headers: as for ``message_published``; headers as they were
     published, empty where they cannot be read.
@@ -94,7 +94,7 @@ message_restored = NamedSignal(
 
 message_dead = NamedSignal(
     "message_dead",
-    """A message was given up on: it is among the dead letters, or on its way on from there.
+    """A message became a dead letter, or is on its way on from there.
 
     Sent when it reached its delivery limit, was rejected without requeue, could not be
     decoded, or made Celery's own code raise an exception. Not sent for messages that

@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from ..errors import ConfigurationError, NotFound
+from ..errors import ConfigurationError, require_one_of
 from ..transfer.numbered import pages, to_queue
+from .reporting import status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
@@ -27,6 +28,13 @@ class Filters(TypedDict, total=False):
     older_than_s: float | None
     newer_than_s: float | None
     match: str | None
+
+
+class Part(Filters, total=False):
+    """Those that fit, as many as are wanted, as fast as is wanted; see :class:`DeadLetters`."""
+
+    limit: int | None
+    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +53,15 @@ class Choice:
     reason: str | None = None
     older_than_s: float | None = None
     newer_than_s: float | None = None
-    tags: frozenset[str] | None = None
+    tags: Collection[str] | None = None
     match: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never fit; raises ConfigurationError."""
-        if self.reason is not None and self.reason not in REASONS:
-            raise ConfigurationError(
-                f"expected reason to be one of {', '.join(REASONS)}, got: {self.reason!r}"
-            )
+        if self.tags is not None:
+            object.__setattr__(self, "tags", frozenset(self.tags))
+        if self.reason is not None:
+            require_one_of("reason", self.reason, REASONS)
         for name in ("older_than_s", "newer_than_s"):
             age = getattr(self, name)
             if age is not None and not age >= 0:
@@ -66,7 +74,7 @@ class Choice:
             ) from exc
 
     def fits(self, dead_letter: DeadLetter, now_ms: int) -> bool:
-        """Whether *letter* is meant, at the broker's time *now_ms*."""
+        """Whether *dead_letter* is meant, at the broker's time *now_ms*."""
         age_s = (now_ms - dead_letter.died_ms) / 1000
         return (
             (self.tags is None or dead_letter.tag in self.tags)
@@ -92,8 +100,7 @@ def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter
     What dies after the first look is left out: who replays all must come to an end.
     Raises NotFound for a queue that does not exist.
     """
-    if store.status(queue) is None:
-        raise NotFound(f"no queue {queue!r}")
+    status_of(store, queue)
     now_ms = store.now_ms()
     for page in pages(store, queue, envelopes=True):
         found = [
@@ -108,7 +115,7 @@ def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter
 
 
 def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[list[DeadLetter]]:
-    """Yield pages until *limit* letters were seen; None: all."""
+    """Yield pages until *limit* dead letters were seen; None: all."""
     left = limit
     for page in found:
         if left is None:
@@ -121,11 +128,13 @@ def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[li
 
 
 def paced(found: Iterator[list[DeadLetter]], rate: float | None) -> Iterator[list[DeadLetter]]:
-    """Yield the letters of *found*, no more than *rate* a second on average; None: at once."""
+    """Yield the dead letters of *found*, no more than *rate* a second on average; None: at once."""
     if rate is None:
         return found
     if not rate > 0:
-        raise ConfigurationError(f"expected rate to be above 0 letters a second, got: {rate!r}")
+        raise ConfigurationError(
+            f"expected rate to be above 0 dead letters a second, got: {rate!r}"
+        )
     return _paced(found, rate)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
 from ..store.values import NO_QUEUE, STORED
-from . import exchange
+from . import dead_letter_file
 from .dead_letter_choice import Choice, choose, limited, paced, replay
+from .reporting import status_of
 from .views import of_dead_letter
 
 if TYPE_CHECKING:
@@ -20,28 +21,36 @@ if TYPE_CHECKING:
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
-    from .dead_letter_choice import Filters
+    from .dead_letter_choice import Filters, Part
     from .views import Message
 
 _AT_ONCE = 100
 
 
-def _tags(tags: Sequence[str] | None) -> frozenset[str] | None:
-    return None if tags is None else frozenset(tags)
-
-
 class DeadLetters:
-    """Dead letters of one broker. The filters are the same everywhere.
+    """Dead letters of one broker. What they are chosen by is the same everywhere.
 
-    task: the name of a Celery task. reason: ``rejected``, ``undecodable``,
-    ``malformed``, ``delivery_limit``, ``expired`` or ``maxlen``.
+    tags: these and no others. task: the name of a Celery task. reason: ``rejected``,
+    ``undecodable``, ``malformed``, ``delivery_limit``, ``expired`` or ``maxlen``.
     older_than_s, newer_than_s: seconds since it died. match: a regular expression found
     in its task, id, error or arguments. limit: how many of those that fit, oldest first.
+    rate: no more than so many a second, on average.
     Every method raises NotFound for a queue that does not exist, ConfigurationError for a
     filter that makes no sense.
     """
 
     _store: Store
+
+    def _pages(
+        self,
+        queue: str,
+        tags: Sequence[str] | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        **filters: Unpack[Filters],
+    ) -> Iterator[list[DeadLetter]]:
+        choice = Choice(tags=tags, **filters)
+        return paced(limited(choose(self._store, queue, choice), limit), rate)
 
     def dead_letters(
         self,
@@ -50,13 +59,12 @@ class DeadLetters:
         **filters: Unpack[Filters],
     ) -> list[DeadLetter]:
         """Return up to *limit* dead letters of *queue* that fit, oldest first."""
-        choice = Choice(**filters)
-        found = limited(choose(self._store, queue, choice), limit)
-        return [dead_letter for page in found for dead_letter in page]
+        pages = self._pages(queue, limit=limit, **filters)
+        return [dead_letter for page in pages for dead_letter in page]
 
     def dead_letter(self, queue: str, tag: str) -> DeadLetter:
         """Return one dead letter; raises NotFound."""
-        for page in choose(self._store, queue, Choice(tags=frozenset([tag]))):
+        for page in self._pages(queue, [tag]):
             return page[0]
         raise NotFound(f"no dead letter {tag!r} in {queue!r}")
 
@@ -73,8 +81,7 @@ class DeadLetters:
         **filters: Unpack[Filters],
     ) -> int:
         """Return how many dead letters :meth:`replay` or :meth:`purge_dead_letters` would take."""
-        choice = Choice(tags=_tags(tags), **filters)
-        return sum(len(page) for page in limited(choose(self._store, queue, choice), limit))
+        return sum(map(len, self._pages(queue, tags, limit, **filters)))
 
     def replay(
         self,
@@ -82,8 +89,7 @@ class DeadLetters:
         tags: Sequence[str] | None = None,
         *,
         to: str | None = None,
-        limit: int | None = None,
-        **filters: Unpack[Filters],
+        **part: Unpack[Part],
     ) -> int:
         """Put dead letters back to be delivered again; return how many.
 
@@ -94,8 +100,7 @@ class DeadLetters:
         Killed at any point it loses and doubles nothing; calling it again goes on.
         Raises NotFound for a queue that does not exist, QueueFull where *to* is full.
         """
-        choice = Choice(tags=_tags(tags), **filters)
-        return sum(self._replaying(queue, choice, limit, to, None))
+        return sum(self.replaying(queue, tags, to=to, **part))
 
     def replaying(
         self,
@@ -103,60 +108,31 @@ class DeadLetters:
         tags: Sequence[str] | None = None,
         *,
         to: str | None = None,
-        rate: float | None = None,
-        limit: int | None = None,
-        **filters: Unpack[Filters],
+        **part: Unpack[Part],
     ) -> Iterator[int]:
-        """Do what :meth:`replay` does, step by step: yields how many each step put back.
-
-        rate: no more than so many a second, on average.
-        """
-        choice = Choice(tags=_tags(tags), **filters)
-        return self._replaying(queue, choice, limit, to, rate)
-
-    def _replaying(
-        self, queue: str, choice: Choice, limit: int | None, to: str | None, rate: float | None
-    ) -> Iterator[int]:
+        """Do what :meth:`replay` does, step by step: yields how many each step put back."""
         if to is not None and self._store.status(to) is None:
             raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
-        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        pages = self._pages(queue, tags, **part)
         return (
             replay(self._store, queue, [dead_letter.tag for dead_letter in page], to)
-            for page in found
+            for page in pages
         )
 
     def purge_dead_letters(
-        self,
-        queue: str,
-        tags: Sequence[str] | None = None,
-        *,
-        limit: int | None = None,
-        **filters: Unpack[Filters],
+        self, queue: str, tags: Sequence[str] | None = None, **part: Unpack[Part]
     ) -> int:
         """Remove dead letters for good, chosen as for :meth:`replay`; return how many."""
-        choice = Choice(tags=_tags(tags), **filters)
-        return sum(self._purging(queue, choice, limit, None))
+        return sum(self.purging_dead_letters(queue, tags, **part))
 
     def purging_dead_letters(
-        self,
-        queue: str,
-        tags: Sequence[str] | None = None,
-        *,
-        rate: float | None = None,
-        limit: int | None = None,
-        **filters: Unpack[Filters],
+        self, queue: str, tags: Sequence[str] | None = None, **part: Unpack[Part]
     ) -> Iterator[int]:
         """Do what :meth:`purge_dead_letters` does, step by step, as :meth:`replaying`."""
-        choice = Choice(tags=_tags(tags), **filters)
-        return self._purging(queue, choice, limit, rate)
-
-    def _purging(
-        self, queue: str, choice: Choice, limit: int | None, rate: float | None
-    ) -> Iterator[int]:
-        found = paced(limited(choose(self._store, queue, choice), limit), rate)
+        pages = self._pages(queue, tags, **part)
         return (
             self._store.purge_dead(queue, [dead_letter.tag for dead_letter in page])
-            for page in found
+            for page in pages
         )
 
     # -- files
@@ -168,9 +144,7 @@ class DeadLetters:
         tags: Sequence[str] | None = None,
         *,
         resume: bool = False,
-        rate: float | None = None,
-        limit: int | None = None,
-        **filters: Unpack[Filters],
+        **part: Unpack[Part],
     ) -> Iterator[int]:
         """Write dead letters, chosen as for :meth:`replay`, to a file; yields how many, by steps.
 
@@ -178,18 +152,19 @@ class DeadLetters:
         in it is not written again. Raises ConfigurationError where there is a file and
         *resume* was not asked for.
         """
-        choice = Choice(tags=_tags(tags), **filters)
-        found = paced(limited(choose(self._store, queue, choice), limit), rate)
-        if self._store.status(queue) is None:
-            raise NotFound(f"no queue {queue!r}")
+        pages = self._pages(queue, tags, **part)
+        status_of(self._store, queue)
         if resume:
-            export = exchange.resume(Path(path), queue)
+            export = dead_letter_file.resume(Path(path), queue)
         else:
-            export = exchange.begin(Path(path), queue, self._store.broker, self._store.now_ms())
-        return self._exporting(export, found)
+            broker, now_ms = self._store.broker, self._store.now_ms()
+            export = dead_letter_file.begin(Path(path), queue, broker, now_ms)
+        return self._exporting(export, pages)
 
     @staticmethod
-    def _exporting(export: exchange.Export, found: Iterator[list[DeadLetter]]) -> Iterator[int]:
+    def _exporting(
+        export: dead_letter_file.Export, found: Iterator[list[DeadLetter]]
+    ) -> Iterator[int]:
         try:
             for page in found:
                 fresh = [dead_letter for dead_letter in page if dead_letter.tag not in export.tags]
@@ -212,8 +187,8 @@ class DeadLetters:
         tags: Sequence[str] | None = None,
         *,
         again: bool = False,
-        rate: float | None = None,
         limit: int | None = None,
+        rate: float | None = None,
         **filters: Unpack[Filters],
     ) -> Iterator[int]:
         """Read dead letters from a file into *queue*, dead; yields how many, by steps.
@@ -223,7 +198,7 @@ class DeadLetters:
         file before it stores anything; raises ConfigurationError that names the line,
         NotFound where there is no such queue.
         """
-        source, moves = self._exported(queue, Path(path), Choice(tags=_tags(tags), **filters))
+        source, moves = self._exported(queue, Path(path), Choice(tags=tags, **filters))
         name = os.urandom(8).hex() if again else source
         return self._importing(queue, f"export/{name}", moves[:limit], rate)
 
@@ -236,16 +211,15 @@ class DeadLetters:
         limit: int | None = None,
         **filters: Unpack[Filters],
     ) -> int:
-        """Return how many letters :meth:`import_dead_letters` would look at; stores nothing."""
-        choice = Choice(tags=_tags(tags), **filters)
-        return len(self._exported(queue, Path(path), choice)[1][:limit])
+        """Return how many :meth:`import_dead_letters` would look at; stores nothing."""
+        return len(self._exported(queue, Path(path), Choice(tags=tags, **filters))[1][:limit])
 
     def _exported(self, queue: str, path: Path, choice: Choice) -> tuple[str, list[Move]]:
         if self._store.status(queue) is None:
             raise NotFound(
                 f"no queue {queue!r} to read dead letters into: declare it, or start its worker"
             )
-        name, moves = exchange.read(path)
+        name, moves = dead_letter_file.read(path)
         now_ms = self._store.now_ms()
         return name, [
             move

@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from .._version import __version__
+from ..message.queue_arguments import is_durable
 from ..printable import word
 from ..store.inspection import Finding
-from ..transfer.between_brokers import is_durable
 from . import installation
 from .audit import audit
 from .reporting import statuses as queues_of
@@ -129,7 +129,7 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 f"queue {status.name!r} is paused, with {waiting} messages waiting in it",
                 f"reliq queue resume {word(status.name)}",
             )
-        elif waiting and not status.consumers and is_durable(status):
+        elif waiting and not status.consumers and is_durable(status.declared):
             quiet = False
             yield Finding(
                 "queues",

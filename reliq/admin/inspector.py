@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect
-from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed
+from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed, require_one_of
+from ..message.queue_arguments import is_durable
 from ..routing.routes import Routes
-from ..transfer.between_brokers import is_durable, move_queue
+from ..transfer.between_brokers import move_queue
 from . import doctor
 from .audit import AuditResult, audit
 from .dead_letters import DeadLetters
-from .reporting import Report, report, statuses
+from .reporting import Report, report, status_of, statuses
 from .settings import settings
 from .views import STATES, Message, of_dead_letter, of_stored
 
@@ -33,7 +34,7 @@ class Inspector(DeadLetters):
     *url* and *transport_options* are those of the application. Raises
     ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
 
-    create: make the file of a ``reliq-sqlite://`` URL, for who is about to carry messages
+    create: make the file of a ``reliq-sqlite://`` URL, for who is about to move messages
     into it. Without it a path at which there is none is a ConfigurationError. Defaults
     to False.
     """
@@ -88,13 +89,11 @@ class Inspector(DeadLetters):
 
     def durable_queues(self) -> list[str]:
         """Return the names of the queues that do not go by themselves (auto_delete, x-expires)."""
-        return [status.name for status in statuses(self._store) if is_durable(status)]
+        return [status.name for status in statuses(self._store) if is_durable(status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
         """Return counts and ledger of *queue* at one instant; raises NotFound."""
-        status = self._store.status(queue)
-        if status is None:
-            raise NotFound(f"no queue {queue!r}")
+        status = status_of(self._store, queue)
         return replace(status, arguments=status.declared)
 
     def report(self, since: Report | None = None) -> Report:
@@ -123,8 +122,7 @@ class Inspector(DeadLetters):
         deserialised. Not read at one instant beyond a hundred. Raises NotFound, and
         ConfigurationError for a state there is not.
         """
-        if state not in STATES:
-            raise ConfigurationError(f"expected state to be one of {', '.join(STATES)}: {state!r}")
+        require_one_of("state", state, STATES)
         if limit < 0 or skip < 0:
             raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")
         self.status(queue)
@@ -221,7 +219,7 @@ class Inspector(DeadLetters):
         return settings(self._store, queue, changes)
 
     def move(self, queue: str, target: Inspector) -> Iterator[int]:
-        """Carry what waits in *queue*, and its dead letters, to the broker of *target*.
+        """Move what waits in *queue*, and its dead letters, to the broker of *target*.
 
         Yields how many messages went, step by step; what was not asked for stays. Each
         is stored there once: cut off at any point, the next call goes on. Raises

@@ -7,7 +7,7 @@ each role does, real workers included, under exactly its rule.
 from __future__ import annotations
 
 from ..engines.redis import rights
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, require_one_of
 
 ROLES = tuple(rights.ROLES)
 """producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
@@ -33,11 +33,8 @@ def acl_rule(
     that name is made anew, whatever it was before. Raises ConfigurationError for a role
     there is not, what the role does not take, and for a name with a space.
     """
-    if role not in rights.ROLES:
-        raise ConfigurationError(f"expected role to be one of {', '.join(ROLES)}, got: {role!r}")
-    if confirm not in rights.CONFIRMS:
-        known = ", ".join(rights.CONFIRMS)
-        raise ConfigurationError(f"expected confirm to be one of {known}, got: {confirm!r}")
+    require_one_of("role", role, ROLES)
+    require_one_of("confirm", confirm, rights.CONFIRMS)
     for name, text in (("user", user or ""), ("prefix", prefix), ("password", password)):
         if any(char.isspace() for char in text):
             got = "one with a space" if name == "password" else repr(text)

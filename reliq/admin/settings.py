@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, NotFound
 from ..message.queue_arguments import FIELDS, queue_arguments
+from .reporting import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,16 +30,13 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
 
     Raises NotFound, or ConfigurationError before anything is changed.
     """
-    status = store.status(queue)
-    if status is None:
-        raise NotFound(f"no queue {queue!r}")
+    declared = status_of(store, queue).declared
     for name in changes or ():
         if name not in CHANGEABLE:
             raise ConfigurationError(
                 f"queue {queue!r}: {name!r} cannot be changed: expected one of "
                 f"{', '.join(CHANGEABLE)}"
             )
-    declared = status.declared
     _, meta = queue_arguments(queue, False, declared)
     before = store.configure(queue, {})
     if before is None:

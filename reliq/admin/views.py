@@ -31,7 +31,7 @@ class Message:
     rank: int
     """Of its priority: 0 is given out first."""
     published_ms: int
-    """By its publisher's clock; a message that was carried here counts from then."""
+    """By its publisher's clock; a message that was moved here counts from then."""
     age_s: float
     task: str | None
     """The name of the Celery task."""

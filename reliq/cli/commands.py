@@ -77,7 +77,7 @@ def demo(url: str | None, redis: bool, tasks: int, compare: bool, as_json: bool)
 
 @main.command()
 @click.argument("queue", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every queue that is to last.")
+@click.option("--all", "everything", is_flag=True, help="Every durable queue.")
 @click.option("--from", "source", required=True, metavar="URL", help="The broker to empty.")
 @click.option("--to", "target", required=True, metavar="URL", help="The broker to fill.")
 @master_option
@@ -92,7 +92,7 @@ def move(
     master_name: str | None,
     as_json: bool,
 ) -> None:
-    """Carry ready, delayed and dead messages of QUEUE, or of all, to another broker.
+    """Move ready, delayed and dead messages of QUEUE, or of all, to another broker.
 
     Each message is stored there once, however often the command is cut off: run it
     again to go on. What consumers hold stays with them; run it again when it is back.

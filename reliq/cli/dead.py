@@ -151,7 +151,7 @@ def _change(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Do *steps* on each broker that has the queue, and say how many letters it was."""
+    """Do *steps* on each broker that has the queue, and say how many dead letters it was."""
 
     def work(inspector: Inspector) -> dict[str, Any]:
         number = total(inspector)

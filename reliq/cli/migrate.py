@@ -96,7 +96,7 @@ def migrate(
 ) -> None:
     """Move messages from Kombu's Redis transport to reliq, or back, each once.
 
-    FROM and TO are one URL of each kind; QUEUEs are named, or all that last are moved.
+    FROM and TO are one URL of each kind; QUEUEs are named, or all durable ones are moved.
     Workers and publishers of both sides may go on meanwhile. However often the command
     is cut off, run it again with the same two URLs to go on.
 

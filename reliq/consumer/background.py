@@ -114,9 +114,7 @@ class BackgroundLoop:
 
     def _new_thread(self) -> threading.Thread:
         given = (self._rest,)
-        return threading.Thread(
-            target=self._run, args=given, name="reliq-background loop", daemon=True
-        )
+        return threading.Thread(target=self._run, args=given, name="reliq-background", daemon=True)
 
     def stop(self) -> None:
         """Stop the thread and wait until it is gone."""

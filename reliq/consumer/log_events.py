@@ -28,8 +28,8 @@ def consuming(broker: str, consumer: str, visibility_timeout_s: float) -> None:
 def restored(queue: str, consumer: str, number: int) -> None:
     """Tell of messages that returned because their consumer did not renew their leases."""
     logger.warning(
-        "restored %d messages to %r: the lease of consumer %s ended; it was killed, stood "
-        "still or lost its network: look at its log and at its machine's memory",
+        "restored %d messages to %r: the lease of consumer %s ended; it was killed, "
+        "frozen or lost its network: look at its log and at its machine's memory",
         number,
         queue,
         consumer,
@@ -63,7 +63,7 @@ def lease_lost(queue: str, tag: str, visibility_timeout_s: float) -> None:
     logger.warning(
         "lease lost: message %s of %r went back to its queue and may run twice; "
         "this process did not renew it within visibility_timeout (%g s): raise that where "
-        "processes stand still for longer, and keep from a second run with reliq.once",
+        "processes are frozen for longer, and keep from a second run with reliq.once",
         tag,
         queue,
         visibility_timeout_s,

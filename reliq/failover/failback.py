@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock, Part, register, under_way
+from ..message.queue_arguments import is_durable
 from ..store.protocol import ignore_result
-from ..transfer.between_brokers import is_durable, move_queue
+from ..transfer.between_brokers import move_queue
 from .brokers import BROKERS, without_password
 from .jitter import JITTER
 
@@ -249,7 +250,7 @@ class Failback:
         with transport.temporary_connection(url, end_dead=not spool) as there:
             for queue in there.queues() if spool else transport.consumed:
                 status = there.status(queue)
-                if status is None or not is_durable(status):
+                if status is None or not is_durable(status.declared):
                     continue
                 left = status.ready + status.delayed + status.unacked + status.dead
                 if left:

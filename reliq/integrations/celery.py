@@ -104,7 +104,7 @@ class WorkerWatch:
         return None
 
     def dead_lettered(self, transport: Any, message: Any, error: Exception) -> bool | None:
-        """Give up what the worker at *transport* was to do for *message*, which made it raise.
+        """Drop what the worker at *transport* was to do for *message*, which made it raise.
 
         Returns whether it had acknowledged or rejected the message before; None where
         the message is not at fault for *error*.

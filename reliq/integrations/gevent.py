@@ -2,7 +2,7 @@
 
 gevent looks at every object there is before it patches `time.sleep`; to look at one of
 Celery's imports Kombu, which so keeps the `sleep` that blocks, for the pauses between its
-tries to connect. A worker that has lost its broker would then stand still, all greenlets of
+tries to connect. A worker that has lost its broker would then be blocked, all greenlets of
 it, for 2, 4, ... 32 seconds at a time: no task would go on, and no lease be renewed.
 """
 

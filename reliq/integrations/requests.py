@@ -4,7 +4,7 @@ Celery expects that of a task, not of its own code: the worker ends, or the requ
 ever unacknowledged, takes up a place of the pool, and nobody is told. The code meets the
 content of a message at four points: where the message is delivered (which is the
 transport's), where a request is handed to the pool, also later by a timer, in the pool, and
-where its result comes back. At the last three the request is given up here.
+where its result comes back. At the last three its message is dead-lettered here.
 """
 
 # ruff: noqa: SLF001 - Celery 5.7 has no other way to the step that takes a place of the pool
@@ -60,7 +60,7 @@ def tell_the_eta(request: Any = None, **_: Any) -> None:
 
 
 def watch_over(consumer: Any) -> None:
-    """Have requests of *consumer* that Celery's code fails for given up, with the error."""
+    """Have requests of *consumer* that Celery's code fails for dead-lettered, with the error."""
     if getattr(consumer.on_task_request, "reliq_watches", False):
         return
     to_dead_letter = partial(_to_dead_letter, consumer)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, unknown
 from .envelope import EnvelopeError, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+_TEMPORARY = frozenset({"auto_delete", "expires", "x-expires"})
 _LONGEST_MS = 10 * 366 * 86_400_000
 _LARGEST = 2**53 - 1
 
@@ -84,6 +84,15 @@ FIELDS = {name: field for name, (field, _, _) in _RULES.items()}
 _IGNORED = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator"})
 
 
+def is_durable(names: Iterable[str]) -> bool:
+    """Whether a queue stays until somebody deletes it, also when nobody consumes from it.
+
+    names: those of its arguments, or of the fields they are stored in. What is temporary,
+    such as reply and event queues, is of no use without the process that declared it.
+    """
+    return _TEMPORARY.isdisjoint(names)
+
+
 def queue_arguments(
     queue: str, auto_delete: bool, arguments: dict[str, Any] | None
 ) -> tuple[bytes, dict[str, str]]:
@@ -98,9 +107,7 @@ def queue_arguments(
         if value is None or name in _IGNORED or not name.startswith("x-"):
             continue
         if name not in _RULES:
-            near = difflib.get_close_matches(name, _RULES, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(_RULES))}"
-            raise ConfigurationError(f"queue {queue!r}: unknown argument {name!r}: {hint}")
+            raise unknown(f"argument of queue {queue!r}", name, _RULES)
         field, words, check = _RULES[name]
         try:
             meta[field] = check(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from ..engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
 from ..engines.redis.sentinel import SCHEME as SENTINEL
 from ..engines.redis.sentinel import sentinel_address
 from ..engines.redis.urls import address_of, database, read, scheme_of
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, unknown
 from ..options import parse
 
 if TYPE_CHECKING:
@@ -80,9 +79,7 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
     known = _NO_MATTER | _PLACES | _OURS
     for option in given:
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=1, cutoff=0.6)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"unknown option {option!r} of Kombu's Redis transport{hint}")
+            raise unknown("option of Kombu's Redis transport", option, known)
     layout = _layout({key: given[key] for key in _PLACES & given.keys()})
     ours = parse({key: given[key] for key in _OURS & given.keys()})
     broker: Broker

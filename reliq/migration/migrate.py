@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from ..engines.urls import connect
 from ..errors import ConfigurationError, NotFound
 from ..message.envelope import EnvelopeError, pack, unpack
+from ..message.queue_arguments import is_durable
 from ..options import parse
 from ..store.values import NO_QUEUE, Lease
-from ..transfer.between_brokers import is_durable
 from .convert import to_foreign, to_move
 from .kombu_messages import routes_of, topic_pattern
 from .kombu_url import KombuBinding, connect_kombu, is_kombu
@@ -149,7 +149,11 @@ class Migration:
             found = {item.queue for item in self._bindings() if _is_durable(item)}
             return sorted(found | {queue for _, queue in self._kombu.held()})
         statuses = ((queue, self._store.status(queue)) for queue in self._store.queues())
-        return [queue for queue, status in statuses if status is not None and is_durable(status)]
+        return [
+            queue
+            for queue, status in statuses
+            if status is not None and is_durable(status.declared)
+        ]
 
     def plan(self, queue: str) -> Plan:
         """Return what *queue* holds; changes nothing. Reads each of Kombu's waiting messages.
@@ -279,7 +283,7 @@ class Migration:
 
     def _to_kombu(self, queue: str) -> Iterator[Step]:
         origin = f"reliq:{self._our_id}:{queue}"
-        if is_durable(self._require(queue)):
+        if is_durable(self._require(queue).declared):
             self._bind_there(queue)
         while True:
             low_water, moves = self._store.move_out(queue, self._target)

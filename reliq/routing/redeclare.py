@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..forks import OwnLock
 from ..message.envelope import pack, unpack
+from ..message.queue_arguments import is_durable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from ..store.protocol import Store
     from .routes import Routes
@@ -21,13 +22,7 @@ if TYPE_CHECKING:
 Declaration: TypeAlias = tuple[bytes, dict[str, str]]
 Declared: TypeAlias = dict[str, Declaration]
 
-_TEMPORARY = frozenset({"expires", "auto_delete"})
 _MOST_REMEMBERED = 1024
-
-
-def is_durable(meta: Mapping[str, str]) -> bool:
-    """Whether a queue stays until somebody deletes it."""
-    return not _TEMPORARY & meta.keys()
 
 
 class Topology:

@@ -21,7 +21,7 @@ from .numbered import move_all, pages
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..store.inspection import DeadLetter, QueueStatus
+    from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
 
@@ -151,11 +151,3 @@ def declare(source: Store, target: Store, queue: str) -> bool:
         if missing:
             target.bind(exchange, True, sorted(missing), queue)
     return there_is
-
-
-def is_durable(status: QueueStatus) -> bool:
-    """Whether a queue is of use without the process that declared it.
-
-    Not the reply and event queues that go by themselves: they stay where they are.
-    """
-    return not ({"auto_delete", "x-expires"} & set(status.declared))

@@ -17,9 +17,9 @@ from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
 from ..integrations.gevent import let_others_run
+from ..message.queue_arguments import is_durable
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
-from ..routing.redeclare import is_durable
 from ..routing.routes import Routes
 from .channel import Channel
 from .eventloop import EventLoop

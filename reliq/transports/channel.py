@@ -19,8 +19,7 @@ from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.envelope import EnvelopeError
-from ..message.queue_arguments import queue_arguments
-from ..routing.redeclare import is_durable
+from ..message.queue_arguments import is_durable, queue_arguments
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
 from .client import Client

@@ -11,8 +11,8 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from ..errors import MessageRefused, ReliqError, Unroutable
 from ..integrations.celery import WATCH
 from ..message.envelope import Envelope, encode, is_reply, unpack
+from ..message.queue_arguments import is_durable
 from ..routing.publish_ids import PUBLISHER, PublishTag
-from ..routing.redeclare import is_durable
 from ..signals import emit_published, message_published
 from ..store.values import FULL, NO_QUEUE, STALE, Publication
 from .batch import PublishBatch

@@ -188,7 +188,7 @@ def test_consumer_timeout_is_told(client, heard):
     held = lose(client, holder)
     wait_until(lambda: heard.calls)
     ((_, broker, thread, arguments),) = heard.calls
-    assert (client.url, "reliq-background loop") == (broker, thread.name)
+    assert (client.url, "reliq-background") == (broker, thread.name)
     assert ("q", held.delivery_tag, "7") == tuple(
         arguments[name] for name in ("queue", "tag", "task_id")
     )
@@ -243,7 +243,7 @@ def test_a_restored_message_is_told(client, heard):
     (again,) = Taker(other, "q", prefetch_count=1).take()
     wait_until(lambda: heard.calls)
     ((name, broker, thread, arguments),) = heard.calls
-    assert ("message_restored", client.url, "reliq-background loop") == (name, broker, thread.name)
+    assert ("message_restored", client.url, "reliq-background") == (name, broker, thread.name)
     assert {
         "queue": "q",
         "tag": held.delivery_tag,

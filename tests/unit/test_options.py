@@ -103,7 +103,7 @@ def test_a_misspelt_name_is_refused(wrong, near):
 @pytest.mark.parametrize("name", ["zzz", "", 5, None, ("a",)])
 def test_an_unknown_name_is_refused(name):
     """Far from all known ones, all of them are named."""
-    with pytest.raises(ConfigurationError, match=r"known options: .*visibility_timeout"):
+    with pytest.raises(ConfigurationError, match=r"known: .*visibility_timeout"):
         parse({name: 5})
 
 

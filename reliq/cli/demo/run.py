@@ -50,7 +50,7 @@ class Side:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether reliq carries it."""
+        """Whether its messages go over reliq."""
         return self.url.startswith("reliq")
 
 

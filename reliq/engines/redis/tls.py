@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,9 +52,7 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
     for name, value in mapping.items():
         full = name if name.startswith("ssl_") else f"ssl_{name}"
         if full not in _TLS_OPTIONS:
-            near = difflib.get_close_matches(full, _TLS_OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(_TLS_OPTIONS))
-            raise ConfigurationError(f"unknown TLS option {name!r}: {hint}")
+            raise unknown("TLS option", full, _TLS_OPTIONS)
         options[full] = value
     options["ssl_cert_reqs"] = _cert_reqs(options["ssl_cert_reqs"])
     options["ssl_check_hostname"] = options["ssl_cert_reqs"] != ssl.CERT_NONE and _yes_or_no(

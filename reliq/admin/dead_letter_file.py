@@ -1,8 +1,8 @@
 """Dead letters in a file: one JSON object a line, to be kept, sent and read back.
 
-The first line names the export; each further one is a letter with a number. Reading
-stores a letter under the name of its export and its number, so that a file that is read
-twice, or again after an interruption, stores each letter once.
+The first line names the export; each further one is a dead letter with a number. Reading
+stores it under the name of its export and its number, so that a file that is read twice, or
+again after an interruption, stores each dead letter once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Export:
     number: int
 
     def write(self, dead_letter: DeadLetter) -> None:
-        """Append *letter*."""
+        """Append *dead_letter*."""
         self.number += 1
         record = {
             "number": self.number,
@@ -154,7 +154,7 @@ def _check(path: Path, line: int, record: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[str, Iterator[Move]]:
-    """Return the name of the export and its letters, each as a move that is to be accepted.
+    """Return the name of the export and its dead letters, each as a move that is to be accepted.
 
     The whole file is checked first; raises ConfigurationError that names the line.
     """

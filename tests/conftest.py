@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from reliq.consumer.session import nothing_in_hand
+from reliq.consumer.sessions import SESSIONS
 from tests.support.certificates import make_certificates
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer
@@ -59,11 +59,11 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(autouse=True)
 def nothing_left_in_hand(request):
     """Fail where a test leaves a message in hand: no later one in this process is ever alone."""
-    before = nothing_in_hand()
+    before = SESSIONS.nothing_in_hand()
     yield
-    if before and not request.node.stash.get(_FAILED, False) and not nothing_in_hand():
+    if before and not request.node.stash.get(_FAILED, False) and not SESSIONS.nothing_in_hand():
         gc.collect()
-        assert nothing_in_hand(), "this process still has a message in hand (Session.in_hand)"
+        assert SESSIONS.nothing_in_hand(), "a message is still in hand here (Session.in_hand)"
 
 
 @pytest.fixture(scope="session")

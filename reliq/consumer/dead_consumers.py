@@ -28,8 +28,8 @@ from ..routing.routes import Routes
 from ..store.protocol import Store
 
 if TYPE_CHECKING:
+    from ..options import Options
     from ..store.values import Liveness, Lost
-    from .session import Session
 
 logger = logging.getLogger("reliq")
 
@@ -39,8 +39,26 @@ _Later = deque[Callable[[Store], None]]
 class Orphans:
     """What one session knows of consumers that may be dead."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        *,
+        consumes: Callable[[str], bool],
+        restore: Callable[[Store, str], None],
+        is_of_this_process: Callable[[str], bool],
+    ) -> None:
+        """Begin as the consumer *name*.
+
+        *consumes* says whether it consumes from a queue, *restore* posts a pass over one whose
+        leases were ended, *is_of_this_process* says whether a consumer is another session here.
+        """
+        self._name = name
+        self._grace_s = options.orphan_grace
+        self._interval_s = options.restore_interval
+        self._consumes = consumes
+        self._restore = restore
+        self._is_of_this_process = is_of_this_process
         self._half_way: dict[str, tuple[float, list[str]]] = {}
         # Since when, and the connection that was gone then.
         self._missing: dict[tuple[str, str], tuple[float, str]] = {}
@@ -56,11 +74,11 @@ class Orphans:
         later.append(partial(self._look_now_and_half_way, queue, consumers))
 
     def _look_now_and_half_way(self, queue: str, consumers: Sequence[str], store: Store) -> None:
-        others = sorted({name for name in consumers if name != self._session.id})
+        others = sorted({name for name in consumers if name != self._name})
         if others:
             # Looked at twice a pass: with the defaults a death is then dealt with in
             # less than ten seconds.
-            half_way = monotonic() + self._session.options.restore_interval / 2
+            half_way = monotonic() + self._interval_s / 2
             self._half_way[queue] = (half_way, others)
             self._look(queue, others, store)
 
@@ -73,7 +91,7 @@ class Orphans:
                 self._half_way.pop(queue, None)  # a poll may look at the same time
                 due.setdefault(queue, set()).update(others)
         for (queue, name), (since, _) in list(self._missing.items()):
-            if now - since >= self._session.options.orphan_grace:
+            if now - since >= self._grace_s:
                 due.setdefault(queue, set()).add(name)
         for queue, names in due.items():
             later.append(partial(self._look, queue, sorted(names)))
@@ -98,7 +116,7 @@ class Orphans:
             if client_id != liveness.client_id:
                 since = now  # it was back meanwhile, and went again: a moment, twice
             self._missing[key] = since, liveness.client_id
-            if now - since >= self._session.options.orphan_grace:
+            if now - since >= self._grace_s:
                 self._missing.pop(key, None)
                 self._end(queue, name, marks.get(name), liveness, store, ours=True)
                 # The last of its queues was looked at: nothing is left that it could explain.
@@ -109,7 +127,7 @@ class Orphans:
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Look at *names* from the register, and end what is left of those that are gone."""
-        others = [name for name in names if name != self._session.id]
+        others = [name for name in names if name != self._name]
         known = store.liveness(others) if others else {}
         self._gone = {name: seen for name, seen in self._gone.items() if name in known}
         for name, liveness in known.items():
@@ -129,7 +147,7 @@ class Orphans:
 
         For a broker that is only visited, where the next look is long away.
         """
-        others = [name for name in names if name != self._session.id]
+        others = [name for name in names if name != self._name]
         for name, liveness in (store.liveness(others) if others else {}).items():
             if liveness is None:  # its record has gone before its name
                 store.forget_consumer(name)
@@ -140,7 +158,7 @@ class Orphans:
                 self._end_dead(name, liveness, store)
 
     def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
-        return not self._session.is_of_this_process(name) and _process_has_ended(liveness)
+        return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
     def _stays_away(self, name: str, liveness: Liveness) -> bool:
         """Whether one without a connection has been so for ``orphan_grace``."""
@@ -149,7 +167,7 @@ class Orphans:
         if client_id != liveness.client_id:
             since = now
         self._gone[name] = since, liveness.client_id
-        return now - since >= self._session.options.orphan_grace
+        return now - since >= self._grace_s
 
     def _end_dead(self, name: str, liveness: Liveness, store: Store) -> None:
         for queue in liveness.queues:
@@ -185,7 +203,7 @@ class Orphans:
         known to have ended is taken for dead here.
         """
         attached = store.attached(queue)
-        marks = {name: mark for name, mark in attached.marks.items() if name != self._session.id}
+        marks = {name: mark for name, mark in attached.marks.items() if name != self._name}
         if not (attached.temporary and marks):
             return
         for name, liveness in store.liveness(sorted(marks)).items():
@@ -198,7 +216,7 @@ class Orphans:
         if liveness.connected:
             return liveness.lapsed and not store.leases_of(queue, name + "/")
         # A living one is heard of a few times in its ttl.
-        silence_ms = liveness.ttl_ms / 2 + self._session.options.orphan_grace * 1000
+        silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
         if liveness.silent_ms >= silence_ms:
             return True
         return self._process_has_ended(name, liveness)
@@ -222,8 +240,8 @@ class Orphans:
         if mark is not None:
             self._remove(store, queue, name, mark, liveness)
         store.wait_for_replies()
-        if ours or queue in self._session.subscriptions:
-            self._session.background.restore_now(queue, store)
+        if ours or self._consumes(queue):
+            self._restore(store, queue)
         if leases:
             logger.warning(
                 "consumer %s is gone: the leases of its %d messages in %r were ended",

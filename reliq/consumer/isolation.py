@@ -85,7 +85,7 @@ class Isolation:
         if self._given is None or self.session is None:
             return False
         tag, token = self._given
-        held = self.session.held.get(tag)
+        held = self.session.leases.held.get(tag)
         return held is not None and held.token == token
 
     def wait_for(self, session: Session, queue: str, asked_at: float, began_at: float) -> None:

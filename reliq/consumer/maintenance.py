@@ -1,6 +1,6 @@
 """Passes: what is done in a queue for its own sake, whoever uses it.
 
-A pass (``restore_visible``) returns messages whose lease has ended, rings where messages
+A pass (``restore_visible``) returns messages whose lease has ended, notifies where messages
 wait unheard, and caps the dead letters. Most queues need none most of the time, so all of
 them are surveyed together, and what the survey names is done.
 """
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
+    from ..options import Options
     from ..store.protocol import Store
     from ..store.values import Restored, Work
     from .dead_consumers import Orphans
-    from .session import Session
+    from .leases import Leases
+    from .registration import Registration
 
 logger = logging.getLogger("reliq")
 
@@ -37,12 +39,17 @@ class Passes:
 
     def __init__(
         self,
-        session: Session,
+        options: Options,
+        leases: Leases,
+        registration: Registration,
         orphans: Orphans,
         later: deque[Callable[[Store], None]],
         route_soon: Callable[[str], None],
     ) -> None:
-        self.session = session
+        self._lease_ms = int(options.visibility_timeout * 1000)
+        self._interval_s = options.restore_interval
+        self._leases = leases
+        self._registration = registration
         self._orphans = orphans
         self._later = later
         self._route_soon = route_soon
@@ -50,25 +57,28 @@ class Passes:
         self._next_poll: dict[str, float] = {}
         self._temporary: set[str] = set()
         self._tally: dict[str, dict[str, int]] = {}
+        self.dead_letter_routed: frozenset[str] = frozenset()
+        """Queues whose dead letters are routed on by this process, also where nobody consumes."""
 
     def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
-        return self.session.options.restore_interval * JITTER.uniform(low, high)
+        return self._interval_s * JITTER.uniform(low, high)
 
     def begin(self, queue: str) -> None:
         """Look after *queue* from the next tick on."""
         self._next_look.setdefault(queue, 0.0)
 
+    def look_after(self, queue: str) -> None:
+        """Look after the dead letters of a queue from now on, before the register names it."""
+        self.dead_letter_routed |= {queue}
+
     # -- looking
 
-    def tick(self, store: Store, dead_letter_routed: frozenset[str]) -> None:
-        """Ask in one go which queues need something: most of them nothing, most of the time.
-
-        Those of *dead_letter_routed* too: dead letters are routed on also where nobody consumes.
-        """
+    def tick(self, store: Store) -> None:
+        """Ask in one go which queues need something: most of them nothing, most of the time."""
         now = monotonic()
-        subscriptions = list(self.session.subscriptions.items())
+        subscriptions = list(self._registration.subscriptions.items())
         queues = {queue for queue, kinds in subscriptions if not all(kinds)}
-        queues |= dead_letter_routed.difference(queue for queue, _ in subscriptions)
+        queues |= self.dead_letter_routed.difference(queue for queue, _ in subscriptions)
         for gone in self._next_look.keys() - queues:
             self._next_look.pop(gone, None)
         due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
@@ -96,7 +106,7 @@ class Passes:
 
     def _ask_when_over(self, queue: str, pass_ms: int) -> None:
         """Look again when the pass of another consumer does not count any more."""
-        soon = min(pass_ms / 1000, self.session.options.restore_interval)
+        soon = min(pass_ms / 1000, self._interval_s)
         self._next_look[queue] = monotonic() + soon + self._jittered(0.0, 0.1)
 
     def _expire(self, store: Store, queue: str) -> None:
@@ -130,11 +140,11 @@ class Passes:
         Perhaps nobody else makes any. False where it is not its time, or a tick sees to it.
         """
         now = monotonic()
-        if now < self._next_poll.get(queue, 0.0) or queue in self.session.subscriptions:
+        if now < self._next_poll.get(queue, 0.0) or queue in self._registration.subscriptions:
             return False
         if len(self._next_poll) > _MOST_POLLED:
             self._next_poll = {name: at for name, at in self._next_poll.items() if at > now}
-        self._next_poll[queue] = now + self.session.options.restore_interval
+        self._next_poll[queue] = now + self._interval_s
         self.restore(store, queue)
         return True
 
@@ -145,7 +155,7 @@ class Passes:
         self._temporary.add(queue)
         on_result = partial(self._restored, store, queue)
         try:
-            store.post_restore(queue, self.session.lease_ms, on_result, force, _returns_are_told())
+            store.post_restore(queue, self._lease_ms, on_result, force, _returns_are_told())
         except BrokerUnavailable:
             self._temporary.discard(queue)
             raise
@@ -171,10 +181,8 @@ class Passes:
             log_events.restored(queue, consumer, number)
         if not result.granted:
             self._ask_when_over(queue, result.retry_ms)
-        else:
-            own = sum(1 for held in list(self.session.held.values()) if held.queue == queue)
-            if result.unacked > own:
-                self._orphans.poison_candidate(queue, result.consumers, self._later)
+        elif result.unacked > self._leases.count(queue):
+            self._orphans.poison_candidate(queue, result.consumers, self._later)
 
     def _go_on(self, store: Store, queue: str) -> None:
         """Post the next batch at once, from the reply of the one before."""

@@ -16,7 +16,6 @@ from ..integrations.celery import WATCH
 
 if TYPE_CHECKING:
     from ..store.protocol import Store
-    from .session import Session
 
 
 class Running:
@@ -24,8 +23,9 @@ class Running:
 
     _lock = OwnLock()
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def begin(self, name: str) -> None:
+        """Begin as the consumer *name*, of which nothing was said."""
+        self._name = name
         self._number = 0
         self._said: dict[str, int] = {}
 
@@ -59,7 +59,7 @@ class Running:
         told = partial(self._told, self._number)
         self._said = running
         try:
-            store.post_running(self._session.id, self._number, running, told)
+            store.post_running(self._name, self._number, running, told)
         except BrokerUnavailable:
             self._said = {}
             raise  # an ack that follows goes out over the next connection, and this before it

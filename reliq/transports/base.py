@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 
 from .._version import __version__
-from ..consumer.session import StoreFactory, session_for
+from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
@@ -30,6 +30,7 @@ from .passed import serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from ..consumer.session import StoreFactory
     from ..store.protocol import Store
     from .subscription import Subscription
 
@@ -86,12 +87,12 @@ class Transport(Failback, EventLoop, virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
-        session = session_for(self.session_key(), self.options, self.store_factory(), self)
+        session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
         store = session.open_store()
         self.link = Link(session, store, Routes(store))
         self.channels: list[Channel] = []
         self.declared_queues: dict[str, tuple[bytes, dict[str, str]]] = {}
-        session.topology.give(self.link.routes, self.declared_queues)
+        session.registration.topology.give(self.link.routes, self.declared_queues)
         self.unroutable: set[tuple[str, str]] = set()
         self.deferred: deque[Callable[[], None]] = deque()
         self._used_channel_ids = array("H")
@@ -212,17 +213,18 @@ class Transport(Failback, EventLoop, virtual.Transport):
 
     def _let_go(self, lost: bool) -> None:
         self._released = True
+        registration, outbox = self.link.session.registration, self.link.session.outbox
         if lost:
             consumed = {item.queue for item in self.subscriptions}
-            self.link.session.topology.keep(self.link.routes, self.declared_queues, consumed)
+            registration.topology.keep(self.link.routes, self.declared_queues, consumed)
         for item in list(self.subscriptions):
             item.ended()
-            self.link.session.unsubscribe(item.queue, item.no_ack)
+            registration.unsubscribe(item.queue, item.no_ack)
             if lost and self._may_go_by_itself(item.queue):
-                self.link.session.linger(item.queue)
+                registration.linger(item.queue)
             else:
-                self.link.session.detach_later(item.queue)
-            self.link.session.return_later(item.take_back(), no_ack=item.no_ack)
+                registration.detach_later(item.queue)
+            outbox.return_later(item.take_back(), no_ack=item.no_ack)
         self.subscriptions.clear()
         self._reset_order()
         self.leave_loop()
@@ -275,7 +277,7 @@ class Transport(Failback, EventLoop, virtual.Transport):
     def forget_declared(self, queue: str) -> None:
         """Note that *queue* was deleted: it is not to be declared again by itself."""
         self.declared_queues.pop(queue, None)
-        self.link.session.topology.forget_queue(queue)
+        self.link.session.registration.topology.forget_queue(queue)
 
     def do_deferred(self) -> None:
         """Do what a reply asked for and could not be done while it was read."""
@@ -290,17 +292,18 @@ class Transport(Failback, EventLoop, virtual.Transport):
         Where the broker cannot be told, nothing has begun.
         """
         queue = subscription.queue
-        self.link.session.background.clear(queue, self.link.store)
-        count = self.link.session.subscribe(queue, subscription.no_ack)
+        session = self.link.session
+        session.duties.dead_consumers.clear(queue, self.link.store)
+        count = session.subscribe(queue, subscription.no_ack)
         try:
-            self.link.session.background.register(self.link.store)
+            session.duties.heartbeat.register(self.link.store)
             if not self._attach(queue, count):
                 raise NotFound(f"no queue {queue!r} to consume from; declare it first")
         except ReliqError as exc:
             subscription.ended()
-            self.link.session.unsubscribe(queue, subscription.no_ack)
+            session.registration.unsubscribe(queue, subscription.no_ack)
             if not isinstance(exc, NotFound):
-                self.link.session.detach_later(queue)  # it may have noted it all the same
+                session.registration.detach_later(queue)  # it may have noted it all the same
             raise
         self.begin_to_consume()
         self.subscriptions.append(subscription)
@@ -316,7 +319,9 @@ class Transport(Failback, EventLoop, virtual.Transport):
         """
         if self.link.store.attach(queue, self.link.session.id, count):
             return True
-        declared = self.link.session.topology.revive(queue, self.link.routes, self.link.store)
+        declared = self.link.session.registration.topology.revive(
+            queue, self.link.routes, self.link.store
+        )
         if declared is None:
             return False
         self.declared_queues[queue] = declared
@@ -327,18 +332,19 @@ class Transport(Failback, EventLoop, virtual.Transport):
         self.subscriptions.remove(subscription)
         subscription.ended()
         self._reset_order()
-        count = self.link.session.unsubscribe(subscription.queue, subscription.no_ack)
+        session = self.link.session
+        count = session.registration.unsubscribe(subscription.queue, subscription.no_ack)
         if self.loss_told and self._may_go_by_itself(subscription.queue):
             # Cancelled because its connection is lost, as Celery does with rpc:// before it
             # consumes again: a queue that goes with its last consumer waits for that.
-            self.link.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            self.link.session.linger(subscription.queue)
+            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+            session.registration.linger(subscription.queue)
             return
         try:
             self._end_subscription(subscription, count)
         except BrokerUnavailable:
-            self.link.session.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            self.link.session.detach_later(subscription.queue)
+            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+            session.registration.detach_later(subscription.queue)
             raise
 
     def _end_subscription(self, subscription: Subscription, count: int) -> None:
@@ -347,15 +353,15 @@ class Transport(Failback, EventLoop, virtual.Transport):
             self.link.store.wait_for_replies()
         self.flush_acks()
         if subscription.no_ack:
-            self.link.session.return_later(subscription.take_back(), no_ack=True)
-            self.link.session.hand_back(self.link.store)
+            self.link.session.outbox.return_later(subscription.take_back(), no_ack=True)
+            self.link.session.outbox.hand_back(self.link.store)
         else:
             self.return_undelivered(subscription.take_back())
         if not self.link.store.attach(subscription.queue, self.link.session.id, count):
             self.forget_declared(subscription.queue)
             self.link.routes.forget_queue(subscription.queue)
-        if not self.link.session.subscriptions:
-            self.link.session.background.unregister(self.link.store)
+        if not self.link.session.registration.subscriptions:
+            self.link.session.duties.heartbeat.unregister(self.link.store)
         if all(item.no_ack for item in self.subscriptions):
             self._stop_taking(subscription.channel)
 
@@ -370,7 +376,7 @@ class Transport(Failback, EventLoop, virtual.Transport):
         if self.worker:
             channel.let_messages_go()
             self.return_abandoned()
-        if self.link.session.held:
+        if self.link.session.leases.held:
             self.keep_leases(loop_ends=True)
 
     def return_abandoned(self) -> None:
@@ -394,7 +400,7 @@ class Transport(Failback, EventLoop, virtual.Transport):
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
         if self._loop is None or not self.batch_ack(queue, tags):
-            self.link.session.ack(self.link.store, queue, tags)
+            self.link.session.outbox.ack(self.link.store, queue, tags)
         if queue in self.held_back:
             self.ask_again(queue)
         if self._starved:

@@ -120,7 +120,7 @@ class Channel(Publishing, virtual.Channel):
             count := len(self.transport.link.store.exchange_table(exchange).bindings)
         ):
             raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
-        self.transport.link.session.topology.forget_exchange(exchange)
+        self.transport.link.session.registration.topology.forget_exchange(exchange)
         self.transport.link.routes.delete(exchange)
 
     def queue_declare(
@@ -144,7 +144,7 @@ class Channel(Publishing, virtual.Channel):
         name = queue or f"amq.gen-{uuid4()}"
         encoded, meta = queue_arguments(name, auto_delete, arguments)
         if not (passive or is_durable(meta)):
-            self.transport.link.session.background.clear(name, self.transport.link.store)
+            self.transport.link.session.duties.dead_consumers.clear(name, self.transport.link.store)
         if ("expires" in meta or passive) and (
             self.transport.link.store.delete_queue(name, if_idle=True).outcome == "deleted"
         ):
@@ -161,11 +161,9 @@ class Channel(Publishing, virtual.Channel):
         if not passive:
             self.transport.declared_queues[name] = (encoded, meta)
             if "dead_letter_exchange" in meta:
-                self.transport.link.session.background.look_after(name)
-        consumers = declared.consumers - self.transport.link.session.lingers(
-            name
-        )  # we come back just now
-        return queue_declare_ok_t(name, declared.messages, max(consumers, 0))
+                self.transport.link.session.duties.passes.look_after(name)
+        back = self.transport.link.session.registration.lingers(name)  # we come back just now
+        return queue_declare_ok_t(name, declared.messages, max(declared.consumers - back, 0))
 
     def queue_bind(
         self,
@@ -204,7 +202,7 @@ class Channel(Publishing, virtual.Channel):
         """Remove one binding; one that does not exist is ignored."""
         del arguments
         binding = (queue, exchange or "amq.direct", routing_key or "")
-        self.transport.link.session.topology.forget_binding(*binding)
+        self.transport.link.session.registration.topology.forget_binding(*binding)
         self.transport.link.routes.unbind(*binding)
 
     def queue_delete(
@@ -214,7 +212,7 @@ class Channel(Publishing, virtual.Channel):
 
         Raises PreconditionFailed when a condition does not hold.
         """
-        self.transport.link.session.end_lingering(queue, self.transport.link.store)
+        self.transport.link.session.registration.end_lingering(queue, self.transport.link.store)
         deleted = self.transport.link.store.delete_queue(
             queue, if_empty=if_empty, if_unused=if_unused
         )
@@ -306,7 +304,9 @@ class Channel(Publishing, virtual.Channel):
                 message.headers[ETA] = eta
         if not no_ack:
             self.qos_.append(message, delivery.tag)
-            self.transport.link.session.keep_while_alive(delivery.tag, delivery.token, message)
+            self.transport.link.session.leases.keep_while_alive(
+                delivery.tag, delivery.token, message
+            )
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
@@ -324,7 +324,9 @@ class Channel(Publishing, virtual.Channel):
             return False
         if not worker:
             if not no_ack:
-                self.transport.link.session.delivery_failed(message.delivery_tag, message.token)
+                self.transport.link.session.leases.delivery_failed(
+                    message.delivery_tag, message.token
+                )
             return False
         settled = WATCH.dead_lettered(self.transport, message, error)
         if settled is None:
@@ -354,7 +356,7 @@ class Channel(Publishing, virtual.Channel):
         else:
             lease = Lease(delivery.tag, delivery.token)
             reason, text = "undecodable", str(error)
-            if not self.transport.link.session.dead_letter(
+            if not self.transport.link.session.outbox.dead_letter(
                 self.transport.link.store, delivery.queue, reason, text, [lease]
             ):
                 log_events.dead_lettered(delivery.queue, delivery.tag, reason, text)
@@ -381,7 +383,7 @@ class Channel(Publishing, virtual.Channel):
                 return
             if message.decode_error is None:
                 if self.closed:
-                    self.transport.link.session.ack_later(message.queue, (delivery_tag,))
+                    self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
                 else:
                     self.transport.ack(message.queue, (delivery_tag,))
                 return
@@ -436,12 +438,12 @@ class Channel(Publishing, virtual.Channel):
         groups = iter(_leases(messages))
         for queue, leases in groups:
             try:
-                released = self.transport.link.session.release(
+                released = self.transport.link.session.outbox.release(
                     self._open_store(), queue, how, leases
                 )
             except BrokerUnavailable:  # noqa: PERF203 - it ends the loop
                 for other, rest in groups:
-                    self.transport.link.session.release_later(other, how, rest)
+                    self.transport.link.session.outbox.release_later(other, how, rest)
                 raise
             else:
                 self.transport.ask_again(queue)
@@ -459,7 +461,7 @@ class Channel(Publishing, virtual.Channel):
             lease = Lease(message.delivery_tag, message.token)
             try:
                 store = self._open_store()
-                refused = self.transport.link.session.dead_letter(
+                refused = self.transport.link.session.outbox.dead_letter(
                     store, message.queue, reason, text, [lease]
                 )
             except BrokerUnavailable:
@@ -497,7 +499,7 @@ class Channel(Publishing, virtual.Channel):
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
         declared = self.transport.declared_queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
-            self.transport.link.session.background.route_soon(queue)
+            self.transport.link.session.duties.route_soon(queue)
 
     # -- credit
 
@@ -557,15 +559,12 @@ class Channel(Publishing, virtual.Channel):
         left = [message for message in messages.values() if message.callback_raised]
         for how, some in self._by_how("released", left):
             for queue, leases in _leases(some):
-                self.transport.link.session.release_later(queue, how, leases)
+                self.transport.link.session.outbox.release_later(queue, how, leases)
 
     def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
         """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
-        failed = [
-            message
-            for message in messages
-            if self.transport.link.session.failed(message.delivery_tag)
-        ]
+        leases = self.transport.link.session.leases
+        failed = [message for message in messages if leases.failed(message.delivery_tag)]
         if how != "released" or not failed:
             return [(how, messages)]
         rest = [message for message in messages if message not in failed]

@@ -239,7 +239,7 @@ class Consuming(Reserving):
         for delivery in deliveries:
             by_queue.setdefault(delivery.queue, []).append(Lease(delivery.tag, delivery.token))
         for queue, leases in by_queue.items():
-            self.link.session.release(self.link.store, queue, "undelivered", leases)
+            self.link.session.outbox.release(self.link.store, queue, "undelivered", leases)
 
     def read_replies(self) -> None:
         """Read what has come while the application was busy; the background loop calls it."""

@@ -105,7 +105,7 @@ class EventLoop(Consuming):
 
     def _set_timer(self) -> None:
         """Let the background loop tick as often as it has to by now."""
-        period = self.link.session.background.period
+        period = self.link.session.leases.period_s
         if period != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
@@ -136,7 +136,7 @@ class EventLoop(Consuming):
             if kick is not None:
                 kick.leave()
         for queue, tags in self._acks.items():
-            self.link.session.ack_later(queue, tags)
+            self.link.session.outbox.ack_later(queue, tags)
         self.forget_loop()
 
     # -- the loop's calls
@@ -214,7 +214,7 @@ class EventLoop(Consuming):
         self.link.store.receive()
         self.do_deferred()
         if WATCH.forks:
-            self.link.session.background.do_later(self.link.store)
+            self.link.session.duties.do_later(self.link.store)
         self.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
@@ -231,11 +231,10 @@ class EventLoop(Consuming):
         self._require_connection()
         self.link.store.check()
         self.link.store.notifier.check()
-        background = self.link.session.background
         if WATCH.forks:
-            background.tick(self.link.store)
+            self.link.session.duties.tick(self.link.store)
             if not self.link.store.waiting:
-                background.do_later(self.link.store)
+                self.link.session.duties.do_later(self.link.store)
 
     def _require_connection(self) -> None:
         if not self.link.store.alive:
@@ -273,11 +272,11 @@ class EventLoop(Consuming):
             queue, tags = self._acks.popitem()
             for start in range(0, len(tags), _ACKED_AT_ONCE):
                 try:
-                    self.link.session.ack(
+                    self.link.session.outbox.ack(
                         self.link.store, queue, tags[start : start + _ACKED_AT_ONCE]
                     )
                 except BrokerUnavailable:  # noqa: PERF203 - once for hundreds of acks
-                    self.link.session.ack_later(queue, tags[start:])
+                    self.link.session.outbox.ack_later(queue, tags[start:])
                     raise
 
     def keep_leases(self, loop_ends: bool = False) -> None:

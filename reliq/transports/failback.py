@@ -232,7 +232,7 @@ class Failback:
         pace = self.link.session.pace
         # A publish with a retry policy has pauses of its own, and comes when its caller does.
         publishes = "max_retries" in (self.client.transport_options or ())
-        pace.wait(once=publishes and not self.link.session.consumed)
+        pace.wait(once=publishes and not self.link.session.registration.consumed)
         try:
             self.link.store.connect()
             self.link.store.require_writable()
@@ -287,7 +287,7 @@ class Failback:
             left.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        other.link.session.add(self)
+        other.link.session.carriers.add(self)
         self.link = left.at(other.link)
         other.link.session.leave(other)
         left.session.leave(self)  # type: ignore[arg-type]
@@ -309,7 +309,7 @@ class Failback:
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
         FAILBACK.go_on()
-        if not self.failing_back or not self.consumed or self.link.session.held:
+        if not self.failing_back or not self.consumed or self.link.session.leases.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
@@ -345,7 +345,7 @@ class Failback:
             transport.establish_connection()
             try:
                 if end_dead:
-                    transport.link.session.background.end_dead(transport.link.store)
+                    transport.link.session.duties.end_dead(transport.link.store)
                 yield transport.link.store
             finally:
                 transport.close_connection(None)

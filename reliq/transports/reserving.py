@@ -15,7 +15,7 @@ from kombu.utils.scheduling import cycle_by_name
 
 from ..consumer import log_events
 from ..consumer.isolation import ISOLATION
-from ..consumer.session import nothing_in_hand
+from ..consumer.sessions import SESSIONS
 from ..errors import BrokerRefused, ReliqError, again
 from ..integrations.celery import WATCH
 from ..store.values import ALONE, BUSY, HOLDING, IDLE, Reservation
@@ -161,7 +161,7 @@ class Reserving:
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
-        self.link.session.background.poll(self.link.store, queue)
+        self.link.session.duties.poll(self.link.store, queue)
         company = self._company
         if not no_ack and ISOLATION.active:
             if not self._may_get(queue):
@@ -174,11 +174,13 @@ class Reserving:
                 queue, 1, self.link.session.lease_ms, no_ack, company
             )
             if not no_ack:
-                self.link.session.take(reservation.deliveries, asked_at, reservation.lease_ms)
+                self.link.session.leases.take(
+                    reservation.deliveries, asked_at, reservation.lease_ms
+                )
                 self._note_isolation(queue, reservation, asked_at, self.began_at)
         except BaseException:
             if not no_ack:
-                self.link.session.reserve_lost(queue, self.link.store.consumer)
+                self.link.session.outbox.reserve_lost(queue, self.link.store.consumer)
             raise
         finally:
             self._getting = False
@@ -256,7 +258,7 @@ class Reserving:
         item.answered()
         item.want()
         if not item.no_ack:
-            self.link.session.reserve_lost(item.queue, self.link.store.consumer)
+            self.link.session.outbox.reserve_lost(item.queue, self.link.store.consumer)
 
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -269,9 +271,9 @@ class Reserving:
         if result.deliveries and not item.no_ack:
             if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
                 # Read so late that the leases may have run out: others have them.
-                self.link.session.return_later(result.deliveries)
+                self.link.session.outbox.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
-            self.link.session.take(result.deliveries, item.asked_at, result.lease_ms)
+            self.link.session.leases.take(result.deliveries, item.asked_at, result.lease_ms)
         if not item.no_ack:
             self._note_isolation(item.queue, result, item.asked_at, item.began_at)
         if result.claimed or result.isolated:
@@ -283,7 +285,7 @@ class Reserving:
             self.wake_loop()
         else:  # cancelled while the reserve was under way
             item.answered()
-            self.link.session.return_later(result.deliveries, no_ack=item.no_ack)
+            self.link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
 
     def _goes_on_without(self, item: Subscription, error: BaseException) -> bool:
         """Whether a worker leaves one queue alone for a while, for the sake of its others.
@@ -320,12 +322,12 @@ class Reserving:
         """What an ordinary reserve says of what this process holds."""
         if ISOLATION.in_back_off and self._alone != ALONE:
             return BUSY
-        return HOLDING if self.link.session.held else IDLE
+        return HOLDING if self.link.session.leases.held else IDLE
 
     @property
     def _alone(self) -> int:
         """What a reserve says while no other is made: whether the process holds nothing."""
-        return ALONE if nothing_in_hand() and not WATCH.busy else HOLDING
+        return ALONE if SESSIONS.nothing_in_hand() and not WATCH.busy else HOLDING
 
     def _note_isolation(
         self, queue: str, result: Reservation, asked_at: float, began_at: float

@@ -39,7 +39,7 @@ class Subscription:
         self.buffer: deque[Delivery] = deque()
         session = channel.transport.link.session
         self._dropped = weakref.finalize(
-            self, session.subscription_dropped, queue, no_ack, self.buffer
+            self, session.registration.subscription_dropped, queue, no_ack, self.buffer
         )
         self._dropped.atexit = False
         self.began_at = monotonic()

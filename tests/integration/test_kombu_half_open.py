@@ -77,8 +77,8 @@ def test_what_was_acked_is_not_looked_for_as_unseen(client, blackhole):
     hanging = connect(blackhole.url(), {}, "hanging/1")
     hanging.connect()
     assert blackhole.swallow()
-    session.ack(hanging, "q", [message.delivery_tag])
-    session.reserve_lost("q", store.consumer)
+    session.outbox.ack(hanging, "q", [message.delivery_tag])
+    session.outbox.reserve_lost("q", store.consumer)
     session.catch_up(store)
     assert (1, 1) == (client.status("q").ready, client.status("q").unacked)
     hanging.close()  # only now the ack is known to have gone astray
@@ -98,7 +98,7 @@ def test_what_is_under_way_is_not_looked_for_as_unseen(client):
     (subscription,) = transport.subscriptions
     transport.post_request(subscription, 1)
     wait_until(lambda: 1 == client.status("q").unacked, what="a reply that nobody has read")
-    session.reserve_lost("q", transport.link.store.consumer)
+    session.outbox.reserve_lost("q", transport.link.store.consumer)
     loops = session.open_store()
     session.send_owed(loops)
     assert session.owes  # to be looked for when it is known what the reserve took

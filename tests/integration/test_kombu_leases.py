@@ -123,7 +123,7 @@ def test_a_late_ack_while_another_works_on_it(client):
 
 
 @pytest.mark.parametrize("settle", ["requeue", "reject"])
-def test_a_late_requeue_is_refused_and_logged(client, caplog, wait_for_replies):
+def test_a_late_requeue_is_refused_and_logged(client, caplog, settle):
     """Who lost the lease can neither requeue nor reject the message, and the log says so."""
     holder, idle = client.connect(**LAPSING), client.connect()
     declare(holder, "q")
@@ -132,7 +132,7 @@ def test_a_late_requeue_is_refused_and_logged(client, caplog, wait_for_replies):
     taker = Taker(idle, "q", prefetch_count=1)
     (again,) = taker.take()
     with caplog.at_level(logging.WARNING, logger="reliq"):
-        getattr(held, wait_for_replies)()
+        getattr(held, settle)()
         wait_until(lambda: held.delivery_tag in caplog.text)
     status = client.status("q")
     assert (status.ready, status.unacked, status.dead) == (0, 1, 0)
@@ -320,7 +320,7 @@ def test_bindings_that_went_with_the_loss(own):
 
 @pytest.mark.parametrize("lose", ["cut", "cut and collect"])
 @pytest.mark.parametrize("settle", ["requeue", "reject"])
-def test_settling_after_the_connection_was_lost(client, lose, wait_for_replies):
+def test_settling_after_the_connection_was_lost(client, lose, settle):
     """So do a requeue and a reject: the message does not stay leased for ever."""
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q")
@@ -330,7 +330,7 @@ def test_settling_after_the_connection_was_lost(client, lose, wait_for_replies):
     if "collect" in lose:
         connection.collect()
     with suppress(*connection.connection_errors):  # it may say at once that it could not
-        getattr(held, wait_for_replies)()
+        getattr(held, settle)()
     connection.collect()
     connection.connect()
     taker.messages.clear()

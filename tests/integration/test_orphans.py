@@ -38,14 +38,13 @@ def open_store(fresh_redis):
 def looker(open_store):
     """Return a function that lets a second consumer look; it tells what was left unacked."""
     steps = open_store("looker/1")
-    background = SimpleNamespace(force=lambda queue, store: steps.restore(force=True))
-    session = SimpleNamespace(
-        id="looker",
-        background=background,
-        options=SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
-        subscriptions=["q"],
+    orphans = Orphans(
+        "looker",
+        SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
+        consumes=lambda queue: queue == "q",
+        restore=lambda store, queue: steps.restore(force=True),
+        is_of_this_process=lambda name: False,
     )
-    orphans = Orphans(session)
 
     def look():
         orphans.first_look("q", steps.store)

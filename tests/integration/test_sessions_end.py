@@ -17,7 +17,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.pools import reset
 
-from reliq.consumer import session
+from reliq.consumer.sessions import SESSIONS
 from tests.support.audits import assert_balanced
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
@@ -33,10 +33,10 @@ MANY = 10
 def left():
     """Return what this process has: sessions, their transports, threads, files."""
     gc.collect()
-    sessions = list(session._registry.sessions.values())
+    sessions = list(SESSIONS.by_key.values())
     return {
         "sessions": sorted(str(item.key) for item in sessions),
-        "transports": sum(len(item._carriers) for item in sessions),
+        "transports": sum(len(item.carriers) for item in sessions),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": Counter(filter(None, map(_kind, Path("/proc/self/fd").iterdir()))),
     }
@@ -180,7 +180,7 @@ def test_a_connection_that_is_not_made_again(redis_server, redis_url):
             client.client_kill_filter(_type="normal", skipme=True)
         connection.collect()
         connection.release()
-    wait_until(lambda: not lost.expected_back)
+    wait_until(lambda: not lost.registration.expected_back)
     with Connection(redis_url) as connection:
         connection.connect()
 

@@ -199,7 +199,7 @@ def test_consumer_timeout_is_told(client, heard):
     held.ack()
 
 
-@pytest.mark.parametrize("ending", ["released", "gone"])
+@pytest.mark.parametrize("ending", ["returned", "gone"])
 def test_a_lost_lease_is_told(client, heard, caplog, ending):
     """Another consumer has the message, or has finished it: which of the two is said."""
     heard.listen("lease_lost")

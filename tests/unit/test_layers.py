@@ -34,13 +34,6 @@ LAYERS = (
 
 # Files that know each other by their types, which nothing runs by. The list only gets shorter.
 CIRCLES = (
-    {
-        "reliq.consumer.background",
-        "reliq.consumer.dead_consumers",
-        "reliq.consumer.maintenance",
-        "reliq.consumer.running_tasks",
-        "reliq.consumer.session",
-    },
     {"reliq.engines.sqlite.location", "reliq.engines.sqlite.owners"},
     {
         "reliq.transports.base",

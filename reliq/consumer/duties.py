@@ -1,0 +1,182 @@
+"""BackgroundDuties: what a session does besides delivering, in one tick.
+
+Leases are renewed, what is owed is sent, the consumer says that it lives, messages whose lease
+has ended are returned (``restore_visible``), the leases of consumers that died are ended,
+expired messages and queues are removed, in use or not. Who calls it is the driver's matter:
+the background loop's thread, or a timer of the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import BrokerRefused, ReliqError, again
+from ..failover.jitter import JITTER
+from ..transfer.dead_letter_exchange import DeadLetterRouter
+from .dead_consumers import Orphans
+from .heartbeat import Heartbeat
+from .maintenance import Passes
+from .renewal import Renewal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..options import Options
+    from ..store.protocol import Store
+    from .leases import Leases
+    from .outbox import Outbox
+    from .registration import Registration
+    from .running_tasks import Running
+
+logger = logging.getLogger("reliq")
+
+_AT_A_TIME_S = 0.05
+
+
+class Debtor(Protocol):
+    """Who owes something to a broker, all of it together."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether something waits to be sent."""
+
+    def send_owed(self, store: Store) -> None:
+        """Send it over *store*; waits."""
+
+
+class BackgroundDuties:
+    """The background duties of one session."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        debtor: Debtor,
+        leases: Leases,
+        outbox: Outbox,
+        registration: Registration,
+        running: Running,
+        *,
+        is_of_this_process: Callable[[str], bool],
+    ) -> None:
+        self._name = name
+        self._debtor = debtor
+        self._outbox = outbox
+        self._registration = registration
+        self._running = running
+        self._resend_s = max(leases.period_s, options.socket_timeout)
+        self._next_look = 0.0
+        self._look_s = options.restore_interval
+        self._later: deque[Callable[[Store], None]] = deque()
+        self._dead_letter_router = DeadLetterRouter()
+        self.renewal = Renewal(options, leases, self._later)
+        self.dead_consumers = Orphans(
+            name,
+            options,
+            consumes=registration.subscriptions.__contains__,
+            restore=self._restore,
+            is_of_this_process=is_of_this_process,
+        )
+        self.passes = Passes(
+            options, leases, registration, self.dead_consumers, self._later, self.route_soon
+        )
+        self.heartbeat = Heartbeat(
+            name, options, leases, registration, running, self.passes, self._later
+        )
+
+    def _restore(self, store: Store, queue: str) -> None:
+        self.passes.restore(store, queue, force=True)
+
+    def subscribed(self, queue: str) -> None:
+        """Look after *queue* soon, and tell the register about it."""
+        self.passes.begin(queue)
+        self._later.append(partial(self.dead_consumers.first_look, queue))
+        self.heartbeat.soon()
+
+    def route_soon(self, queue: str) -> None:
+        """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
+        self._later.append(partial(self._dead_letter_router.route, queue))
+
+    # -- the tick
+
+    def tick(self, store: Store, unanswered_s: float | None = None) -> None:
+        """Do what is due over *store*, without waiting for replies.
+
+        Acks without an answer for *unanswered_s* are sent again; by default for as long as an
+        answer may take that nobody reads at once. Raises BrokerUnavailable; a later tick goes
+        on where this one ended.
+        """
+        store.receive()  # also finds out that the peer has closed the connection
+        store.check()
+        store.connect()
+        now = monotonic()
+        self._outbox.resend(self._resend_s if unanswered_s is None else unanswered_s)
+        if self._debtor.owes:
+            self._later.append(self._debtor.send_owed)
+        self.renewal.renew(store)
+        if not (self._registration.subscriptions or self._registration.expected_back):
+            return
+        self.dead_consumers.tick(self._later)
+        self.heartbeat.tick(store)
+        self._running.tell(store)
+        if now >= self._next_look:
+            # The others are asked for as often as they are heard of; who has the duty, more.
+            self._next_look = now + self.heartbeat.interval_s
+            store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
+        self.passes.tick(store)
+
+    def poll(self, store: Store, queue: str) -> None:
+        """Look after *queue* for a process that only polls it; waits, once an interval.
+
+        There may be nobody else to return what a consumer held that was killed.
+        """
+        self.dead_consumers.tick(self._later)
+        if self.passes.poll(store, queue):
+            store.wait_for_replies()
+        self.do_all_later(store)
+
+    def do_all_later(self, store: Store) -> None:
+        """Do what replies asked for, and what its replies ask for; waits for the broker."""
+        while self._later:
+            self.do_later(store)
+            store.wait_for_replies()
+
+    def do_later(self, store: Store) -> None:
+        """Do what replies asked for; waits for the broker.
+
+        Not all at once where it takes long, so that an event loop turns meanwhile.
+        """
+        enough = monotonic() + _AT_A_TIME_S
+        while monotonic() < enough:
+            try:
+                duty = self._later.popleft()
+            except IndexError:
+                return
+            try:
+                duty(store)
+            except BrokerRefused as exc:
+                logger.error("background loop: %s", exc)  # noqa: TRY400 - the message says it all
+
+    # -- the dead, wherever they consumed
+
+    def _look_after_all(self, result: list[str] | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("consumers that died cannot be looked for: %s", result)
+        elif result:
+            self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
+            self._later.append(partial(self.dead_consumers.look_after, result))
+
+    def end_dead(self, store: Store) -> None:
+        """See to the dead of a broker that is only visited, unless somebody there does; waits."""
+        found: list[list[str] | ReliqError] = []
+        store.post_look(self._name, int(self._look_s * 1000), found.append)
+        store.wait_for_replies()
+        for names in found:
+            if isinstance(names, ReliqError):
+                raise again(names)
+            self.dead_consumers.end_dead(names, store)

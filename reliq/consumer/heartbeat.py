@@ -1,0 +1,140 @@
+"""Heartbeat: a consumer says that it lives, who it is and what it consumes from.
+
+The broker answers which duties it has for the queues of others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from .._version import __version__
+from ..errors import ReliqError
+from ..integrations.celery import WATCH
+from . import log_events
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from ..options import Options
+    from ..store.protocol import Store
+    from ..store.values import Duties
+    from .leases import Leases
+    from .maintenance import Passes
+    from .registration import Registration
+    from .running_tasks import Running
+
+# Whoever returns, dead-letters or orders a message goes by its own: all should have the same.
+_SHARED_OPTIONS = (
+    "visibility_timeout",
+    "restore_interval",
+    "orphan_grace",
+    "delivery_limit",
+    "redelivery_backoff",
+    "dead_letter_max",
+    "dead_letter_ttl",
+    "priority_order",
+)
+
+
+class Heartbeat:
+    """Keeps one consumer in the register."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        leases: Leases,
+        registration: Registration,
+        running: Running,
+        passes: Passes,
+        later: deque[Callable[[Store], None]],
+    ) -> None:
+        self._name = name
+        self._leases = leases
+        self._registration = registration
+        self._running = running
+        self._passes = passes
+        self._later = later
+        self._visibility_timeout_s = options.visibility_timeout
+        self.interval_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
+        self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
+        self._began = monotonic()
+        self._next = 0.0
+        self._registered = False
+        self._registered_as: tuple[str, int, dict[str, str]] | None = None
+        self._pool = ""
+
+    def soon(self) -> None:
+        """Have the next tick say what has changed."""
+        self._next = 0.0
+
+    def tick(self, store: Store) -> None:
+        """Post a heartbeat where one is due, or what it says has changed."""
+        known = self._registered_as
+        if (
+            monotonic() >= self._next
+            or known is None
+            or known[:2] != (store.consumer, store.epoch)
+            or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
+        ):
+            self._post(store)
+
+    def register(self, store: Store) -> None:
+        """Enter this consumer in the register, as connected by *store*; waits."""
+        self._post(store)
+        store.wait_for_replies()
+
+    def unregister(self, store: Store) -> None:
+        """Take this consumer, which has no subscription any more, out of the register."""
+        self._registered, self._registered_as = False, None
+        store.forget_consumer(self._name)
+
+    def _post(self, store: Store) -> None:
+        known = self._registered_as
+        if known is None:
+            log_events.consuming(store.broker, self._name, self._visibility_timeout_s)
+        if known is None or known[:2] != (store.consumer, store.epoch):
+            client_id, run_id = store.server()
+            identity = {
+                "host": socket.gethostname(),
+                "pid": str(os.getpid()),
+                "version": __version__,
+                "client_id": client_id,
+                "run_id": run_id,
+                "started_ms": str(store.now_ms() - int((monotonic() - self._began) * 1000)),
+            }
+            known = self._registered_as = (store.consumer, store.epoch, identity)
+        self._next = monotonic() + self.interval_s
+        self._pool = WATCH.pool
+        record = {
+            **known[2],
+            "pool": self._pool,
+            "options": self._shared_options,
+            "queues": "\n".join(self._registration.queues),
+            "held": str(len(self._leases.held)),
+            "processes": str(WATCH.processes),
+        }
+        ttl_ms = int(self.interval_s * 3000) + 1000
+        again_ms = int(self.interval_s * 1000)
+        store.post_heartbeat(self._name, ttl_ms, again_ms, record, partial(self._heard, store))
+        self._running.tell(store, again=True)
+
+    def _heard(self, store: Store, result: Duties | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            return
+        self._passes.dead_letter_routed = frozenset(result.dead_letter_routed)
+        if result.more:
+            self._next = 0.0
+        subscriptions = self._registration.subscriptions
+        strange = [queue for queue in result.due if queue not in subscriptions]
+        if strange:
+            self._passes.look_at(store, strange)
+        if result.new and self._registered:
+            self._later.append(self._registration.come_back)
+        self._registered = True

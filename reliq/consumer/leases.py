@@ -1,0 +1,225 @@
+"""Leases: what this process holds at one broker, and until when.
+
+The only one who edits what is held. It asks no broker for anything: who renews asks it what
+is due (:meth:`Leases.due`) and tells it what became of that; who gives back or finishes a
+message (the outbox) tells it to let go.
+
+A message that goes from here to the outbox is owed there before it is let go here. So who
+asks whether a message is in hand or owed asks here first and there second, and finds it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ..forks import OwnLock
+from ..store.values import Delivery, How, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..options import Options
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease as this process knows it."""
+
+    queue: str
+    token: str
+    since: float
+    """When it was taken (this process's monotonic clock)."""
+    granted: float
+    """When its grant or its last renewal was asked for: it lasts a lease from then at least."""
+    lease_s: float
+    """How long that is: the queue may have a lease of its own."""
+    message: weakref.ref[object] | None = None
+    """Set once it was delivered: it is kept while this lives."""
+    failed: bool = False
+    """Whether the application raised as it was delivered: if it goes back, it is counted."""
+
+    @property
+    def how(self) -> How:
+        """How it goes back where nobody has said so."""
+        return "nacked" if self.failed else "released"
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Leases:
+    """The leases that one session holds. Thread-safe."""
+
+    lock = OwnLock(reentrant=True)
+    """Guards what is held. Taken last: nothing is called under it that takes another."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def begin(self) -> None:
+        """Hold nothing, as a child does: what was held is its parent's."""
+        options = self._options
+        self._held: dict[str, Held] = {}
+        self.held = MappingProxyType(self._held)
+        """What is held, by tag: to be looked at."""
+        # Messages whose lease was lost, while somebody works on them.
+        self._adrift: dict[str, weakref.ref[object]] = {}
+        self._abandoned: deque[str] = deque()
+        self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
+        """How often what is due is to be asked for: often enough for the shortest lease."""
+        self.on_shorter: Callable[[], None] = _nothing
+        """Called when that has become shorter."""
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether a message may run here: its lease is held, or was lost meanwhile."""
+        return bool(self._held or self._adrift)
+
+    def count(self, queue: str) -> int:
+        """Return how many are held of *queue*."""
+        return sum(1 for held in self._held.copy().values() if held.queue == queue)
+
+    def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
+        """Note leases that were granted after they were asked for, who knows how soon."""
+        now, lease_s = monotonic(), lease_ms / 1000
+        self._heed(lease_s)
+        with self.lock:
+            for delivery in deliveries:
+                held = Held(delivery.queue, delivery.token, now, asked_at, lease_s)
+                self._held[delivery.tag] = held
+
+    def _heed(self, lease_s: float) -> None:
+        if lease_s / 6 < self.period_s:
+            self.period_s = lease_s / 6
+            self.on_shorter()
+
+    # -- renewal
+
+    def overstayed(self) -> dict[str, Held]:
+        """Let go what is held for longer than ``consumer_timeout``, and return it."""
+        limit, now = self._options.consumer_timeout, monotonic()
+        if limit is None:
+            return {}
+        found = {tag: held for tag, held in self._held.copy().items() if now - held.since > limit}
+        return {tag: held for tag, held in found.items() if self.lost(tag, held.token)}
+
+    def due(self, all_of_them: bool = False) -> dict[str, list[Lease]]:
+        """Return, by queue, the leases that are a third gone: they are about to be renewed."""
+        now = monotonic()
+        due: dict[str, list[Lease]] = {}
+        with self.lock:
+            for tag, held in self._held.copy().items():
+                if all_of_them or now - held.granted > held.lease_s / 3 - self.period_s:
+                    held.granted = now
+                    due.setdefault(held.queue, []).append(Lease(tag, held.token))
+        return due
+
+    def renewed(self, leases: Iterable[Lease], lease_s: float) -> None:
+        """Note how long what was renewed lasts now: an operator may have changed that."""
+        self._heed(lease_s)
+        for tag, token in leases:
+            held = self._held.get(tag)
+            if held is not None and held.token == token:
+                held.lease_s = lease_s
+
+    def not_renewed(self, leases: Iterable[Lease]) -> None:
+        """Note that the renewal of *leases* failed: they are due again."""
+        for tag, token in leases:
+            held = self._held.get(tag)
+            if held is not None and held.token == token:
+                held.granted = 0.0
+
+    def lost(self, tag: str, token: str) -> Held | None:
+        """Note that a lease is not ours any more; None where it was not. Its message may run on."""
+        with self.lock:
+            held = self._held.get(tag)
+            if held is None or held.token != token:
+                return None
+            if held.message is not None and held.message() is not None:
+                self._adrift[tag] = held.message
+            self._held.pop(tag, None)
+            return held
+
+    # -- the end of a lease
+
+    def settle(self, tags: Iterable[str]) -> None:
+        """Let go what is finished, whoever holds it now."""
+        # Without the lock: each is one step of a dict.
+        for tag in tags:
+            self._held.pop(tag, None)
+            if self._adrift:
+                self._adrift.pop(tag, None)
+
+    def let_go(self, leases: Iterable[Lease]) -> None:
+        """Let go what is given back, unless it was delivered here again meanwhile."""
+        with self.lock:
+            for tag, token in leases:
+                held = self._held.get(tag)
+                if held is None or held.token == token:
+                    self.settle((tag,))
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether this very lease is held."""
+        held = self._held.get(lease.tag)
+        return held is not None and held.token == lease.token
+
+    # -- messages that were delivered
+
+    def keep_while_alive(self, tag: str, token: str, message: object) -> None:
+        """Keep a lease only while *message*, which was delivered with it, lives.
+
+        An open channel holds its unacked messages, and whoever works on one does.
+        Once it is collected unacked, with its channel or after it, it goes back.
+        """
+        held = self._held.get(tag)
+        if held is not None and held.token == token:
+            held.message = weakref.ref(message, partial(self._collected, tag, token))
+
+    def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
+        # May run at any point of any thread: only the deque is touched.
+        self._abandoned.append(f"{token} {tag}")
+
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether a message was collected that nobody has looked at."""
+        return bool(self._abandoned)
+
+    def abandoned(self) -> Iterator[tuple[str, How, Lease]]:
+        """Yield, of what was collected unacked, the queue, how it goes back, and the lease.
+
+        It is held until it is let go.
+        """
+        while True:
+            try:
+                token, _, tag = self._abandoned.popleft().partition(" ")
+            except IndexError:
+                return
+            adrift = self._adrift.get(tag)
+            if adrift is not None and adrift() is None:
+                self._adrift.pop(tag, None)
+            held = self._held.get(tag)
+            if held is not None and held.token == token:
+                yield held.queue, held.how, Lease(tag, token)
+
+    def all(self) -> Iterator[tuple[str, How, Lease]]:
+        """Yield, of everything that is held, the queue, how it goes back, and the lease."""
+        for tag, held in self._held.copy().items():
+            yield held.queue, held.how, Lease(tag, held.token)
+
+    def delivery_failed(self, tag: str, token: str) -> None:
+        """Note that the application raised when it was given a message."""
+        held = self._held.get(tag)
+        if held is not None and held.token == token:
+            held.failed = True
+
+    def failed(self, tag: str) -> bool:
+        """Whether the application raised when it was given the message that it holds."""
+        held = self._held.get(tag)
+        return held is not None and held.failed

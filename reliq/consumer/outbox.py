@@ -1,0 +1,304 @@
+"""Outbox: what this process owes one broker, until the broker has it.
+
+Acks that are not confirmed, messages that go back, what was taken with no_ack and never
+handed out, and reserves whose reply was lost. Owed over any connection: what one could not
+deliver the next one does (:meth:`Outbox.flush`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from contextlib import contextmanager
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..errors import BrokerUnavailable, ReliqError
+from ..forks import OwnLock
+from ..signals import emit_at_the_limit
+from ..store.values import Delivery, How, Lease, Released
+from . import log_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ..store.protocol import Store
+    from .carriers import Carriers
+    from .leases import Leases
+    from .running_tasks import Running
+
+logger = logging.getLogger("reliq")
+
+_ACKED_AT_ONCE = 200
+
+
+class Outbox:
+    """What one session owes its broker. Thread-safe."""
+
+    lock = OwnLock(reentrant=True)
+    """Guards what is owed. Taken before that of the leases: what goes from there to here does
+    so in one step, and is owed here before it is let go there."""
+
+    def __init__(self, leases: Leases, carriers: Carriers, running: Running) -> None:
+        self._leases = leases
+        self._carriers = carriers
+        self._running = running
+
+    def begin(self) -> None:
+        """Owe nothing, as a child does: what was owed is its parent's."""
+        self._unconfirmed: dict[str, tuple[str, float]] = {}
+        self._unsent: set[str] = set()
+        self._returns: deque[tuple[str, How, Lease]] = deque()
+        # Taken with no_ack, never handed out.
+        self._unhanded: deque[Delivery] = deque()
+        self._lost_reserves: set[tuple[str, str]] = set()
+        # What is being given back: how many calls. It is owed until it is answered.
+        self._returning = 0
+        self.replaced_at = 0.0
+        """Since when there may be another server in the place of the one before."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is owed."""
+        with self.lock:
+            return not (
+                self._unconfirmed
+                or self._returns
+                or self._returning
+                or self._unhanded
+                or self._lost_reserves
+            )
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent or self._returns or self._unhanded or self._lost_reserves)
+
+    def trusts(self, store: Store) -> bool:
+        """Whether *store* surely speaks to the server that is the broker now."""
+        return store.connected_at >= self.replaced_at
+
+    def flush(self, store: Store) -> None:
+        """Send what earlier connections could not: acks, returns, lost reserves.
+
+        Posts the acks, and waits for the rest. Raises ReliqError; what was not sent is owed on.
+        """
+        with self.lock:
+            unsent, self._unsent = self._unsent, set()
+            owed: dict[str, list[str]] = {}
+            for tag in unsent:
+                if tag in self._unconfirmed:
+                    owed.setdefault(self._unconfirmed[tag][0], []).append(tag)
+        for queue, tags in owed.items():
+            self._post_acks(store, queue, tags)
+        with self._being_returned():
+            self._send_returns(store)
+        self.hand_back(store)
+        for lost in list(self._lost_reserves):
+            if self._reclaim(store, *lost):
+                self._lost_reserves.discard(lost)
+
+    # -- acks
+
+    def ack(self, store: Store, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages: written to the socket at once, confirmed later.
+
+        Where the connection is gone the ack is kept and goes out over the next
+        one. Never waits; raises BrokerTimeout when earlier acks have had no
+        answer for ``socket_timeout``.
+        """
+        now = monotonic()
+        with self.lock:
+            for tag in tags:
+                self._unconfirmed[tag] = (queue, now)
+            self._leases.settle(tags)
+        try:
+            store.check()
+        except BrokerUnavailable:
+            self._unsent.update(tags)
+            raise
+        self._post_acks(store, queue, tags)
+
+    def ack_later(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages over the next connection: this one is gone."""
+        now = monotonic()
+        with self.lock:
+            for tag in tags:
+                self._unconfirmed[tag] = (queue, now)
+            self._unsent.update(tags)
+            self._leases.settle(tags)
+
+    def resend(self, older_than_s: float) -> None:
+        """Send again the acks that have had no answer for so long.
+
+        An application may ack and then work for hours without a look at its
+        connection, on which the ack met a dead socket or an empty script cache.
+        """
+        now = monotonic()
+        with self.lock:
+            for tag, (queue, since) in self._unconfirmed.items():
+                if since < now - older_than_s:
+                    self._unconfirmed[tag] = (queue, now)
+                    self._unsent.add(tag)
+
+    def resend_all(self) -> None:
+        """Send again all the acks that have had no answer: nobody will read it."""
+        self._unsent.update(self._unconfirmed)
+
+    def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
+        # A server that was taken for dead and replaced may still answer on an older
+        # connection: what it confirms is sent again.
+        trusted = store.connected_at >= self.replaced_at
+        for start in range(0, len(tags), _ACKED_AT_ONCE):
+            batch = tags[start : start + _ACKED_AT_ONCE]
+            try:
+                self._running.before_ack(store, queue)
+                store.post_ack(queue, batch, partial(self._acked, batch, trusted))
+            except BrokerUnavailable as exc:
+                self._unsent.update(batch)
+                logger.warning("%s; %d acks go out over the next connection", exc, len(batch))
+
+    def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
+        if isinstance(result, BrokerUnavailable) or (
+            not isinstance(result, ReliqError) and not trusted
+        ):
+            self._unsent.update(tags)
+            return
+        if isinstance(result, ReliqError):
+            logger.error("an ack failed and the message will be delivered again: %s", result)
+        with self.lock:
+            for tag in tags:
+                self._unconfirmed.pop(tag, None)
+
+    # -- what goes back
+
+    def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+        """Give messages back; return what became of them.
+
+        Where the broker cannot be reached the return is kept for the next connection.
+        """
+        with self._being_returned():
+            self._leases.let_go(leases)
+            try:
+                return store.release(queue, how, leases)
+            except BrokerUnavailable:
+                self.release_later(queue, how, leases)
+                raise
+
+    def release_later(self, queue: str, how: How, leases: Sequence[Lease]) -> None:
+        """Give messages back over the next connection."""
+        with self.lock:
+            self._returns.extend((queue, how, lease) for lease in leases)
+            self._leases.let_go(leases)
+
+    def return_later(self, deliveries: Iterable[Delivery], *, no_ack: bool = False) -> None:
+        """Give back messages that were reserved but never handed out, when it is possible."""
+        with self.lock:
+            if no_ack:
+                self._unhanded.extend(deliveries)
+                return
+            for delivery in deliveries:
+                lease = Lease(delivery.tag, delivery.token)
+                self.release_later(delivery.queue, "undelivered", (lease,))
+
+    def return_abandoned(self) -> None:
+        """Owe what was collected unacked."""
+        for queue, how, lease in self._leases.abandoned():
+            self.release_later(queue, how, (lease,))
+
+    def return_all(self) -> int:
+        """Owe everything that is held; return how much that is."""
+        left = list(self._leases.all())
+        for queue, how, lease in left:
+            self.release_later(queue, how, (lease,))
+        return len(left)
+
+    def dead_letter(
+        self, store: Store, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags whose lease was lost before."""
+        refused = store.dead_letter(queue, reason, error, leases)
+        self._leases.let_go(leases)
+        return refused
+
+    @contextmanager
+    def _being_returned(self) -> Iterator[None]:
+        """Owe what is taken out to be returned until that is done, or is owed again."""
+        with self.lock:
+            self._returning += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._returning -= 1
+
+    def _send_returns(self, store: Store) -> None:
+        with self.lock:
+            returns, self._returns = self._returns, deque()
+        grouped: dict[tuple[str, How], list[Lease]] = {}
+        for queue, how, lease in returns:
+            grouped.setdefault((queue, how), []).append(lease)
+        try:
+            while grouped:
+                (queue, how), leases = next(iter(grouped.items()))
+                released = store.release(queue, how, leases)
+                del grouped[queue, how]
+                log_events.at_the_limit(queue, released.dead)
+                emit_at_the_limit(store.broker, queue, released.dead, "nacked")
+        except ReliqError:
+            with self.lock:
+                for (queue, how), leases in grouped.items():
+                    self._returns.extend((queue, how, lease) for lease in leases)
+            raise
+
+    def hand_back(self, store: Store) -> None:
+        """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
+
+        Raises ReliqError; what it could not tell the broker of then may be lost.
+        """
+        with self.lock:
+            unhanded, self._unhanded = self._unhanded, deque()
+        grouped: dict[str, list[Delivery]] = {}
+        for delivery in unhanded:
+            grouped.setdefault(delivery.queue, []).append(delivery)
+        for queue, deliveries in grouped.items():
+            try:
+                store.hand_back(queue, deliveries)
+            except ReliqError:  # noqa: PERF203 - one of few queues
+                logger.error(  # noqa: TRY400 - the error itself is raised
+                    "%d messages of %r may be lost: their consumer needs no ack, had not handed "
+                    "them out, and could not give them back",
+                    len(deliveries),
+                    queue,
+                )
+                raise
+
+    # -- lost reserves
+
+    def reserve_lost(self, queue: str, consumer: str) -> None:
+        """Note a reserve whose reply was lost: it may have taken messages."""
+        self._lost_reserves.add((queue, consumer))
+
+    def _reclaim(self, store: Store, queue: str, consumer: str) -> bool:
+        """Return what a lost connection reserved and nobody here ever saw.
+
+        What is acked was seen: it may have its lease still, its ack being under way on
+        another connection. What a reserve that is under way took will be seen: False, to
+        be called again.
+        """
+        leases = store.leases_of(queue, consumer)
+        if self._carriers.reserving(consumer):
+            return False
+        with self.lock:
+            unseen = [
+                lease
+                for lease in leases
+                if lease.tag not in self._unconfirmed and not self._leases.holds(lease)
+            ]
+        if unseen:
+            store.release(queue, "undelivered", unseen)
+            logger.info(
+                "returned %d messages to %r: their delivery was cut off", len(unseen), queue
+            )
+        return True

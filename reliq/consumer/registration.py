@@ -1,0 +1,180 @@
+"""Registration: as what this process is noted at one broker.
+
+Which queues it consumes from, which it is to leave, and of which it remains a consumer for a
+while after a lost connection: a queue may go with its last consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..forks import OwnLock
+from ..routing.redeclare import Topology
+from ..routing.routes import Routes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..store.protocol import Store
+    from ..store.values import Delivery
+    from .carriers import Carriers
+
+logger = logging.getLogger("reliq")
+
+
+class Registration:
+    """The queues of which one session is noted as a consumer. Thread-safe."""
+
+    lock = OwnLock(reentrant=True)
+    """Guards the subscriptions."""
+
+    def __init__(self, carriers: Carriers, grace_s: float) -> None:
+        self._carriers = carriers
+        self._grace_s = grace_s
+
+    def begin(self, name: str) -> None:
+        """Begin as the consumer *name*, noted nowhere."""
+        self._name = name
+        self.subscriptions: dict[str, list[bool]] = {}
+        """The subscriptions of each queue: whether each takes with no_ack."""
+        self.consumed = False
+        """Whether it ever was a consumer: otherwise it only publishes."""
+        self.topology = Topology()
+        self._detached: set[str] = set()
+        # Queues of lost connections that may be consumed again soon, and until when.
+        self._lingering: dict[str, float] = {}
+        self._dropped: deque[tuple[str, bool, deque[Delivery]]] = deque()
+        self._expected_until = 0.0
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of which this process is noted as a consumer."""
+        return sorted({*self.subscriptions, *self._detached, *self._lingering})
+
+    # -- subscriptions
+
+    def subscribe(self, queue: str, no_ack: bool) -> int:
+        """Note that a channel of this process consumes from *queue*; return how many do."""
+        with self.lock:
+            self.consumed = True
+            kinds = self.subscriptions.setdefault(queue, [])
+            kinds.append(no_ack)
+            return len(kinds)
+
+    def unsubscribe(self, queue: str, no_ack: bool) -> int:
+        """Note that it does so no longer; return how many subscriptions are left."""
+        with self.lock:
+            kinds = self.subscriptions.get(queue, [])
+            if no_ack in kinds:
+                kinds.remove(no_ack)
+            if not kinds:
+                self.subscriptions.pop(queue, None)
+            return len(kinds)
+
+    def subscription_dropped(self, queue: str, no_ack: bool, buffer: deque[Delivery]) -> None:
+        """Note a subscription that was collected and never cancelled.
+
+        Runs in a destructor: only a deque is touched.
+        """
+        self._dropped.append((queue, no_ack, buffer))
+
+    def dropped(self) -> Iterator[tuple[bool, deque[Delivery]]]:
+        """Unsubscribe those; yield of each whether it took with no_ack, and what it had."""
+        while True:
+            try:
+                queue, no_ack, buffer = self._dropped.popleft()
+            except IndexError:
+                return
+            self.unsubscribe(queue, no_ack)
+            self.detach_later(queue)
+            yield no_ack, buffer
+
+    # -- leaving queues
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the broker is to be told of queues that are left."""
+        now = monotonic()
+        return bool(
+            self._detached
+            or self._dropped
+            or any(now >= until for until in list(self._lingering.values()))
+        )
+
+    def detach_later(self, queue: str) -> None:
+        """Tell the broker over the next connection how many subscriptions *queue* has left."""
+        self._detached.add(queue)
+
+    def linger(self, queue: str) -> None:
+        """Remain a consumer of *queue* for ``orphan_grace``, or as long after a reconnection.
+
+        The connection was lost, and who comes back consumes from it again: what is sent to
+        it meanwhile is not lost, though it may go with its last consumer.
+        """
+        self._lingering[queue] = monotonic() + self._grace_s
+
+    def lingers(self, queue: str) -> bool:
+        """Whether this process counts as a consumer of *queue* only until it comes back."""
+        return queue in self._lingering and queue not in self.subscriptions
+
+    def end_lingering(self, queue: str, store: Store) -> None:
+        """Be no consumer of *queue* any more, unless it has come back to it."""
+        if self.lingers(queue):
+            self._detach(store, queue)
+            self._lingering.pop(queue, None)
+
+    def leave_queues(self, store: Store) -> None:
+        """Tell the broker what is left: subscriptions that ended, queues that linger no more."""
+        for queue in list(self._detached):
+            self._detach(store, queue)
+            self._detached.discard(queue)
+        now = monotonic()
+        for queue, until in list(self._lingering.items()):
+            if now >= until:
+                if queue not in self.subscriptions:
+                    self._detach(store, queue)
+                self._lingering.pop(queue, None)
+
+    def leave_all(self) -> None:
+        """Consume from nothing any more."""
+        self._detached.update(self.queues)
+        self.subscriptions.clear()
+        self._lingering.clear()
+
+    def _detach(self, store: Store, queue: str) -> None:
+        if not store.attach(queue, self._name, len(self.subscriptions.get(queue, ()))):
+            self.topology.forget_queue(queue)
+            Routes(store).forget_queue(queue)
+
+    # -- lost connections
+
+    def expect_back(self, seconds: float) -> None:
+        """Note a lost connection: another one is likely to follow, for so long."""
+        self._expected_until = monotonic() + seconds
+
+    @property
+    def expected_back(self) -> bool:
+        """Whether a connection was lost so lately that another one is likely to follow."""
+        return monotonic() < self._expected_until
+
+    def reconnected(self) -> None:
+        """Have what lingers do so for as long again: who consumed comes back about now."""
+        self._lingering = dict.fromkeys(self._lingering, monotonic() + self._grace_s)
+
+    def come_back(self, store: Store) -> None:
+        """Note anew what this process consumes from: it was taken for dead, and lives.
+
+        It was frozen for long, or the broker has lost the register. A queue that went with
+        its last consumer, as we seemed to be, is declared and bound again.
+        """
+        for queue, kinds in list(self.subscriptions.items()):
+            if store.attach(queue, self._name, len(kinds)):
+                continue
+            if self._carriers.declare_again(queue, store):
+                logger.warning(
+                    "queue %r was gone when its consumer came back, and is declared again", queue
+                )
+                store.attach(queue, self._name, len(kinds))

@@ -1,0 +1,88 @@
+"""Renewal: leases are renewed when a third of each is gone, and lost ones are told of.
+
+Does the speaking; what is held, and what of it is due, the leases know.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BrokerRefused, ReliqError
+from ..signals import emit, identity, lease_lost
+from . import log_events
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from ..options import Options
+    from ..store.protocol import Store
+    from ..store.values import Lease, Lost
+    from .leases import Held, Leases
+
+logger = logging.getLogger("reliq")
+
+_RENEWED_AT_ONCE = 200
+
+
+class Renewal:
+    """Renews the leases of one session."""
+
+    def __init__(
+        self, options: Options, leases: Leases, later: deque[Callable[[Store], None]]
+    ) -> None:
+        self._options = options
+        self._lease_ms = int(options.visibility_timeout * 1000)
+        self._leases = leases
+        self._later = later
+
+    def renew(self, store: Store, all_of_them: bool = False) -> None:
+        """Post the renewal of every lease that is a third gone."""
+        for tag, held in self._leases.overstayed().items():
+            logger.warning(
+                "message %s of %r was held longer than consumer_timeout (%g s): "
+                "its lease is no longer renewed and it will be delivered again",
+                tag,
+                held.queue,
+                self._options.consumer_timeout,
+            )
+            self._tell_lost(tag, held, "consumer_timeout")
+        for queue, leases in self._leases.due(all_of_them).items():
+            for start in range(0, len(leases), _RENEWED_AT_ONCE):
+                batch = leases[start : start + _RENEWED_AT_ONCE]
+                store.post_renew(queue, self._lease_ms, batch, partial(self._renewed, queue, batch))
+
+    def _renewed(self, queue: str, leases: list[Lease], result: Lost | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("leases on %r could not be renewed: %s", queue, result)
+            self._leases.not_renewed(leases)
+            return
+        self._leases.renewed(leases, result.lease_ms / 1000)
+        tokens = dict(leases)
+        for tag in result.tags:
+            held = self._leases.lost(tag, tokens[tag])
+            if held is None:
+                continue  # acked or returned meanwhile
+            if tag in result.gone:
+                log_events.lease_gone(queue, tag)
+                self._tell_lost(tag, held, "gone")
+                continue
+            log_events.lease_lost(queue, tag, self._options.visibility_timeout)
+            self._tell_lost(tag, held, "returned")
+
+    def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
+        """Send the signal soon: not while a reply is read, when the connection is locked."""
+        if lease_lost.receivers:
+            message: Any = None if held.message is None else held.message()
+            headers = getattr(message, "headers", None) or {}
+            held_s = monotonic() - held.since
+            own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
+            self._later.append(partial(_tell, {**own, **identity(headers)}))
+
+
+def _tell(arguments: dict[str, Any], store: Store) -> None:
+    emit(lease_lost, store.broker, **arguments)

@@ -31,13 +31,13 @@ MUTANTS = (
     Mutant("an ack counts twice", "ack", "'acked', found)", "'acked', 2 * found)"),
     Mutant("an ack leaves the count", "ack", "redis.pcall('HDEL', deliveries, unpack(ARGV))", ""),
     Mutant("release: any token will do", "release", "held == token", "held"),
-    Mutant("release: to the end", "release", "ZADD', ready, score,", "ZADD', ready, score + 1000,"),
+    Mutant("release: to the end", "release", "ready, old_place(", "ready, 1000 + old_place("),
     Mutant("release: TTL forgotten", "release", "if whole(expires)", "if false"),
     Mutant(
         "requeue is not counted",
         "release",
-        "'HINCRBY', deliveries, tag, 1",
-        "'HGET', deliveries, tag",
+        "failed = add(deliveries, tag, 1)",
+        "failed = whole(redis.call('HGET', deliveries, tag)) or 0",
     ),
     Mutant("dead_letter: any token will do", "dead_letter", "held == token", "held"),
     Mutant(
@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         "reserve: tokens repeat",
         "reserve",
-        "token = last - #tags + 1",
-        "token = last - #tags",
+        "token = given - #tags + 1",
+        "token = given - #tags",
     ),
     Mutant(
         "reserve: two suspects at a time",
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "reserve: a paused queue gives",
         "reserve",
-        "elseif n > 0 and not flags[1] then",
+        "elseif n > 0 and not paused then",
         "elseif n > 0 then",
     ),
     Mutant(
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "reserve: more is given beside an isolated delivery",
         "reserve",
-        "n > 0 and not flags[1] and shut then",
+        "n > 0 and not paused and shut then",
         "false then",
     ),
     Mutant(
@@ -155,8 +155,8 @@ MUTANTS = (
     Mutant(
         "restore: company brings it to its limit",
         "restore_visible",
-        "failed >= delivery_limit and marks[owner] ~= tag .. '|alone' then",
-        "false then",
+        "if last and not alone then",
+        "if false then",
     ),
     Mutant(
         "restore: company starts it anew",
@@ -167,8 +167,8 @@ MUTANTS = (
     Mutant(
         "restore: the limit is one more",
         "restore_visible",
-        "failed >= delivery_limit and marks[owner] == tag",
-        "failed > delivery_limit and marks[owner] == tag",
+        "failed >= delivery_limit",
+        "failed > delivery_limit",
     ),
     Mutant(
         "restore: in two places",
@@ -179,13 +179,13 @@ MUTANTS = (
     Mutant(
         "restore: what stood still is not seen",
         "restore_visible",
-        "now > (whole(own[9])",
-        "now < (whole(own[9])",
+        "now > (whole(pass_due)",
+        "now < (whole(pass_due)",
     ),
     Mutant(
         "restore: a pass is never overdue again",
         "restore_visible",
-        "'spared_from', spared_from, 'spared_until', spared_until)",
+        "'spared_from', from, 'spared_until', till)",
         "'spared_from', 0, 'spared_until', 0)",
     ),
     Mutant("restore: no mutex", "restore_visible", "'NX', 'PX'", "'PX'"),
@@ -203,11 +203,11 @@ MUTANTS = (
     Mutant("survey: rings while paused", "survey", "not about[3] and ", ""),
     Mutant("survey: the pass of another", "survey", "and holder ~= consumer", "and holder == ''"),
     Mutant("survey: expired by a ms", "survey", "tonumber(ends) <= now", "tonumber(ends) < now"),
-    Mutant("expire: not counted", "expire", "'expired', #overdue", "'expired', 0"),
+    Mutant("expire: not counted", "expire", "'expired', #tags", "'expired', 0"),
     Mutant(
         "expire: too soon by a ms", "expire", "expiry, '-inf', now, ", "expiry, '-inf', now + 1, "
     ),
-    Mutant("expire: none is kept", "expire", "if flags[1]", "if false"),
+    Mutant("expire: none is kept", "expire", "if kept", "if false"),
     Mutant(
         "publish: the youngest gives way",
         "publish",
@@ -223,10 +223,10 @@ MUTANTS = (
     Mutant(
         "replay keeps the count", "replay", "redis.call('HDEL', deliveries, unpack(replayed))", ""
     ),
-    Mutant("replay of what is moving", "replay", "not begun or clock", "true or clock"),
+    Mutant("replay of what is moving", "replay", "not on_its_way(moving[i], clock)", "true"),
     Mutant("move: a number is given again", "move", "if not move and", "if"),
     Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
-    Mutant("restore: rings while paused", "restore_visible", "waiting and not own[5]", "waiting"),
+    Mutant("restore: rings while paused", "restore_visible", "waiting and not paused", "waiting"),
     Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),
     Mutant(
         "a deleted queue keeps its dead",

@@ -32,6 +32,7 @@ _ARG = re.compile(r"-- ARGV\[(\d+)(\.\.)?\] (\w+(?:, \w+)*) \(.+")
 _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
 _INTACT = re.compile(r"\bintact\(\{([\w, ]+)\},\s+\{([\w, ]+)\}\)")
+_ADD = re.compile(r"(?<!function )\badd\((\w+), ")
 _FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
 _STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
 _ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "EXPIRE", "PEXPIRE", "TTL", "PTTL", "PERSIST", "TYPE"}
@@ -154,7 +155,9 @@ def test_commands_fit_the_types(name):
     for hashes, zsets in _INTACT.findall(body):
         for kind, names in (("HASH", hashes), ("ZSET", zsets)):
             assert {kind} == {types[key] for key in names.split(", ")}, names
-    for command, key in _CALL.findall(body.replace(_of("intact"), "")):
+    for key in _ADD.findall(body):
+        assert types[key] == "HASH", key
+    for command, key in _CALL.findall(body.replace(_of("intact"), "").replace(_of("add"), "")):
         if command in _KEYLESS:
             continue
         assert key in types, f"{command} {key}: not a key from KEYS"
@@ -173,27 +176,46 @@ def test_types_are_those_of_the_catalogue(name):
         assert kind in {catalogue.get(key), shared.get(key)}, key
 
 
-def used(path):
-    """Return the names in the line ``-- use:`` of a file."""
-    lines = re.findall(r"^-- use: (.+)$", path.read_text("utf-8"), re.MULTILINE)
-    assert len(lines) < 2, lines
-    return lines[0].split(", ") if lines else []
+def indent(line):
+    """Return how far a line is indented."""
+    return len(line) - len(line.lstrip())
 
 
-def code(text):
-    """Return the lines of *text* that are no comment."""
-    return "\n".join(line.partition("--")[0] for line in text.splitlines())
+def uses(lines):
+    """Return (the number of each line ``-- use:``, the names in it)."""
+    for n, line in enumerate(lines):
+        if line.lstrip().startswith("-- use: "):
+            yield n, line.partition("-- use: ")[2].split(", ")
+
+
+def code(text, kept):
+    """Return *text* without its comments, but for lines that say what is *kept*."""
+    return "\n".join(
+        line if kept in line else line.partition("--")[0].rstrip() for line in text.splitlines()
+    )
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("**/*.lua")), ids=lambda path: path.stem)
 def test_what_is_shared_is_named_where_it_is_used(path):
-    """No more is sent than a script calls, and what it calls is there."""
-    names = used(path)
-    body = code(path.read_text("utf-8"))
-    assert len(names) == len(set(names))
-    called = {name for name in SHARED if re.search(rf"\b{name}\(", body)} - {path.stem}
-    numbers = set(re.findall(r"\b[A-Z][A-Z_]{3,}\b(?!')", body)) - {"KEYS", "ARGV"}
-    assert set(names) == called | numbers
+    """No more is sent than a script calls, and what it calls is there, in that block."""
+    lines = code(path.read_text("utf-8"), kept="-- use: ").splitlines()
+    pattern = re.compile(rf"(?<!function )\b({'|'.join(SHARED)})\(|\b([A-Z][A-Z_]{{3,}})\b(?!')")
+    called = {
+        (n, match[1] or match[2])
+        for n, line in enumerate(lines)
+        if "-- use: " not in line
+        for match in pattern.finditer(line)
+        if match[2] not in {"KEYS", "ARGV"}
+    }
+    for start, names in uses(lines):
+        assert len(names) == len(set(names))
+        end = start
+        while end < len(lines) and (not lines[end] or indent(lines[end]) >= indent(lines[start])):
+            end += 1
+        here = {(n, name) for n, name in called if name in names and start < n < end}
+        assert {name for _, name in here} == set(names), f"line {start + 1}: more than is used"
+        called -= here
+    assert not called
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -212,7 +234,7 @@ def test_lines_are_those_of_the_file(name):
     lines = (FOLDER / f"{name}.lua").read_text("utf-8").splitlines()
     sent = SCRIPTS[name].splitlines()
     different = [i for i, pair in enumerate(zip(lines, sent, strict=True)) if len(set(pair)) > 1]
-    assert all(lines[i].startswith("-- use: ") for i in different)
+    assert all(lines[i].lstrip().startswith("-- use: ") for i in different)
 
 
 def test_every_file_is_loaded():

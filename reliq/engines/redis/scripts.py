@@ -1,7 +1,8 @@
 """The Lua scripts, loaded from the package: their text, their digests, and their keys.
 
 A rule that several scripts apply stands once, in ``lua/shared/<name>.lua``. A script names
-what it shares in a line ``-- use: <names>``, behind the locals of its keys: that line becomes
+what it shares in a line ``-- use: <names>``: behind the locals of its keys, or in the branch
+that needs it, since whatever a script defines costs time in each call. That line becomes
 the code of those rules, all in the one line, so that the line of an error is that of the file.
 A name in capitals is a number of :mod:`reliq.store.limits`.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _FOLDER = resources.files("reliq.engines.redis") / "lua"
 # 1+8n: the first of eight keys that are sent for each of several queues.
 _KEY = re.compile(r"^-- KEYS\[\d+(?:\+\d+n)?\] (\w+) ", re.MULTILINE)
-_USE = re.compile(r"^-- use: (.+)$", re.MULTILINE)
+_USE = re.compile(r"^ *-- use: (.+)$", re.MULTILINE)
 
 
 class Script(NamedTuple):

@@ -27,7 +27,7 @@ local messages, ready, delayed, expiry, deliveries = KEYS[1], KEYS[2], KEYS[3], 
 local dead, dead_info, notification = KEYS[6], KEYS[7], KEYS[8]
 local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
--- use: RANK, count, whole, notify, intact
+-- use: RANK, add, whole, notify, intact, settle
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, publisher})
@@ -46,7 +46,7 @@ for i = 3, #ARGV, 9 do
     outcome = -1
   elseif tonumber(number) >= settled and redis.call('ZADD', publisher, 'NX', number, number) == 1 then
     outcome = 1
-    local sequence = count('published', 1) + (whole(queue[2]) or 0)
+    local sequence = add(stats, 'published', 1) + (whole(queue[2]) or 0)
     redis.call('HSET', messages, tag, envelope)
     if failed >= 0 then
       redis.call('HSET', deliveries, tag, failed)
@@ -54,8 +54,8 @@ for i = 3, #ARGV, 9 do
     if died > 0 then
       redis.call('ZADD', dead, died, tag)
       redis.call('HSET', dead_info, tag, info)
-      count('dead_lettered', 1)
-      count('dead:' .. string.match(info, '^[^|]*'), 1)
+      add(stats, 'dead_lettered', 1)
+      add(stats, 'dead:' .. string.match(info, '^[^|]*'), 1)
     else
       if ttl >= 0 then
         redis.call('ZADD', expiry, now + ttl, tag)
@@ -66,15 +66,13 @@ for i = 3, #ARGV, 9 do
         redis.call('ZADD', ready, rank * RANK + sequence, tag)
       end
       if queue[3] then
-        count('waiting_bytes', #envelope)
+        add(stats, 'waiting_bytes', #envelope)
       end
     end
   end
   outcomes[#outcomes + 1] = outcome
 end
-redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
-redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
-redis.call('PEXPIRE', publisher, keep)
+settle()
 if redis.call('EXISTS', ready, delayed) > 0 then
   notify()
 end

@@ -21,7 +21,6 @@
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, ready, delayed, expiry, dead, dead_info =
   KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
--- use: count
 
 -- The work is done: what can be removed goes, also where one of the keys holds something else.
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))
@@ -30,11 +29,12 @@ if leased > 0 then
 end
 if leased < #ARGV then
   -- Some had been returned already: they wait, or have been given up on (or were acked).
+  -- use: add
   local counted = redis.pcall('HEXISTS', stats, 'waiting_bytes') == 1
   for _, tag in ipairs(ARGV) do
     local waited = redis.pcall('ZREM', ready, tag) == 1
     if (redis.pcall('ZREM', delayed, tag) == 1 or waited) and counted then
-      count('waiting_bytes', -redis.call('HSTRLEN', messages, tag))
+      add(stats, 'waiting_bytes', -redis.call('HSTRLEN', messages, tag))
     end
   end
   redis.pcall('ZREM', expiry, unpack(ARGV))
@@ -46,6 +46,7 @@ if redis.call('EXISTS', deliveries) == 1 then
   redis.pcall('HDEL', deliveries, unpack(ARGV))
 end
 if found > 0 then
-  count('acked', found)
+  -- use: add
+  add(stats, 'acked', found)
 end
 return found

@@ -32,7 +32,7 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
--- use: OUTLIVES_MS, whole
+-- use: whole, forget_marks, delete_everything
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', consumers, '')
@@ -47,25 +47,11 @@ if mark ~= '' then
   return 1
 end
 -- Its marks go with it, but for one that its ended leases are still to be judged by.
-for _, field in ipairs(redis.call('HKEYS', meta)) do
-  if string.sub(field, 1, 9 + #consumer) == 'suspect:' .. consumer .. '/' then
-    local suspect = string.match(redis.call('HGET', meta, field), '^[^|]*')
-    local record = redis.pcall('HGET', unacked, suspect)
-    local owner = type(record) == 'string' and string.match(record, '^%d+|[^|]*|[^|]*|(.*)$')
-    if 'suspect:' .. (owner or '') ~= field then
-      redis.call('HDEL', meta, field)
-    end
-  end
-end
+forget_marks(consumer .. '/')
 local known = redis.call('HDEL', consumers, consumer) == 1
 if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) == 1 then
   if redis.call('HGET', meta, 'auto_delete') == '1' then
-    redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-      dead, dead_info, notification, stats, meta, consumers, mutex, moves)
-    -- As delete_queue.lua has it.
-    if redis.call('PTTL', publishers) > OUTLIVES_MS then
-      redis.call('PEXPIRE', publishers, OUTLIVES_MS)
-    end
+    delete_everything()
     return 0
   end
   local clock = redis.call('TIME')

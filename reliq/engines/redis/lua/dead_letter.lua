@@ -18,7 +18,7 @@
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, stats = KEYS[5], KEYS[6], KEYS[7]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
--- use: BATCH, count, intact
+-- use: add, intact, lease_of, trim_dead
 
 -- A key that holds something else is told before the first write.
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead})
@@ -28,10 +28,7 @@ local refused, died = {}, 0
 for i = 4, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', unacked, tag)
-  local held, owner
-  if record then
-    held, owner = string.match(record, '^(%d+)|[^|]*|[^|]*|(.*)$')
-  end
+  local held, _, _, owner = lease_of(record)
   if held == token then
     local failed = redis.call('HGET', deliveries, tag) or '0'
     -- Removing first keeps this possible when memory is full.
@@ -45,16 +42,8 @@ for i = 4, #ARGV, 2 do
   end
 end
 if died > 0 then
-  count('dead_lettered', died)
-  count('dead:' .. reason, died)
-  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
-  if over > 0 then
-    local surplus = redis.call('ZRANGE', dead, 0, over - 1)
-    redis.call('ZREM', dead, unpack(surplus))
-    redis.call('HDEL', dead_info, unpack(surplus))
-    redis.call('HDEL', deliveries, unpack(surplus))
-    redis.call('HDEL', messages, unpack(surplus))
-    count('dropped', #surplus)
-  end
+  add(stats, 'dead_lettered', died)
+  add(stats, 'dead:' .. reason, died)
+  trim_dead()
 end
 return refused

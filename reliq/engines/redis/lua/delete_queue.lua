@@ -29,7 +29,7 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
--- use: OUTLIVES_MS, whole
+-- use: whole, delete_everything
 
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}
@@ -61,10 +61,5 @@ if if_idle then
   end
 end
 -- Its consumers stay noted: they listen on, and are those of a queue that is made anew.
-redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-  dead, dead_info, notification, stats, meta, mutex, moves)
--- What makes a retry no second message outlives it by a minute: one may be on its way.
-if redis.call('PTTL', publishers) > OUTLIVES_MS then
-  redis.call('PEXPIRE', publishers, OUTLIVES_MS)
-end
+delete_everything()
 return {1, waiting}

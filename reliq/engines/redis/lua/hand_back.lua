@@ -15,7 +15,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local notification, stats, meta = KEYS[5], KEYS[6], KEYS[7]
--- use: count, notify, intact
+-- use: add, notify, intact
 
 local flags = redis.call('HMGET', meta, 'exists', 'paused', 'max_bytes')
 local back, bytes = 0, 0
@@ -41,9 +41,9 @@ for i = 1, #ARGV, 5 do
   end
 end
 if back > 0 then
-  count('acked', -back)
+  add(stats, 'acked', -back)
   if flags[3] then
-    count('waiting_bytes', bytes)
+    add(stats, 'waiting_bytes', bytes)
   end
   if not flags[2] then
     notify()

@@ -11,6 +11,7 @@
 -- Redis 6.2 or newer.
 local publisher, waiting = KEYS[1], KEYS[2]
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
+-- use: settle
 
 -- A key that holds something else is told before the first write.
 redis.call('LLEN', waiting)
@@ -25,7 +26,5 @@ for i = 3, #ARGV, 2 do
   end
   outcomes[#outcomes + 1] = outcome
 end
-redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
-redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
-redis.call('PEXPIRE', publisher, keep)
+settle()
 return outcomes

@@ -10,12 +10,13 @@
 -- Redis 6.2 or newer.
 local unacked = KEYS[1]
 local consumer, cursor, count = ARGV[1], ARGV[2], ARGV[3]
+-- use: lease_of
 
 local page = redis.call('HSCAN', unacked, cursor, 'COUNT', count)
 local beginning = string.sub(consumer, -1) == '/'
 local result = {page[1]}
 for i = 1, #page[2], 2 do
-  local token, owner = string.match(page[2][i + 1], '^(%d+)|[^|]*|[^|]*|(.*)$')
+  local token, _, _, owner = lease_of(page[2][i + 1])
   if owner == consumer
     or (owner and beginning and string.sub(owner, 1, #consumer) == consumer) then
     result[#result + 1] = page[2][i]

@@ -18,55 +18,26 @@
 -- Redis 6.2 or newer.
 local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
--- use: DAY_US, whole, intact
+-- use: intact, begun_moves, begin_move
 
 -- A key that holds something else is told before the first write.
 intact({messages, stats}, {dead, unacked_index})
--- Moves whose message has left in another way (a late ack, the cap) are over.
-local begun = redis.call('HGETALL', moves)
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', moves, '')
--- Numbers keep up with the time: a queue that is made again, or has lost its last writes
--- in a crash, does not repeat them.
-local clock = redis.call('TIME')
-local last = math.max(clock[1] * 1000000 + clock[2], whole(redis.call('HGET', stats, 'move')) or 0)
-redis.call('HSET', stats, 'move', string.format('%d', last))
-local low_water = last + 1
+local low_water, begun = begun_moves(target, false, redis.call('TIME'))
 local known = {}
-for i = 1, #begun, 2 do
-  local tag = begun[i]
-  local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
-  number = whole(number)
-  if not number then -- no move wrote that: it begins now
-    number, to = redis.call('HINCRBY', stats, 'move', 1), target
-    redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
-  end
-  if redis.call('ZSCORE', dead, tag) then
-    if to ~= target and last - number > DAY_US then
-      redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
-      to = target
-    end
-    known[tag] = {string.format('%d', number), to}
-    low_water = math.min(low_water, number)
-  elseif redis.call('ZSCORE', unacked_index, tag) == 'inf' then
-    -- Held by a move of what waited (move_out.lua), perhaps to the same target.
-    low_water = math.min(low_water, number)
-  else
-    redis.call('HDEL', moves, tag)
-  end
+for _, move in ipairs(begun) do
+  known[move[1]] = move
 end
 local result = {string.format('%d', low_water)}
 for i = 2, #ARGV do
   local tag = ARGV[i]
   local move = known[tag]
   if not move and redis.call('ZSCORE', dead, tag) then
-    move = {string.format('%d', redis.call('HINCRBY', stats, 'move', 1)), target}
-    redis.call('HSET', moves, tag, move[1] .. '|' .. target)
+    move = {tag, begin_move(tag, target), target}
   end
-  local envelope = move and move[2] == target and redis.call('HGET', messages, tag)
+  local envelope = move and move[3] == target and redis.call('HGET', messages, tag)
   if envelope then
     result[#result + 1] = tag
-    result[#result + 1] = move[1]
+    result[#result + 1] = move[2]
     result[#result + 1] = envelope
   end
 end

@@ -25,42 +25,17 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, stats, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local target, batch = ARGV[1], tonumber(ARGV[2])
--- use: DAY_US, count, whole, intact
+-- use: add, whole, intact, lease_of, begun_moves, begin_move
 
 -- A key that holds something else is told before the first write.
 intact({messages, unacked, deliveries, stats, moves}, {ready, delayed, expiry, dead})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', unacked_index, '')
--- Numbers keep up with the time: a queue that is made again, or has lost its last writes
--- in a crash, does not repeat them.
-local last = math.max(clock[1] * 1000000 + clock[2], whole(redis.call('HGET', stats, 'move')) or 0)
-redis.call('HSET', stats, 'move', string.format('%d', last))
-local low_water = last + 1
-local begun = redis.call('HGETALL', moves)
+local low_water, begun = begun_moves(target, true, clock)
 local going = {}
-for i = 1, #begun, 2 do
-  local tag = begun[i]
-  local number, to = string.match(begun[i + 1], '^(%d+)|(.*)$')
-  number = whole(number)
-  if not number then -- no move wrote that: it begins now
-    number, to = redis.call('HINCRBY', stats, 'move', 1), target
-    redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
-  end
-  if redis.call('ZSCORE', unacked_index, tag) == 'inf' then
-    low_water = math.min(low_water, number)
-    if to ~= target and last - number > DAY_US then
-      redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
-      to = target
-    end
-    if to == target and #going < batch then
-      going[#going + 1] = tag
-    end
-  elseif redis.call('ZSCORE', dead, tag) then
-    low_water = math.min(low_water, number)
-  else
-    redis.call('HDEL', moves, tag)
+for _, move in ipairs(begun) do
+  if move[3] == target and #going < batch then
+    going[#going + 1] = move[1]
   end
 end
 
@@ -78,23 +53,21 @@ if #going < batch then
     local expires = redis.call('ZSCORE', expiry, tag) or ''
     redis.call('ZREM', place, tag)
     redis.call('ZREM', expiry, tag)
-    local number = string.format('%d', redis.call('HINCRBY', stats, 'move', 1))
-    redis.call('HSET', moves, tag, number .. '|' .. target)
+    begin_move(tag, target)
     redis.call('ZADD', unacked_index, 'inf', tag)
     redis.call('HSET', unacked, tag, '0|' .. due .. '|' .. expires .. '|move/' .. target)
     bytes = bytes + redis.call('HSTRLEN', messages, tag)
     going[#going + 1] = tag
   end
   if bytes > 0 and redis.call('HEXISTS', stats, 'waiting_bytes') == 1 then
-    count('waiting_bytes', -bytes)
+    add(stats, 'waiting_bytes', -bytes)
   end
 end
 
 local result = {string.format('%d', low_water)}
 for _, tag in ipairs(going) do
   local number = string.match(redis.call('HGET', moves, tag), '^%d+')
-  local record = redis.call('HGET', unacked, tag)
-  local due, expires = string.match(record or '', '^%d+|([^|]*)|([^|]*)|')
+  local _, due, expires = lease_of(redis.call('HGET', unacked, tag))
   due, expires = whole(due), whole(expires)
   result[#result + 1] = tag
   result[#result + 1] = number

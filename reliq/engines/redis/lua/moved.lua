@@ -16,7 +16,7 @@
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, unacked_index, unacked = KEYS[4], KEYS[5], KEYS[6]
 local stats, moves = KEYS[7], KEYS[8]
--- use: count, intact
+-- use: add, intact
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, unacked, stats}, {dead, unacked_index})
@@ -32,6 +32,6 @@ if #gone > 0 then
   redis.call('HDEL', unacked, unpack(gone))
   redis.call('HDEL', deliveries, unpack(gone))
   redis.call('HDEL', messages, unpack(gone))
-  count('moved', #gone)
+  add(stats, 'moved', #gone)
 end
 return #gone

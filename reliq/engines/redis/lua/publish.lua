@@ -36,7 +36,7 @@ local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
 local notification, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
--- use: RANK, LONG_MS, BATCH, count, whole, notify, intact
+-- use: RANK, LONG_MS, BATCH, whole
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -63,7 +63,10 @@ end
 local message_ttl, promoted = queue[2] and whole(queue[2]), queue[3] and whole(queue[3]) or 0
 local max_length, max_bytes = queue[4] and whole(queue[4]), queue[5] and whole(queue[5])
 local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0, 0, nil
+
+local drop_head
 if limited then
+  -- use: add, intact, expire, uncount, trim_dead
   max_length, max_bytes = max_length or math.huge, max_bytes or math.huge
   local about = redis.call('HMGET', meta, 'overflow', 'dead_expired')
   rejects = about[1] == 'reject-publish'
@@ -76,36 +79,47 @@ if limited then
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
     -- Something may have to give way: a key that holds something else is told before that.
     intact({messages, deliveries, dead_info}, {expiry, dead})
-    -- What has expired gives way before any other message, as expire.lua has it.
+    -- What has expired gives way before any other message.
     local clock = redis.call('TIME')
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
-      redis.call('ZREM', expiry, unpack(overdue))
-      redis.call('ZREM', ready, unpack(overdue))
-      redis.call('ZREM', delayed, unpack(overdue))
-      waiting = waiting - #overdue
-      if queue[5] then
-        for _, tag in ipairs(overdue) do
-          bytes = bytes - redis.call('HSTRLEN', messages, tag)
-        end
-        bytes = math.max(bytes, 0)
-        redis.call('HSET', stats, 'waiting_bytes', bytes)
-      end
-      if about[2] then
-        local failed = redis.call('HMGET', deliveries, unpack(overdue))
-        for i, tag in ipairs(overdue) do
-          redis.call('ZADD', dead, now, tag)
-          redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
-        end
-        count('dead_lettered', #overdue)
-        count('dead:expired', #overdue)
+      local gone = expire(overdue, now, about[2], queue[5])
+      waiting, bytes = waiting - #overdue, queue[5] and uncount(gone) or bytes
+    end
+  end
+
+  -- The oldest of the lowest priority gives way, to the dead letters.
+  function drop_head()
+    local clock = redis.call('TIME')
+    local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0
+    while (waiting > max_length or bytes > max_bytes) and dropped < BATCH do
+      local last = redis.call('ZRANGE', ready, -1, -1, 'WITHSCORES')
+      local victim
+      if last[1] then
+        local rank = string.format('%d', math.floor(last[2] / RANK) * RANK)
+        victim = redis.call('ZRANGEBYSCORE', ready, rank, '+inf', 'LIMIT', 0, 1)[1]
       else
-        redis.call('HDEL', messages, unpack(overdue))
-        redis.call('HDEL', deliveries, unpack(overdue))
-        count('expired', #overdue)
+        victim = redis.call('ZRANGE', delayed, 0, 0)[1]
+      end
+      if not victim then
+        break
+      end
+      redis.call('ZREM', ready, victim)
+      redis.call('ZREM', delayed, victim)
+      redis.call('ZREM', expiry, victim)
+      redis.call('ZADD', dead, died, victim)
+      local failed = redis.call('HGET', deliveries, victim) or 0
+      redis.call('HSET', dead_info, victim, 'maxlen|' .. failed .. '||')
+      local size = redis.call('HSTRLEN', messages, victim)
+      waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
+      if queue[5] then
+        add(stats, 'waiting_bytes', -size)
       end
     end
+    add(stats, 'dead_lettered', dropped)
+    add(stats, 'dead:maxlen', dropped)
+    trim_dead()
   end
 end
 
@@ -252,7 +266,8 @@ for i = 7, #ARGV, 6 do
     stored = 1
     waiting, bytes = waiting + 1, bytes + #envelope
     if limited and queue[5] then
-      count('waiting_bytes', #envelope)
+      -- use: add
+      add(stats, 'waiting_bytes', #envelope)
     end
   end
 end
@@ -261,46 +276,10 @@ if numbered then
   remember()
 end
 if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
-  -- drop-head: the oldest of the lowest priority gives way, to the dead letters.
-  local clock = redis.call('TIME')
-  local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0
-  while (waiting > max_length or bytes > max_bytes) and dropped < BATCH do
-    local last = redis.call('ZRANGE', ready, -1, -1, 'WITHSCORES')
-    local victim
-    if last[1] then
-      local rank = math.floor(last[2] / RANK) * RANK
-      victim = redis.call('ZRANGEBYSCORE', ready, string.format('%d', rank), '+inf', 'LIMIT', 0, 1)[1]
-    else
-      victim = redis.call('ZRANGE', delayed, 0, 0)[1]
-    end
-    if not victim then
-      break
-    end
-    redis.call('ZREM', ready, victim)
-    redis.call('ZREM', delayed, victim)
-    redis.call('ZREM', expiry, victim)
-    redis.call('ZADD', dead, died, victim)
-    local failed = redis.call('HGET', deliveries, victim) or 0
-    redis.call('HSET', dead_info, victim, 'maxlen|' .. failed .. '||')
-    local size = redis.call('HSTRLEN', messages, victim)
-    waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
-    if queue[5] then
-      count('waiting_bytes', -size)
-    end
-  end
-  count('dead_lettered', dropped)
-  count('dead:maxlen', dropped)
-  local over = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
-  if over > 0 then
-    local surplus = redis.call('ZRANGE', dead, 0, over - 1)
-    redis.call('ZREM', dead, unpack(surplus))
-    redis.call('HDEL', dead_info, unpack(surplus))
-    redis.call('HDEL', deliveries, unpack(surplus))
-    redis.call('HDEL', messages, unpack(surplus))
-    count('dropped', #surplus)
-  end
+  drop_head()
 end
 if notified then
+  -- use: notify
   notify()
 end
 return outcomes

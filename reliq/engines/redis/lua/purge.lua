@@ -14,7 +14,7 @@
 local messages, ready, delayed = KEYS[1], KEYS[2], KEYS[3]
 local deliveries, expiry, stats = KEYS[4], KEYS[5], KEYS[6]
 local batch = tonumber(ARGV[1])
--- use: count, intact
+-- use: add, intact
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, stats}, {expiry})
@@ -37,8 +37,8 @@ if #tags > 0 then
   redis.call('HDEL', deliveries, unpack(tags))
   redis.call('HDEL', messages, unpack(tags))
   if counted then
-    count('waiting_bytes', -bytes)
+    add(stats, 'waiting_bytes', -bytes)
   end
-  count('purged', #tags)
+  add(stats, 'purged', #tags)
 end
 return #tags

@@ -14,18 +14,15 @@
 -- Redis 6.2 or newer.
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, stats, moves = KEYS[4], KEYS[5], KEYS[6]
--- use: DAY_US, count, intact
+-- use: add, intact, on_its_way
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, stats}, {dead})
 local gone = {}
 local clock = redis.call('TIME')
 for _, tag in ipairs(ARGV) do
-  -- A move's number is the time at which it began, in us.
-  local move = redis.call('HGET', moves, tag)
-  local begun = move and tonumber(string.match(move, '^%d+') or '')
-  local idle = not begun or clock[1] * 1000000 + clock[2] - begun > DAY_US
-  if idle and redis.call('ZREM', dead, tag) == 1 then
+  local moving = on_its_way(redis.call('HGET', moves, tag), clock)
+  if not moving and redis.call('ZREM', dead, tag) == 1 then
     redis.call('HDEL', moves, tag)
     gone[#gone + 1] = tag
   end
@@ -34,6 +31,6 @@ if #gone > 0 then
   redis.call('HDEL', dead_info, unpack(gone))
   redis.call('HDEL', deliveries, unpack(gone))
   redis.call('HDEL', messages, unpack(gone))
-  count('purged', #gone)
+  add(stats, 'purged', #gone)
 end
 return #gone

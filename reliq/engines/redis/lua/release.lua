@@ -17,7 +17,7 @@
 -- KEYS[12] messages (HASH)
 --
 -- ARGV[1] how ("undelivered": was never given to the application;
---         "returned": in order, not counted; "nacked": counted as a failed delivery)
+--         "released": in order, not counted; "nacked": counted as a failed delivery)
 -- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
 -- ARGV[3] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[4] backoff_max (ms)
@@ -31,7 +31,7 @@ local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
--- use: RANK, count, whole, notify, intact
+-- use: add, whole, notify, intact, lease_of, old_place, backoff
 
 -- A key that holds something else is told before the first write.
 intact({unacked, deliveries, dead_info, stats, messages},
@@ -45,26 +45,15 @@ local refused, died, returned, bytes = {}, {}, 0, 0
 for i = 5, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', unacked, tag)
-  local held, score, expires, owner
-  if record then
-    held, score, expires, owner = string.match(record, '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-  end
+  local held, score, expires, owner = lease_of(record)
   if held == token then
-    if #score > 20 or not string.match(score, '^%-?%d+$') then -- not written by reserve: to the head of its rank
-      score = (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
-    end
     -- Removing first keeps this possible when memory is full: Redis refuses a
     -- growing command only as the first write of a script.
     redis.call('ZREM', unacked_index, tag)
     redis.call('HDEL', unacked, tag)
-    local failed, wait = 0, 0
+    local failed = 0
     if how == 'nacked' then
-      failed = redis.pcall('HINCRBY', deliveries, tag, 1)
-      if type(failed) == 'table' then
-        redis.call('HSET', deliveries, tag, 1)
-        failed = 1
-      end
-      wait = math.min(backoff_min * 2 ^ (failed - 1), backoff_max)
+      failed = add(deliveries, tag, 1)
     elseif how == 'released' then
       redis.call('HSETNX', deliveries, tag, 0)
     end
@@ -74,10 +63,11 @@ for i = 5, #ARGV, 2 do
       died[#died + 1] = tag
       died[#died + 1] = failed
     else
+      local wait = backoff(failed)
       if wait > 0 then
-        redis.call('ZADD', delayed, now + math.floor(wait), tag)
+        redis.call('ZADD', delayed, now + wait, tag)
       else
-        redis.call('ZADD', ready, score, tag)
+        redis.call('ZADD', ready, old_place(tag, score), tag)
       end
       if whole(expires) then
         redis.call('ZADD', expiry, expires, tag)
@@ -92,14 +82,14 @@ for i = 5, #ARGV, 2 do
   end
 end
 if #died > 0 then
-  count('dead_lettered', #died / 2)
-  count('dead:delivery_limit', #died / 2)
+  add(stats, 'dead_lettered', #died / 2)
+  add(stats, 'dead:delivery_limit', #died / 2)
 end
 if bytes > 0 then
-  count('waiting_bytes', bytes)
+  add(stats, 'waiting_bytes', bytes)
 end
 if returned > 0 then
-  count(how, returned)
+  add(stats, how, returned)
   notify()
 end
 return {refused, died}

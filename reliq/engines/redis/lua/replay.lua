@@ -19,18 +19,16 @@
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
--- use: RANK, DAY_US, count, whole, notify, intact
+-- use: add, notify, intact, promote, on_its_way
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, stats, meta}, {ready})
-local replayed, scored, bytes = {}, {}, 0
+local replayed = {}
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))
 local clock = redis.call('TIME')
 for i, tag in ipairs(ARGV) do
-  -- A move's number is the time at which it began, in us.
-  local begun = moving[i] and tonumber(string.match(moving[i], '^%d+') or '')
-  if died[i] and (not begun or clock[1] * 1000000 + clock[2] - begun > DAY_US) then
+  if died[i] and not on_its_way(moving[i], clock) then
     replayed[#replayed + 1] = tag
   end
 end
@@ -41,21 +39,14 @@ redis.call('ZREM', dead, unpack(replayed))
 redis.call('HDEL', moves, unpack(replayed))
 redis.call('HDEL', dead_info, unpack(replayed))
 redis.call('HDEL', deliveries, unpack(replayed))
-local promoted = redis.pcall('HINCRBY', meta, 'promoted', #replayed)
-if type(promoted) == 'table' then
-  redis.call('HSET', meta, 'promoted', #replayed)
-  promoted = #replayed
-end
-local sequence = (whole(redis.call('HGET', stats, 'published')) or 0) + promoted - #replayed
-for i, tag in ipairs(replayed) do
-  scored[2 * i - 1] = (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK + sequence + i
-  scored[2 * i] = tag
-  bytes = bytes + redis.call('HSTRLEN', messages, tag)
-end
-redis.call('ZADD', ready, unpack(scored))
+promote(replayed)
 if redis.call('HEXISTS', meta, 'max_bytes') == 1 then
-  count('waiting_bytes', bytes)
+  local bytes = 0
+  for _, tag in ipairs(replayed) do
+    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+  end
+  add(stats, 'waiting_bytes', bytes)
 end
-count('replayed', #replayed)
+add(stats, 'replayed', #replayed)
 notify()
 return replayed

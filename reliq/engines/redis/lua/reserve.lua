@@ -13,7 +13,7 @@
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
 --
--- ARGV[1] n (messages at most; 0: only promote, expire and ring)
+-- ARGV[1] n (messages at most; 0: only promote, expire and notify)
 -- ARGV[2] lease (ms)
 -- ARGV[3] consumer (id)
 -- ARGV[4] no_ack (1: the messages are finished as they are taken)
@@ -42,121 +42,87 @@ local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'suspect:' .. consumer
--- use: RANK, BATCH, SUSPECTED, ROUNDS, count, whole, notify, intact
+-- use: BATCH, SUSPECTED, ROUNDS, whole
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local flags = redis.call('HMGET', meta,
-  'paused', 'lease', 'expires', mark, 'delivery_limit', 'dead_expired', 'max_bytes',
-  'isolating')
-lease = flags[2] and whole(flags[2]) or lease
-delivery_limit = flags[5] and whole(flags[5]) or delivery_limit
+local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
+  unpack(redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark, 'delivery_limit',
+    'dead_expired', 'max_bytes', 'isolating'))
+lease = own_lease and whole(own_lease) or lease
+delivery_limit = own_limit and whole(own_limit) or delivery_limit
 local suspected = delivery_limit > 0 and math.max(1, math.min(SUSPECTED, delivery_limit - 1)) or 0
 -- So many failures make the next delivery the last. With no_ack there is none to be judged by.
 local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
-
-local function expire(tags)
-  if flags[6] then
-    local failed = redis.call('HMGET', deliveries, unpack(tags))
-    for i, tag in ipairs(tags) do
-      redis.call('ZADD', dead, now, tag)
-      redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
-    end
-    count('dead_lettered', #tags)
-    count('dead:expired', #tags)
-  else
-    redis.call('HDEL', messages, unpack(tags))
-    redis.call('HDEL', deliveries, unpack(tags))
-    count('expired', #tags)
-  end
-end
+-- What waits no more.
+local bytes = 0
 
 -- Whose Redis user may not take messages is refused here, before anything is written.
 redis.call('ZPOPMIN', ready, 0)
--- Expired messages leave first, so that none of them is promoted or leased.
+-- What has expired leaves first, so that none of it is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
-local bytes = 0
 if #overdue > 0 then
+  -- use: intact, expire
+  -- A key that holds something else is told before the first write.
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead})
-  redis.call('ZREM', expiry, unpack(overdue))
-  redis.call('ZREM', ready, unpack(overdue))
-  redis.call('ZREM', delayed, unpack(overdue))
-  if flags[7] then
-    for _, tag in ipairs(overdue) do
-      bytes = bytes + redis.call('HSTRLEN', messages, tag)
-    end
-  end
-  expire(overdue)
+  bytes = bytes + expire(overdue, now, dead_expired, max_bytes)
 end
-
-local next_due = -1
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
+  -- use: intact, promote
   intact({messages, deliveries, dead_info, stats}, {ready, dead})
   redis.call('ZREM', delayed, unpack(due))
-  -- A promoted message queues behind what is ready at its rank now.
-  local promoted = redis.pcall('HINCRBY', meta, 'promoted', #due)
-  if type(promoted) == 'table' then
-    redis.call('HSET', meta, 'promoted', #due)
-    promoted = #due
-  end
-  local sequence = (whole(redis.call('HGET', stats, 'published')) or 0) + promoted - #due
-  local scored = {}
-  for i, tag in ipairs(due) do
-    local rank = tonumber(string.sub(tag, 1, 2), 16) or 0
-    scored[2 * i - 1] = rank * RANK + sequence + i
-    scored[2 * i] = tag
-  end
-  redis.call('ZADD', ready, unpack(scored))
+  promote(due)
 end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-if head[2] then
-  next_due = math.max(0, head[2] - now)
-end
+local next_due = head[2] and math.max(0, head[2] - now) or -1
 
--- Looks at up to count more of the ready, as {tag, score, ...}: no more than there is room
--- for, but one where nothing is taken yet.
-local cut, looked_at = false, 0
-local function look(most, some)
-  local found = redis.call('ZRANGE', ready, looked_at, looked_at + most - 1, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    local size = redis.call('HSTRLEN', messages, found[i])
-    if size > room and (some or i > 1) then
-      for j = #found, i, -1 do
-        found[j] = nil
-      end
-      cut = true
-      break
-    end
-    room = room - size
-  end
-  looked_at = looked_at + #found / 2
-  return found
-end
-
-local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
-local suspect, blocked, shut, isolated, claims = nil, false, false, nil, false
-if flags[4] then
-  suspect, shut = string.match(flags[4], '^([^|]*)|?(.*)$')
-  shut = shut == 'alone'
-  local record = redis.call('HGET', unacked, suspect)
-  if not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= consumer then
+local suspect, shut, blocked, isolated, claims = nil, false, false, nil, false
+if marked then
+  -- use: lease_of
+  local tag, alone = string.match(marked, '^([^|]*)|?(.*)$')
+  local _, _, _, owner = lease_of(redis.call('HGET', unacked, tag))
+  if owner == consumer then
+    suspect, shut = tag, alone == 'alone'
+  else
     redis.call('HDEL', meta, mark)
-    suspect, shut = nil, false
   end
 end
 -- A claim stands until it lapses, or its message is given to another.
-local claimed, claimer, claim_ends = string.match(flags[8] or '', '^([^|]*)|(.*)|(%d+)$')
+local claimed, claimer, claim_ends = string.match(isolating or '', '^([^|]*)|(.*)|(%d+)$')
 local claimed_at = claimed and tonumber(claim_ends) > now and redis.call('ZSCORE', ready, claimed)
 local own = claimed_at and claimer == consumer and company >= 0
+
+local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
 -- All is read before the first is taken: a key that holds something else leaves them ready.
-if n > 0 and not flags[1] and shut then
+if n > 0 and not paused and shut then
   blocked = true
-elseif n > 0 and not flags[1] and own and company < 2 then
+elseif n > 0 and not paused and own and company < 2 then
   claims = true
-elseif n > 0 and not flags[1] then
-  local taken, waits
-  local exact = true -- whether it is the head of the queue that is taken, without a gap
+elseif n > 0 and not paused then
+  -- What is taken, as {tag, score, ...}, whether it is the head of the queue without a gap, and
+  -- the first message that is to be delivered alone, but not now.
+  local taken, exact, waits = {}, true, nil
+  -- Looks at up to count more of the ready, as {tag, score, ...}: no more than there is room
+  -- for, but one where nothing is taken yet.
+  local cut, looked_at = false, 0
+  local function look(most, some)
+    local found = redis.call('ZRANGE', ready, looked_at, looked_at + most - 1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local size = redis.call('HSTRLEN', messages, found[i])
+      if size > room and (some or i > 1) then
+        for j = #found, i, -1 do
+          found[j] = nil
+        end
+        cut = true
+        break
+      end
+      room = room - size
+    end
+    looked_at = looked_at + #found / 2
+    return found
+  end
+
   if own and not suspect and not no_ack then
     taken, isolated, exact = {claimed, claimed_at}, claimed, false
   else
@@ -164,10 +130,10 @@ elseif n > 0 and not flags[1] then
   end
   local counted = #taken > 0 and redis.call('EXISTS', deliveries) == 1
   if not isolated and suspected > 0 and #taken > 0 and (last == 0 or counted) then
-    local found, passed_over, rounds = taken, 0, 0
-    taken = {}
-    while #found > 0 and not isolated do
-      local asked = {}
+    -- Takes what was found and may be taken beside what the consumer holds: see the top. Returns
+    -- how many it passed over.
+    local function choose(found)
+      local passed_over, asked = 0, {}
       for i = 1, #found, 2 do
         asked[#asked + 1] = found[i]
       end
@@ -193,6 +159,13 @@ elseif n > 0 and not flags[1] then
           taken[#taken + 1] = found[2 * i]
         end
       end
+      return passed_over
+    end
+
+    local found, passed_over, rounds = taken, 0, 0
+    taken = {}
+    while #found > 0 and not isolated do
+      passed_over = passed_over + choose(found)
       -- Look a little further for what may be taken beside it.
       rounds = rounds + 1
       found = {}
@@ -228,15 +201,9 @@ elseif n > 0 and not flags[1] then
       end
     end
     if #gone > 0 then
-      intact({messages, deliveries, dead_info, stats}, {ready, dead})
-      if flags[7] then
-        for _, tag in ipairs(gone) do
-          bytes = bytes + redis.call('HSTRLEN', messages, tag)
-        end
-      end
-      redis.call('ZREM', ready, unpack(gone))
-      redis.call('ZREM', expiry, unpack(gone))
-      expire(gone)
+      -- use: intact, expire
+      intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead})
+      bytes = bytes + expire(gone, now, dead_expired, max_bytes)
       exact = false
     end
     tags, taken = kept, kept_scores
@@ -253,10 +220,11 @@ elseif n > 0 and not flags[1] then
       bytes = bytes + #(envelopes[i] or '')
     end
     if no_ack then
+      -- use: add
       redis.call('HLEN', stats)
       redis.call('HDEL', messages, unpack(tags))
       redis.call('HDEL', deliveries, unpack(tags))
-      count('acked', #tags)
+      add(stats, 'acked', #tags)
       for i = 1, #tags do
         places[2 * i - 1] = taken[2 * i]
         places[2 * i] = expires[i] or ''
@@ -264,12 +232,12 @@ elseif n > 0 and not flags[1] then
     else
       -- A first write that does not grow lets the rest run when memory is full.
       redis.call('ZREM', unacked_index, '')
-      local last = redis.pcall('HINCRBY', stats, 'token', #tags)
-      if type(last) == 'table' or last < #tags or last > 9007199254740991 then
-        last = clock[1] * 1000000 + clock[2] -- no number of ours: beyond what was given out
-        redis.call('HSET', stats, 'token', string.format('%d', last))
+      local given = redis.pcall('HINCRBY', stats, 'token', #tags)
+      if type(given) == 'table' or given < #tags or given > 9007199254740991 then
+        given = clock[1] * 1000000 + clock[2] -- no number of ours: beyond what was given out
+        redis.call('HSET', stats, 'token', string.format('%d', given))
       end
-      token = last - #tags + 1
+      token = given - #tags + 1
       local index, records = {}, {}
       for i, tag in ipairs(tags) do
         index[2 * i - 1] = now + lease
@@ -290,26 +258,26 @@ elseif n > 0 and not flags[1] then
       redis.call('ZREM', expiry, unpack(tags))
     end
     if again > 0 then
-      count('redelivered', again)
+      -- use: add
+      add(stats, 'redelivered', again)
     end
   end
 end
 
-if flags[3] then
+if expires_itself then
   -- A first write that does not grow lets the rest run when memory is full.
   redis.call('HDEL', meta, '')
   redis.call('HSET', meta, 'used_at', now)
 end
-if flags[7] and bytes > 0 then
-  if count('waiting_bytes', -bytes) < 0 then
-    -- What waited before the queue was declared with the limit was never counted.
-    redis.call('HSET', stats, 'waiting_bytes', 0)
-  end
+if max_bytes and bytes > 0 then
+  -- use: uncount
+  uncount(bytes)
 end
-local left = (not flags[1] and redis.call('EXISTS', ready) == 1) and 1 or 0
+local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- What is left may be for another: one that holds nothing takes a claimed message at once.
--- Not where ringing would wake this consumer first, or was done with the claim.
+-- Not where a notification would wake this consumer first, or was done with the claim.
 if left == 1 and (not blocked or (claims and not own)) and not (claims and own) then
+  -- use: notify
   notify()
 end
 if claims then

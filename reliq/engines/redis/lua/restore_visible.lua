@@ -46,7 +46,7 @@ local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
 local backoff_min, backoff_max, told = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
--- use: RANK, count, whole, notify, intact
+-- use: BATCH, add, whole, notify, intact, trim_dead, marks_of, forget_marks
 
 -- A key that holds something else is told before the first write.
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
@@ -62,100 +62,114 @@ end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local own = redis.call('HMGET', meta, 'lease', 'delivery_limit', 'max_bytes',
-  'dead_letter_exchange', 'paused', 'run', 'run_since',
-  'passed', 'pass_due', 'spared_from', 'spared_until')
-lease = whole(own[1]) or lease
-delivery_limit = whole(own[2]) or delivery_limit
+local own_lease, own_limit, max_bytes, dead_letter_exchange, paused, known_run, run_since,
+  passed, pass_due, spared_from, spared_until = unpack(redis.call('HMGET', meta, 'lease',
+  'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused', 'run', 'run_since',
+  'passed', 'pass_due', 'spared_from', 'spared_until'))
+lease = whole(own_lease) or lease
+delivery_limit = whole(own_limit) or delivery_limit
 local known = redis.call('EXISTS', meta) == 1
--- No lease runs out sooner than one lease after the server came back, or another one
--- took its place: meanwhile nobody could renew. Leases that were ended (0) do not wait
--- for that. Where INFO is refused the server counts as having been there for long.
-local since, started = whole(own[7]) or 0, 0
-local info = redis.pcall('INFO', 'server')
-if type(info) == 'string' and string.find(info, 'run_id:') then
-  local run = string.match(info, 'run_id:(%x+)')
-  started = now - string.match(info, 'uptime_in_seconds:(%d+)') * 1000
-  if own[6] ~= run and known then
-    since = own[6] and now or since
-    redis.call('HSET', meta, 'run', run, 'run_since', since)
-    -- What was delivered alone may have been acked while the server was away: nobody is judged
-    -- by that. It is delivered alone once more.
-    local fields = own[6] and redis.call('HGETALL', meta) or {}
-    for i = 1, #fields, 2 do
-      local suspect = string.match(fields[i], '^suspect:') and string.match(fields[i + 1], '^(.*)|alone$')
-      if suspect then
-        redis.call('HSET', meta, fields[i], suspect)
+
+-- Returns since when the server is there, in this place: what is later of both. Where INFO is
+-- refused it counts as having been there for long.
+local function serving_since()
+  local since, started = whole(run_since) or 0, 0
+  local info = redis.pcall('INFO', 'server')
+  if type(info) == 'string' and string.find(info, 'run_id:') then
+    local run = string.match(info, 'run_id:(%x+)')
+    started = now - string.match(info, 'uptime_in_seconds:(%d+)') * 1000
+    if known_run ~= run and known then
+      since = known_run and now or since
+      redis.call('HSET', meta, 'run', run, 'run_since', since)
+      -- What was delivered alone may have been acked while the server was away: nobody is
+      -- judged by that. It is delivered alone once more.
+      for _, mark in ipairs(known_run and marks_of('') or {}) do
+        redis.call('HSET', meta, mark[1], mark[2])
       end
     end
   end
+  if since > now then
+    since = 0 -- the clock was set back
+  end
+  return math.max(since, started)
 end
-if since > now then
-  since = 0 -- the clock was set back
-end
--- A pass that is long overdue, or the first: the server stood still, and renewals that were
+
+-- A pass that is long overdue, or the first: the server was frozen, and renewals that were
 -- sent in time are still to be read, or nobody looked. Who lives has renewed in half a lease
 -- from now. What had run out by the pass before has had its time to be renewed since then.
-local passed, spared_from, spared_until = whole(own[8]) or 0, whole(own[10]) or 0, whole(own[11]) or 0
-if passed > now then
-  spared_until = 0
-elseif now > (whole(own[9]) or 0) then
-  spared_from, spared_until = passed, now + math.floor(lease / 2)
+-- Returns from when on leases are spared, and until when.
+local function note_pass()
+  local before, from, till = whole(passed) or 0, whole(spared_from) or 0, whole(spared_until) or 0
+  if before > now then
+    till = 0
+  elseif now > (whole(pass_due) or 0) then
+    from, till = before, now + math.floor(lease / 2)
+  end
+  if known and interval ~= '0' then
+    local due = math.min(interval * 3 / 2 + lease / 6, lease * 2 / 3)
+    redis.call('HSET', meta, 'passed', now, 'pass_due', now + math.floor(due),
+      'spared_from', from, 'spared_until', till)
+  end
+  return from, till
 end
-if known and interval ~= '0' then
-  local due = math.min(interval * 3 / 2 + lease / 6, lease * 2 / 3)
-  redis.call('HSET', meta, 'passed', now, 'pass_due', now + math.floor(due),
-    'spared_from', spared_from, 'spared_until', spared_until)
+
+-- Returns by when a lease must have run out to be ended. None does sooner than one lease after
+-- the server came back, or another one took its place: meanwhile nobody could renew. Leases
+-- that were ended (0) do not wait for that.
+local function expiry_cutoff()
+  local since = serving_since()
+  local from, till = note_pass()
+  if now - since < lease then
+    return 0
+  elseif known and now < till then
+    return from
+  end
+  return now
 end
-local until_ms = now
-if now - math.max(since, started) < lease then
-  until_ms = 0
-elseif known and now < spared_until then
-  until_ms = spared_from
-end
-local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', until_ms, 'LIMIT', 0, batch)
 
 local by_consumer, restored, died = {}, {}, {}
-if #ended > 0 then
+-- Counts the failures, and puts each message back into its place, or into back-off, or, after
+-- an isolated delivery that was its last, to the dead letters.
+local function return_expired(ended)
+  -- use: lease_of, old_place, backoff
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
-  local scored, later, counted, expires, buried, infos = {}, {}, {}, {}, {}, {}
+  local scored, later, counted, expiries, buried, infos = {}, {}, {}, {}, {}, {}
   local marks, held, bytes = {}, {}, 0
   for i, tag in ipairs(ended) do
-    local score, expire, owner = string.match(records[i] or '', '^%d+|([^|]*)|([^|]*)|(.*)$')
-    if #(score or '') > 20 or not string.match(score or '', '^%-?%d+$') then -- not written by reserve: to the head of its rank
-      score, expire = (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK, ''
-      owner = owner or ''
-    end
+    local _, score, expires, owner = lease_of(records[i])
+    owner = owner or ''
     held[owner] = (held[owner] or 0) + 1
     if marks[owner] == nil then
       marks[owner] = redis.call('HGET', meta, 'suspect:' .. owner)
     end
     local before = whole(counts[i]) or 0
     local failed = before + 1
-    if delivery_limit > 0 and failed >= delivery_limit and marks[owner] ~= tag .. '|alone' then
+    local last = delivery_limit > 0 and failed >= delivery_limit
+    local alone = marks[owner] == tag .. '|alone'
+    if last and not alone then
       failed = math.max(before, delivery_limit - 1)
     end
     counted[#counted + 1] = tag
     counted[#counted + 1] = failed
     local report = told and restored
-    if delivery_limit > 0 and failed >= delivery_limit and marks[owner] == tag .. '|alone' then
+    if last and alone then
       buried[#buried + 1] = now
       buried[#buried + 1] = tag
       infos[#infos + 1] = tag
       infos[#infos + 1] = 'delivery_limit|' .. failed .. '|' .. owner .. '|lease ended'
       report = died
     else
-      local wait = failed > 0 and math.floor(math.min(backoff_min * 2 ^ (failed - 1), backoff_max)) or 0
+      local wait = backoff(failed)
       local place = wait > 0 and later or scored
-      place[#place + 1] = wait > 0 and now + wait or score
+      place[#place + 1] = wait > 0 and now + wait or old_place(tag, score)
       place[#place + 1] = tag
-      if whole(expire) then
-        expires[#expires + 1] = expire
-        expires[#expires + 1] = tag
+      if whole(expires) then
+        expiries[#expiries + 1] = expires
+        expiries[#expiries + 1] = tag
       end
-      if own[3] then
+      if max_bytes then
         bytes = bytes + redis.call('HSTRLEN', messages, tag)
       end
     end
@@ -178,59 +192,41 @@ if #ended > 0 then
     redis.call('ZADD', delayed, unpack(later))
     notify()
   end
-  if #expires > 0 then
-    redis.call('ZADD', expiry, unpack(expires))
+  if #expiries > 0 then
+    redis.call('ZADD', expiry, unpack(expiries))
   end
   if #buried > 0 then
     redis.call('ZADD', dead, unpack(buried))
     redis.call('HSET', dead_info, unpack(infos))
-    count('dead_lettered', #buried / 2)
-    count('dead:delivery_limit', #buried / 2)
+    add(stats, 'dead_lettered', #buried / 2)
+    add(stats, 'dead:delivery_limit', #buried / 2)
   end
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
-  count('restored', #ended - #buried / 2)
-  count('lapsed', #ended)
+  add(stats, 'restored', #ended - #buried / 2)
+  add(stats, 'lapsed', #ended)
   if bytes > 0 then
-    count('waiting_bytes', bytes)
+    add(stats, 'waiting_bytes', bytes)
   end
 end
+
+local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', expiry_cutoff(), 'LIMIT', 0, batch)
+if #ended > 0 then
+  return_expired(ended)
+end
 if #ended < batch then
-  -- A mark whose consumer does not hold its suspect any more has done its work: it was
-  -- given back just now, or was acked by one that leaves and asks for nothing again.
-  for _, field in ipairs(redis.call('HKEYS', meta)) do
-    local owner = string.match(field, '^suspect:(.*)$')
-    local suspect = owner and string.match(redis.call('HGET', meta, field), '^[^|]*')
-    local record = owner and redis.call('HGET', unacked, suspect)
-    if owner and (not record or string.match(record, '^%d+|[^|]*|[^|]*|(.*)$') ~= owner) then
-      redis.call('HDEL', meta, field)
-    end
-  end
+  -- Candidates were given back just now, or were acked by one that leaves and asks for nothing.
+  forget_marks('')
 end
 -- Also makes up for a notification token, or the knowledge of what is due, that was lost with the
 -- consumer that had it.
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2]) <= now)
-if waiting and not own[5] then
+if waiting and not paused then
   notify()
 end
+local dropped = trim_dead(now - dead_letter_ttl)
 
--- The stated cap of the dead letters: oldest out first, counted as dropped.
-local surplus = redis.call('ZRANGEBYSCORE', dead, '-inf', now - dead_letter_ttl, 'LIMIT', 0, batch)
-if #surplus == 0 then
-  local over = redis.call('ZCARD', dead) - dead_letter_max
-  if over > 0 then
-    surplus = redis.call('ZRANGE', dead, 0, math.min(over, batch) - 1)
-  end
-end
-if #surplus > 0 then
-  redis.call('ZREM', dead, unpack(surplus))
-  redis.call('HDEL', dead_info, unpack(surplus))
-  redis.call('HDEL', deliveries, unpack(surplus))
-  redis.call('HDEL', messages, unpack(surplus))
-  count('dropped', #surplus)
-end
-
-local more = (#ended == batch or #surplus == batch) and 1 or 0
+local more = (#ended == batch or dropped == BATCH) and 1 or 0
 return {1, more, redis.call('ZCARD', unacked_index), by_consumer, restored, died,
-  redis.call('HKEYS', consumers), own[4] and redis.call('ZCARD', dead) or 0}
+  redis.call('HKEYS', consumers), dead_letter_exchange and redis.call('ZCARD', dead) or 0}

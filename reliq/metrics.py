@@ -25,6 +25,7 @@ from .errors import BrokerRefused, ConfigurationError, ReliqError
 from .forks import OwnLock
 from .message.queue_arguments import is_durable
 from .options import parse
+from .store.limits import HIGHEST_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,6 @@ __all__ = ["Collector"]
 
 # A scrape must end within Prometheus' own limit, which is 10 s by default.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
-_MOST_RANK = 255
 
 _QUEUE = ("broker", "queue")
 
@@ -328,7 +328,7 @@ class _Broker:
     def _by_priority(self, measure: Measure) -> dict[int, int]:
         found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)
         for rank, count in measure.ready.items():
-            found[rank if self._ascending else _MOST_RANK - rank] = count
+            found[rank if self._ascending else HIGHEST_RANK - rank] = count
         return found
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
+from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, choose, limited, paced, replay
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ..store.values import Move
     from .dead_letter_choice import Filters, Part
     from .views import Message
-
-_AT_ONCE = 100
 
 
 class DeadLetters:
@@ -232,7 +231,9 @@ class DeadLetters:
     ) -> Iterator[int]:
         by_tag = {move.tag: move for move in moves}
         dead_letters = [move.dead_letter for move in moves if move.dead_letter is not None]
-        pages = (dead_letters[i : i + _AT_ONCE] for i in range(0, len(dead_letters), _AT_ONCE))
+        pages = (
+            dead_letters[i : i + MOVED_AT_ONCE] for i in range(0, len(dead_letters), MOVED_AT_ONCE)
+        )
         for page in paced(iter(pages), rate):
             # Numbers are never settled: with other filters the rest may still be read.
             arriving = [by_tag[dead_letter.tag] for dead_letter in page]

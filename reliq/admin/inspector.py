@@ -11,6 +11,7 @@ from ..engines.urls import connect
 from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed, require_one_of
 from ..message.queue_arguments import is_durable
 from ..routing.routes import Routes
+from ..store.limits import BROWSED_AT_ONCE
 from ..transfer.between_brokers import move_queue
 from . import doctor
 from .audit import AuditResult, audit
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus
-
-_AT_ONCE = 100
 
 
 class Inspector(DeadLetters):
@@ -132,7 +131,7 @@ class Inspector(DeadLetters):
             return [of_dead_letter(queue, dead_letter, now_ms) for dead_letter in dead_letters]
         found: list[Message] = []
         while len(found) < limit:
-            left = min(limit - len(found), _AT_ONCE)
+            left = min(limit - len(found), BROWSED_AT_ONCE)
             page = self._store.browse(queue, state, left, skip + len(found))  # type: ignore[arg-type]
             found += [of_stored(queue, state, item, now_ms) for item in page]  # type: ignore[arg-type]
             if len(page) < left:

@@ -13,6 +13,7 @@ from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
 from ..message.envelope import Envelope, EnvelopeError, decode, encode
 from ..store.inspection import DeadLetter
+from ..store.limits import HIGHEST_RANK
 from ..store.values import Move
 from ..transports.delay import DELAY, ETA, NATIVE_ETA, take_delay
 from .kombu_messages import read, write
@@ -20,7 +21,6 @@ from .kombu_messages import read, write
 if TYPE_CHECKING:
     from ..options import Options
 
-_MOST_RANK = 255
 # An eta that became a delay may differ from it by as much as the two clocks drifted.
 _SAME_ETA_MS = 1000
 _LATEST = datetime(9999, 12, 31, tzinfo=timezone.utc)
@@ -70,7 +70,7 @@ def to_foreign(move: Move) -> Foreign:
 
 
 def _rank(priority: int, options: Options) -> int:
-    return priority if options.priority_order == "ascending" else _MOST_RANK - priority
+    return priority if options.priority_order == "ascending" else HIGHEST_RANK - priority
 
 
 def _take_eta(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], int]:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from kombu.transport.virtual.exchange import TopicExchange
 from kombu.utils.json import dumps, loads
 
-from ..message.envelope import Envelope, EnvelopeError
+from ..message.envelope import NOT_STORED, Envelope, EnvelopeError
 
-_NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding"})
 _UNACKED_PARTS = 3  # message, exchange, routing key
 _MOST_PRIORITY = 9
 
@@ -52,7 +51,7 @@ def read(data: bytes) -> KombuMessage:
             raw.get("content-type"),
             raw.get("content-encoding"),
             headers,
-            {k: v for k, v in properties.items() if v is not None and k not in _NOT_STORED},
+            {k: v for k, v in properties.items() if v is not None and k not in NOT_STORED},
             info.get("exchange") or "",
             info.get("routing_key") or "",
         )

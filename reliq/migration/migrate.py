@@ -24,6 +24,7 @@ from ..errors import ConfigurationError, NotFound
 from ..message.envelope import EnvelopeError, pack, unpack
 from ..message.queue_arguments import is_durable
 from ..options import parse
+from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, Lease
 from .convert import to_foreign, to_move
 from .kombu_messages import routes_of, topic_pattern
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Migration", "Plan", "Step"]
 
-_AT_ONCE = 100
 _REPLIES, _EVENTS = ".pidbox", "celeryev"
 
 
@@ -232,7 +232,7 @@ class Migration:
             goes_to = _queues_of(item.message, bindings)
             if goes_to and wanted.issuperset(goes_to):
                 routed.append((item.tag, goes_to))
-            if len(routed) == _AT_ONCE:
+            if len(routed) == MOVED_AT_ONCE:
                 yield from self._recover(older_than_s, routed)
                 routed = []
         yield from self._recover(older_than_s, routed)

@@ -1,8 +1,10 @@
-"""How the messages of one publish are parted: what any engine stores in one step."""
+"""How what is asked for at once is parted: what any engine does in one step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from .limits import BATCH, BATCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -10,15 +12,22 @@ if TYPE_CHECKING:
     from .values import Publication
 
 
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    """Yield *items* in groups that one step takes."""
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
+
+
 def _kind(item: Publication) -> tuple[object, ...]:
     route = item.queue, item.exchange, item.version, item.create
     return (*route, item.publisher, item.moved, item.number == 0)
 
 
-def alike(
-    publications: Sequence[Publication], most: int, most_bytes: int
-) -> Iterable[Sequence[Publication]]:
-    """Group neighbours that one step can store: up to *most*, and *most_bytes* of envelopes.
+def alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
+    """Group neighbours that one step can store: so many, and so many bytes of envelopes.
 
     One that is larger is a group of its own.
     """
@@ -29,8 +38,8 @@ def alike(
     size = 0
     for item in publications:
         if group and (
-            len(group) == most
-            or size + len(item.envelope) > most_bytes
+            len(group) == BATCH
+            or size + len(item.envelope) > BATCH_BYTES
             or _kind(item) != _kind(group[0])
         ):
             yield group

@@ -14,10 +14,10 @@ MOST_REMEMBERED = 4096
 MOVED_AT_ONCE = 100
 """So many messages one step of a move takes."""
 BROWSED_AT_ONCE = 100
-"""So many messages one look brings at most."""
+"""So many messages one look into a queue brings at most."""
 
 RANK = 2**45
-"""A message's place is its rank times this, and a sequence that never grows to it."""
+"""What one rank is worth in a score: rank * RANK + sequence."""
 HIGHEST_RANK = 255
 
 DAY_US = 86_400_000_000
@@ -41,6 +41,8 @@ A_QUEUE_MS = 2
 """Each of them is looked at by one consumer at a time, 500 a second in all at most."""
 ROUTED_AT_ONCE = 1000
 """So many queues a heartbeat names whose dead letters are routed on."""
+LOOKED_AT = 1000
+"""So many consumers one look takes in."""
 FORGOTTEN_MS = 10 * 86_400_000
 """For so long a consumer that stopped without a goodbye is kept, in case that nobody lives."""
 

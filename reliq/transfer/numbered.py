@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import NotFound, QueueFull
 from ..message.delivery_tag import new_tag, rank_of
+from ..store.limits import MOVED_AT_ONCE
 from ..store.values import DUPLICATE, FULL, Publication
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
-
-AT_ONCE = 100
-"""So many letters are moved in one go."""
 
 
 def pages(
@@ -40,7 +38,7 @@ def pages(
     """
     seen = set(known)
     while True:
-        most = AT_ONCE + len(seen)
+        most = MOVED_AT_ONCE + len(seen)
         found = store.dead_letters(queue, most, from_ms, envelopes and not seen)
         page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
         if not page:
@@ -80,8 +78,8 @@ def move_all(
     the tags of those that are stored. Not atomic as a whole; repeat it to go on.
     """
     count = 0
-    for start in range(0, len(tags), AT_ONCE):
-        low_water, moves = store.begin_move(queue, target, tags[start : start + AT_ONCE])
+    for start in range(0, len(tags), MOVED_AT_ONCE):
+        low_water, moves = store.begin_move(queue, target, tags[start : start + MOVED_AT_ONCE])
         done = stored(low_water, moves) if moves else ()
         if done:
             count += store.end_move(queue, done)

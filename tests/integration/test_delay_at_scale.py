@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from reliq.engines.redis import scripts
-from reliq.engines.redis.base import BATCH
 from reliq.engines.urls import connect
 from reliq.message.envelope import Envelope, encode
+from reliq.store.limits import BATCH
 from tests.contract.steps import message
 from tests.support.audits import assert_balanced
 

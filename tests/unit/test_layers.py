@@ -34,7 +34,6 @@ LAYERS = (
 
 # Files that know each other by their types, which nothing runs by. The list only gets shorter.
 CIRCLES = (
-    {"reliq.engines.sqlite.location", "reliq.engines.sqlite.owners"},
     {
         "reliq.transports.base",
         "reliq.transports.batch",

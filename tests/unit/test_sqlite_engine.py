@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from reliq.engines.sqlite import base, notifications, presence, returning
 from reliq.engines.sqlite.location import location
+from reliq.engines.sqlite.owners import make_notifications
 from reliq.engines.sqlite.publish_sequence import SequenceSet
 from reliq.engines.sqlite.store import SqliteStore
 from reliq.errors import BrokerTimeout, ConfigurationError
@@ -183,7 +184,7 @@ def test_a_presence_outlives_who_clears_away_what_is_old(store, where):
 
 def test_what_the_dead_left_is_swept(where):
     """Locks and FIFOs that nobody has open go, but for new ones, those in use, and others'."""
-    directory = Path(where.make_notifications())
+    directory = Path(make_notifications(where))
     own, dead, new = (f"1-{letter * 12}" for letter in "abc")
     notification = notifications.make(where, own)
     presence.hold(where, own)

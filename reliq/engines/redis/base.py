@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
+from ...store.limits import MOVES_KEPT_MS
 from . import keys
 from .confirm import Confirmer
 from .keys import QueueKeys, queue_keys
@@ -15,7 +16,7 @@ from .notifier import RedisNotifier
 from .wire import Command, Reply, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ...options import Options
     from ...store.protocol import OnResult
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
     from .connect import Broker
 
 T = TypeVar("T")
-
-MOST_REMEMBERED = 4096
-# A script handles at most so many messages a call, so that it takes well under 5 ms.
-BATCH = 200
-BATCH_BYTES = 1 << 20
-# Longer than dead letters are kept by default, so that a move that was cut off and is
-# taken up again finds its numbers.
-MOVES_KEPT_MS = 200 * 86_400_000
 
 
 def then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply], None]:
@@ -55,12 +48,6 @@ def texts(items: Iterable[bytes]) -> list[str]:
 def flat_of(leases: Iterable[Lease]) -> list[str]:
     """Return tag, token, tag, token ..., as scripts take them."""
     return [part for lease in leases for part in lease]
-
-
-def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
-    """Yield *items* in groups that one script call takes."""
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
 
 
 # The time of a look that is due.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...store.batches import batches
+from ...store.limits import BATCH, MOST_REMEMBERED
 from ...store.unreadable import number
 from ...store.values import (
     HOLDING,
@@ -20,16 +22,7 @@ from ...store.values import (
     Work,
 )
 from . import scripts
-from .base import (
-    BATCH,
-    MOST_REMEMBERED,
-    StoreBase,
-    batches,
-    flat_of,
-    text_of,
-    texts,
-    then,
-)
+from .base import StoreBase, flat_of, text_of, texts, then
 from .wire import pack
 
 if TYPE_CHECKING:

@@ -12,8 +12,10 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...store.batches import batches
+from ...store.limits import BATCH, BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS
 from . import keys, scripts
-from .base import BATCH, BATCH_BYTES, MOVES_KEPT_MS, StoreBase, batches, texts
+from .base import StoreBase, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from .connect import Broker
     from .wire import Command
 
-_MOST_TAKEN = 100
 _PAGE = 200
 _PARTS = 3  # routing key, pattern, queue
 
@@ -164,7 +165,7 @@ class KombuRedis(StoreBase):
             kombu_last=keys.kombu_last(self._prefix),
             waiting=self._list(queue, step),
         )
-        args = (target, queue, _MOST_TAKEN, BATCH_BYTES, MOVES_KEPT_MS)
+        args = (target, queue, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS)
         low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
         return int(low_water), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
 

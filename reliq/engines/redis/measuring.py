@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerRefused, ReliqError, again
 from ...message.delivery_tag import published_ms
 from ...store.inspection import Measure, QueueStatus
+from ...store.limits import BATCH
 from ...store.unreadable import left_out
 from . import scripts
-from .base import BATCH, StoreBase, text_of
+from .base import StoreBase, text_of
 from .operators import ledger_of
 
 if TYPE_CHECKING:

@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...message.delivery_tag import new_tag, rank_of
 from ...store import unreadable
+from ...store.batches import batches
 from ...store.inspection import DeadLetter
+from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS
 from ...store.unreadable import left_out
 from ...store.values import Lease, Move
 from . import keys, scripts
-from .base import (
-    MOVES_KEPT_MS,
-    StoreBase,
-    batches,
-    flat_of,
-    text_of,
-    texts,
-)
+from .base import StoreBase, flat_of, text_of, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
     from .wire import Command
 
 
-_MOST_MOVED = 100
 _INFO_FIELDS = 4
 
 
@@ -60,7 +54,7 @@ class RedisMoves(StoreBase):
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
         """Give numbers to dead letters that are to be stored elsewhere, or find them again."""
         names = scripts.MOVE.of(self._keys(queue))
-        low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:_MOST_MOVED]))
+        low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:MOVED_AT_ONCE]))
         moves = [
             Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
         ]
@@ -69,7 +63,7 @@ class RedisMoves(StoreBase):
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take waiting messages out of *queue*, or go on with those taken out before."""
         names = scripts.MOVE_OUT.of(self._keys(queue))
-        low_water, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, _MOST_MOVED))
+        low_water, *flat = self._wire.execute(scripts.MOVE_OUT, names, (target, MOVED_AT_ONCE))
         moves = []
         for i in range(0, len(flat), 6):
             tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]

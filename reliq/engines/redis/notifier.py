@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, ReliqError, again
 from ...forks import OwnLock, here
+from ...store.protocol import ignore_result
 from ..poll import readable
 from .keys import queue_keys
-from .wire import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ class RedisNotifier:
         self._queues = frozenset(queues)
         self._notified = None
         if self._clearing:
-            self._wire.post(("UNLINK", *notifications), ignore)
+            self._wire.post(("UNLINK", *notifications), ignore_result)
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
         command = ("BLPOP", *notifications, f"{max(timeout_s, 0.001):.3f}")
         self._listening = True

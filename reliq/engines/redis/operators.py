@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING
 from ...message.delivery_tag import published_ms
 from ...message.queue_arguments import FIELDS
 from ...store.inspection import Place, QueueStatus, Stored
+from ...store.limits import BROWSED_AT_ONCE
 from ...store.unreadable import left_out, number
 from . import keys, scripts
-from .base import (
-    StoreBase,
-    text_of,
-    texts,
-)
+from .base import StoreBase, text_of, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_BROWSED = 100
 _LEASE_FIELDS = 4
 _COUNT = re.compile(rb"-?[0-9]{1,19}")
 
@@ -64,7 +60,7 @@ class RedisOperators(StoreBase):
         if limit <= 0:
             return []
         names = scripts.BROWSE.of(self._keys(queue))
-        args = (place, skip, min(limit, _MOST_BROWSED))
+        args = (place, skip, min(limit, BROWSED_AT_ONCE))
         flat = self._wire.execute(scripts.BROWSE, names, args)
         found = []
         for i in range(0, len(flat), 5):

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ReliqError
 from ...store.batches import alike
+from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
 from ...store.retention import SAID_EVERY_S, kept_ms
 from . import keys, scripts
-from .base import (
-    BATCH,
-    BATCH_BYTES,
-    MOST_REMEMBERED,
-    MOVES_KEPT_MS,
-    StoreBase,
-)
+from .base import StoreBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,10 +107,7 @@ class RedisPublishing(StoreBase):
             outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
         else:
             replies = self._wire.exchange(
-                [
-                    (self._publish_command(items), scripts.PUBLISH)
-                    for items in alike(publications, BATCH, BATCH_BYTES)
-                ]
+                [(self._publish_command(items), scripts.PUBLISH) for items in alike(publications)]
             )
             outcomes = [outcome for reply in replies for outcome in reply]
         self._note_kept(publications, outcomes)
@@ -139,7 +131,7 @@ class RedisPublishing(StoreBase):
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
         """Post what :meth:`publish` sends."""
-        groups = list(alike(publications, BATCH, BATCH_BYTES))
+        groups = list(alike(publications))
         replies: dict[int, Any] = {}
 
         def on_reply(place: int, reply: Reply) -> None:

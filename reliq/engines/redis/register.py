@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
 from ...store.inspection import Consumer
+from ...store.limits import LOOKED_AT
 from ...store.unreadable import counts, left_out, mapping, number
 from ...store.values import Attached, Duties, Liveness
 from . import keys, scripts
-from .base import (
-    StoreBase,
-    text_of,
-    texts,
-    then,
-)
+from .base import StoreBase, text_of, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 # How many consumers one look takes in.
-_LOOKED_AT = 1000
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 # Brokers of which this process has said that it may not look who is connected.
 _told_blind: set[str] = set()
@@ -70,7 +65,7 @@ class RedisRegister(StoreBase):
         names = scripts.LOOK.named(
             consumers=keys.consumers(self._prefix), looking=keys.looking(self._prefix)
         )
-        args = (consumer, hold_ms, _LOOKED_AT)
+        args = (consumer, hold_ms, LOOKED_AT)
         self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
 
     def post_heartbeat(

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...message.envelope import pack, unpack
-from ...store.limits import LONG_MS
+from ...store.limits import BATCH, LONG_MS
 from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
 from . import keys, scripts
-from .base import (
-    BATCH,
-    LOOK_NOW,
-    StoreBase,
-    texts,
-)
+from .base import LOOK_NOW, StoreBase, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

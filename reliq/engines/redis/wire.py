@@ -22,6 +22,7 @@ import hiredis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
+from ...store.protocol import ignore_result
 from .connect import Broker, hang_up, socket_of, translate, translate_reply
 
 if TYPE_CHECKING:
@@ -54,10 +55,6 @@ def pack(command: Command) -> bytes:
         )
         packed = hiredis.pack_command(encoded)
     return packed
-
-
-def ignore(_reply: Reply) -> None:
-    """Take a reply that nobody waits for."""
 
 
 class Wire:
@@ -138,7 +135,7 @@ class Wire:
     def post(
         self,
         command: Command,
-        on_reply: OnReply = ignore,
+        on_reply: OnReply = ignore_result,
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
@@ -153,7 +150,7 @@ class Wire:
         self,
         data: bytes,
         command: Command,
-        on_reply: OnReply = ignore,
+        on_reply: OnReply = ignore_result,
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
@@ -212,7 +209,11 @@ class Wire:
         return self.call(("EVALSHA", script.sha, len(keys), *keys, *args), script)
 
     def post_script(
-        self, script: Script, keys: Sequence[str], args: Sequence[Any], on_reply: OnReply = ignore
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        on_reply: OnReply = ignore_result,
     ) -> None:
         """Post *script*; see :meth:`post`."""
         self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ...forks import here, under_way
+from ...store.limits import RANK
 from . import notifications, presence
 from .connection import Connection
 from .disk_reserve import SIZE
@@ -23,7 +24,7 @@ from .location import full
 from .notifier import SqliteNotifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from ...options import Options
@@ -33,16 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READY, DELAYED, UNACKED, DEAD = range(4)
-RANK = 2**45
-"""What one rank is worth in a score: rank * RANK + sequence."""
 HELD_BY_MOVE = 2**62
 """The deadline of what a move holds."""
-# Longer than dead letters are kept by default, so that a move that was cut off and is
-# taken up again finds its numbers.
-MOVES_KEPT_MS = 200 * 86_400_000
-# A step handles at most so many messages, so that nobody waits long for the file.
-BATCH = 200
-MOST_REMEMBERED = 4096
 # For so long a step waits where the process is about to fork.
 _GIVE_WAY_S = 0.0005
 
@@ -77,12 +70,6 @@ class QueueRow(NamedTuple):
 
 
 _SELECT_QUEUE = f"SELECT {', '.join(QueueRow._fields)} FROM queues WHERE prefix = ? AND name = ?"  # noqa: S608
-
-
-def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
-    """Yield *items* in groups that one step takes."""
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
 
 
 def rank_score(tag: str, sequence: int) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...store.limits import BATCH
 from ...store.values import CLAIMED, FINISHED
-from .base import BATCH, StoreBase
+from .base import StoreBase
 from .disk_reserve import essential
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...store.limits import BATCH, ROUNDS
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Reservation
-from .base import BATCH, DELAYED, READY, StoreBase, Transaction, rank_score
+from .base import DELAYED, READY, StoreBase, Transaction, rank_score
 from .disk_reserve import essential
 from .expiring import count_down_bytes, expire, overdue
 from .isolating import ISOLATED, Isolating
@@ -24,7 +25,6 @@ _TAKE = (
     "JOIN envelopes e ON e.id = m.envelope WHERE m.queue = ? AND m.state = 0 AND m.position > ? "
     "ORDER BY m.position LIMIT ?"
 )
-_ROUNDS = 4
 
 
 def _size(row: Sequence[object]) -> int:
@@ -106,7 +106,7 @@ class _Taking:
             return self._unexpired([row]), False, isolating.others_wait()
         taken: list[tuple] = []  # type: ignore[type-arg]
         passed, after = 0, -1
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             rows, more, cut = self._page(after, n - len(taken), bool(taken))
             for row in rows:
                 after = row[4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import BATCH
+from ...store.limits import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...store.limits import BATCH, MOVES_KEPT_MS, RANK
 from ...store.values import DUPLICATE, FULL, STORED
-from .base import BATCH, DEAD, DELAYED, MOVES_KEPT_MS, RANK, READY
+from .base import DEAD, DELAYED, READY
 from .expiring import expire, overdue
 from .publish_sequence import SequenceSet
 from .unconfirmed import hold

@@ -14,7 +14,6 @@ from ...errors import (
     ConfigurationError,
     ReliqError,
 )
-from .owners import require_directory
 from .standing import alone, clear_place
 
 SCHEME = "reliq-sqlite"
@@ -86,23 +85,6 @@ class Location:
             f"{self}: there is no directory {str(Path(self.path).parent)!r}: create it, or "
             f"correct the URL ({SCHEME}:////absolute/path.db, or {SCHEME}:///relative.db)"
         )
-
-    def make_notifications(self) -> str:
-        """Return the directory of FIFOs and locks, made if need be.
-
-        Raises BrokerRefused, and ConfigurationError where it is somebody else's.
-        """
-        try:
-            Path(self.notifications).mkdir(0o700)
-        except FileExistsError:
-            pass
-        except OSError as exc:
-            raise BrokerRefused(
-                f"{self}: the directory {self.notifications!r}, on which consumers wait, cannot be "
-                f"made ({exc.strerror}): let this user write beside the file"
-            ) from exc
-        require_directory(self)
-        return self.notifications
 
 
 def location(path: str | None) -> Location:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from ...errors import BrokerRefused
 from ...message.delivery_tag import published_ms
 from ...store.inspection import Measure
+from ...store.limits import RANK
 from ...store.unreadable import left_out
-from .base import DELAYED, RANK, READY, StoreBase
+from .base import DELAYED, READY, StoreBase
 from .operators import status_of
 from .reading import heads
 

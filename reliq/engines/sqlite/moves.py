@@ -12,18 +12,10 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...message.delivery_tag import new_tag, rank_of
+from ...store.batches import batches
+from ...store.limits import DAY_US, MOVED_AT_ONCE, MOVES_KEPT_MS
 from ...store.values import DUPLICATE, NO_QUEUE, STORED, Move
-from .base import (
-    DEAD,
-    DELAYED,
-    HELD_BY_MOVE,
-    MOVES_KEPT_MS,
-    READY,
-    UNACKED,
-    StoreBase,
-    batches,
-    rank_score,
-)
+from .base import DEAD, DELAYED, HELD_BY_MOVE, READY, UNACKED, StoreBase, rank_score
 from .disk_reserve import essential
 from .insert import Known, put
 from .unconfirmed import ANY_TARGET, next_number
@@ -32,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .base import QueueRow, Transaction
-
-_MOST_MOVED = 100
-_DAY_US = 86_400_000_000
 
 
 class _Begun(NamedTuple):
@@ -64,7 +53,7 @@ def _begun(
         if not held and state != DEAD:  # a late ack, or the cap, was faster
             transaction.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
             continue
-        free = (begun_to == ANY_TARGET or last - number > _DAY_US) and dead_letters == (
+        free = (begun_to == ANY_TARGET or last - number > DAY_US) and dead_letters == (
             state == DEAD
         )
         if free and begun_to != target:
@@ -89,7 +78,7 @@ class SqliteMoves(StoreBase):
             begun = _begun(transaction, row, target, last, dead_letters=True)
             low_water = min([last + 1, *(move.number for move in begun.values())])
             moves = []
-            for tag in tags[:_MOST_MOVED]:
+            for tag in tags[:MOVED_AT_ONCE]:
                 known = begun.get(tag)
                 if known is not None and (known.target != target or known.state != DEAD):
                     continue
@@ -124,8 +113,8 @@ class SqliteMoves(StoreBase):
                 tag
                 for tag, move in begun.items()
                 if move.state == UNACKED and move.target == target
-            ][:_MOST_MOVED]
-            taken = self._take_out(transaction, row, _MOST_MOVED - len(going))
+            ][:MOVED_AT_ONCE]
+            taken = self._take_out(transaction, row, MOVED_AT_ONCE - len(going))
             for tag in taken:
                 last += 1
                 transaction.execute(

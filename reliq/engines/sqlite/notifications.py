@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from ...errors import BrokerRefused
-from .owners import OPEN, is_fifo
+from .owners import OPEN, is_fifo, make_notifications
 
 if TYPE_CHECKING:
     from .location import Location
@@ -27,7 +27,7 @@ def path_of(where: Location, notification: str) -> str:
 
 def make(where: Location, notification: str) -> int:
     """Make a FIFO and return its descriptor, for reading and for ringing oneself."""
-    where.make_notifications()
+    make_notifications(where)
     path = path_of(where, notification)
     os.mkfifo(path, 0o600)
     # Open for writing too: without a writer it would be readable for ever, at its end.

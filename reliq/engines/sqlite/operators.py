@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...store.batches import batches
 from ...store.inspection import DeadLetter, QueueStatus
+from ...store.limits import DAY_US
 from ...store.unreadable import number
-from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, batches, rank_score
+from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, rank_score
 from .disk_reserve import essential
 from .insert import drop_surplus
 from .topology import users
@@ -37,7 +39,6 @@ _LEDGER = (
     "token",
     "waiting_bytes",
 )
-_DAY_US = 86_400_000_000
 
 
 def is_moving(transaction: Transaction, queue: int, tag: str) -> bool:
@@ -48,7 +49,7 @@ def is_moving(transaction: Transaction, queue: int, tag: str) -> bool:
     row = transaction.execute(
         "SELECT number FROM moves WHERE queue = ? AND tag = ?", (queue, tag)
     ).fetchone()
-    return row is not None and transaction.now * 1000 - row[0] <= _DAY_US
+    return row is not None and transaction.now * 1000 - row[0] <= DAY_US
 
 
 def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueStatus | None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import ConfigurationError
+from ...errors import BrokerRefused, ConfigurationError
 
 if TYPE_CHECKING:
     from .location import Location
@@ -52,7 +52,25 @@ def require_own(where: Location) -> None:
         _require_directory(where, trusted)
 
 
-def require_directory(where: Location) -> None:
+def make_notifications(where: Location) -> str:
+    """Return the directory of FIFOs and locks, made if need be.
+
+    Raises BrokerRefused, and ConfigurationError where it is somebody else's.
+    """
+    try:
+        Path(where.notifications).mkdir(0o700)
+    except FileExistsError:
+        pass
+    except OSError as exc:
+        raise BrokerRefused(
+            f"{where}: the directory {where.notifications!r}, on which consumers wait, cannot be "
+            f"made ({exc.strerror}): let this user write beside the file"
+        ) from exc
+    _require_notifications(where)
+    return where.notifications
+
+
+def _require_notifications(where: Location) -> None:
     """Raise ConfigurationError unless the directory of notifiers is there, and to be trusted."""
     with suppress(FileNotFoundError):
         _require_directory(where, {os.geteuid(), _ROOT, os.lstat(where.path).st_uid})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...forks import Part, here, register
 from . import notifications
-from .owners import OPEN, is_lock
+from .owners import OPEN, is_lock, make_notifications
 
 if TYPE_CHECKING:
     from .location import Location
@@ -46,7 +46,7 @@ def _path(where: Location, name: str) -> str:
 
 def hold(where: Location, name: str) -> None:
     """Be present as *name* until :func:`leave`, or this process ends."""
-    where.make_notifications()
+    make_notifications(where)
     here()  # locks of the parent's are left
     path = _path(where, name)
     if path not in _held:
@@ -68,7 +68,7 @@ def stay(where: Location, name: str) -> None:
     if Path(path).exists():
         os.utime(fd)
     else:
-        where.make_notifications()
+        make_notifications(where)
         _held[path] = _lock(path)
         os.close(fd)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, BrokerUnavailable
 from ...store.batches import alike
+from ...store.limits import MOST_REMEMBERED
 from ...store.retention import kept_ms
 from ...store.values import CREATED, NO_QUEUE, STALE, STORED
-from .base import BATCH, MOST_REMEMBERED, StoreBase
+from .base import StoreBase
 from .insert import SELECT, Insert
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from ...options import Confirm
     from ...store.protocol import OnResult
     from ...store.values import Publication
-
-_BATCH_BYTES = 1 << 20
 
 
 class SqlitePublishing(StoreBase):
@@ -30,11 +29,7 @@ class SqlitePublishing(StoreBase):
         self.require_room()
         if len(publications) == 1:
             return self._store(publications)
-        return [
-            outcome
-            for items in alike(publications, BATCH, _BATCH_BYTES)
-            for outcome in self._store(items)
-        ]
+        return [outcome for items in alike(publications) for outcome in self._store(items)]
 
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from ...message.delivery_tag import published_ms
 from ...message.queue_arguments import FIELDS
 from ...store.inspection import Place, Stored
+from ...store.limits import BROWSED_AT_ONCE, HIGHEST_RANK, RANK
 from ...store.unreadable import number
-from .base import DELAYED, HELD_BY_MOVE, RANK, READY, UNACKED, StoreBase
+from .base import DELAYED, HELD_BY_MOVE, READY, UNACKED, StoreBase
 from .disk_reserve import essential
 from .topology import column_value
 
@@ -17,15 +18,13 @@ if TYPE_CHECKING:
 
     from .base import Transaction
 
-_MOST_BROWSED = 100
-_RANKS = 256
 _STATES: dict[Place, int] = {"ready": READY, "delayed": DELAYED, "unacked": UNACKED}
 
 
 def heads(transaction: Transaction, queue: int) -> Iterator[tuple[int, str]]:
     """Yield (rank, tag) of the ready message that is first at its rank, for each rank."""
     least = 0
-    for _ in range(_RANKS):
+    for _ in range(HIGHEST_RANK + 1):
         head = transaction.execute(
             "SELECT tag, position FROM messages WHERE queue = ? AND state = ? "
             "AND position >= ? ORDER BY position LIMIT 1",
@@ -52,7 +51,7 @@ class SqliteReading(StoreBase):
                 "SELECT m.tag, m.position, e.envelope, m.owner, m.failed FROM messages m "
                 "JOIN envelopes e ON e.id = m.envelope WHERE m.queue = ? AND m.state = ? "
                 "ORDER BY m.position, m.tag LIMIT ? OFFSET ?",
-                (row.id, _STATES[place], min(limit, _MOST_BROWSED), skip),
+                (row.id, _STATES[place], min(limit, BROWSED_AT_ONCE), skip),
             )
             return [
                 Stored(

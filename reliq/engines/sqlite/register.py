@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...store.inspection import Consumer
+from ...store.limits import A_QUEUE_MS, DUE_AT_ONCE, FORGOTTEN_MS, LOOKED_AT, ROUTED_AT_ONCE
 from ...store.unreadable import counts, left_out, mapping, number
 from ...store.values import Attached, Duties, Liveness
 from . import presence
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
     from .base import Transaction
 
-_LOOKED_AT = 500
 # Of very many queues so many are looked at in a second, by all consumers together: 500.
-_A_QUEUE_MS = 2
-_DEAD_LETTER_ROUTED = 1000
-_FORGOTTEN_MS = 10 * 86_400_000
 # How many consumers one look takes in.
-_KNOWN_AT_ONCE = 1000
 # In the place of a queue's name, in the table of passes: no queue can have it.
 _REGISTER = "\x00register"
 
@@ -112,7 +108,7 @@ class SqliteRegister(StoreBase):
             )
             ids = transaction.execute(
                 "SELECT id FROM consumers WHERE prefix = ? ORDER BY seen LIMIT ?",
-                (self._prefix, _KNOWN_AT_ONCE),
+                (self._prefix, LOOKED_AT),
             ).fetchall()
             return [name for (name,) in ids]
 
@@ -161,7 +157,7 @@ class SqliteRegister(StoreBase):
             # first; here they are kept for long, in case that nobody lives.
             transaction.execute(
                 "DELETE FROM consumers WHERE prefix = ? AND seen <= ?",
-                (self._prefix, transaction.now - _FORGOTTEN_MS),
+                (self._prefix, transaction.now - FORGOTTEN_MS),
             )
             transaction.execute(
                 "DELETE FROM publishers WHERE prefix = ? AND until <= ?",
@@ -171,10 +167,10 @@ class SqliteRegister(StoreBase):
             dead_letter_routed = transaction.execute(
                 "SELECT name FROM queues WHERE prefix = ? AND dead_letter_exchange IS NOT NULL "
                 "ORDER BY name LIMIT ?",
-                (self._prefix, _DEAD_LETTER_ROUTED),
+                (self._prefix, ROUTED_AT_ONCE),
             ).fetchall()
             names = [name for (name,) in dead_letter_routed]
-            return Duties(due, len(due) == _LOOKED_AT, names, known is None)
+            return Duties(due, len(due) == DUE_AT_ONCE, names, known is None)
 
     def _record(self, transaction: Transaction, consumer: str) -> dict[str, str] | None:
         """Return the record of *consumer*, what can be read of it; None where there is none."""
@@ -213,13 +209,13 @@ class SqliteRegister(StoreBase):
         due = transaction.execute(
             "SELECT id, name FROM queues WHERE prefix = ? AND check_at <= ? "
             "ORDER BY check_at LIMIT ?",
-            (self._prefix, transaction.now, _LOOKED_AT),
+            (self._prefix, transaction.now, DUE_AT_ONCE),
         ).fetchall()
         if due:
             (there,) = transaction.execute(
                 "SELECT count(*) FROM queues WHERE prefix = ?", (self._prefix,)
             ).fetchone()
-            again = transaction.now + max(again_ms, _A_QUEUE_MS * there)
+            again = transaction.now + max(again_ms, A_QUEUE_MS * there)
             transaction.executemany(
                 "UPDATE queues SET check_at = ? WHERE id = ?", [(again, queue) for queue, _ in due]
             )

@@ -7,8 +7,10 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...store.batches import batches
+from ...store.limits import BATCH
 from ...store.values import How, Lease, Lost, Released, Restored, Returned
-from .base import BATCH, HELD_BY_MOVE, StoreBase, Transaction, batches
+from .base import HELD_BY_MOVE, StoreBase, Transaction
 from .disk_reserve import essential
 from .insert import drop_surplus
 from .isolating import ISOLATED

@@ -6,9 +6,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...store.limits import BATCH
 from ...store.values import Work
 from . import presence
-from .base import BATCH, StoreBase
+from .base import StoreBase
 from .returning import JUMP_MS
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ...message.queue_arguments import is_auto_delete
+from ...store.limits import BATCH, OUTLIVES_MS
 from ...store.unreadable import left_out
 from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
-from .base import BATCH, DELAYED, READY, StoreBase
+from .base import DELAYED, READY, StoreBase
 from .disk_reserve import essential
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _NUMBERS = (
 )
 _TEXTS = ("overflow", "dead_letter_exchange", "dead_letter_routing_key")
 _EVERYTHING = ("messages", "deaths", "suspects", "moves")
-_OUTLIVES_MS = 60_000
 
 
 def column_value(name: str, text: str | None) -> int | str | None:
@@ -74,7 +74,7 @@ def remove(transaction: Transaction, name: str, row: QueueRow) -> None:
     # What makes a retry no second message outlives it by a minute: one may be on its way.
     transaction.execute(
         "UPDATE publishers SET until = min(until, ?) WHERE prefix = ? AND queue = ?",
-        (transaction.now + _OUTLIVES_MS, transaction.prefix, name),
+        (transaction.now + OUTLIVES_MS, transaction.prefix, name),
     )
     for exchange, declaration in unbind(transaction, name).items():
         if declaration is not None and is_auto_delete(declaration):

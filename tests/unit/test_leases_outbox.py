@@ -1,0 +1,141 @@
+"""What is held and what is owed: two owners, and no moment at which a message is in neither."""
+
+import gc
+
+import pytest
+
+from reliq.consumer.carriers import Carriers
+from reliq.consumer.leases import Leases
+from reliq.consumer.outbox import Outbox
+from reliq.consumer.running_tasks import Running
+from reliq.options import parse
+from reliq.store.values import Delivery, Lease
+
+LEASE_MS = 60_000
+
+
+class Message:
+    """What an application may hold."""
+
+
+class Watched(Leases):
+    """Leases that look, whenever one is let go, whether the outbox has it by then."""
+
+    def settle(self, tags):
+        """Let go, and note what was owed as that began."""
+        self.owed.append(not self.outbox.is_empty)
+        super().settle(tags)
+
+
+@pytest.fixture
+def leases():
+    """Return leases that hold one message of "q": tag "t", token "1"."""
+    leases = Watched(parse({}))
+    leases.begin()
+    running = Running()
+    running.begin("me")
+    leases.outbox = Outbox(leases, Carriers(), running)
+    leases.outbox.begin()
+    leases.owed = []
+    leases.take([delivery()], 0.0, LEASE_MS)
+    return leases
+
+
+def delivery(tag="t", token="1"):
+    """Return a message of "q"."""
+    return Delivery("q", tag, token, 0, b"")
+
+
+def lose_the_message(leases):
+    """Have the message collected unacked."""
+    message = Message()
+    leases.keep_while_alive("t", "1", message)
+    del message
+    gc.collect()
+    assert leases.has_abandoned
+    assert leases.held
+    leases.outbox.return_abandoned()
+
+
+ENDINGS = {
+    "acked": lambda leases: leases.outbox.ack_later("q", ["t"]),
+    "released": lambda leases: leases.outbox.release_later("q", "released", [Lease("t", "1")]),
+    "undelivered": lambda leases: leases.outbox.return_later([delivery()]),
+    "collected": lose_the_message,
+    "at exit": lambda leases: leases.outbox.return_all(),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_let_go_is_owed_before(leases, ending):
+    """However it ends: who asks the leases first and the outbox second never finds neither."""
+    assert leases.outbox.is_empty
+    assert leases.in_hand
+    ENDINGS[ending](leases)
+    assert [True] == leases.owed
+    assert not leases.held
+    assert not leases.in_hand
+    assert not leases.outbox.is_empty
+
+
+@pytest.mark.parametrize("ending", ["released", "undelivered", "collected"])
+def test_what_was_delivered_again_is_kept(leases, ending):
+    """A return is of one lease: the next lease of the same message is another's."""
+    if ending == "collected":
+        message = Message()
+        leases.keep_while_alive("t", "1", message)
+        leases.take([delivery(token="2")], 0.0, LEASE_MS)
+        del message
+        gc.collect()
+        leases.outbox.return_abandoned()
+        assert leases.outbox.is_empty
+    else:
+        leases.take([delivery(token="2")], 0.0, LEASE_MS)
+        ENDINGS[ending](leases)
+    assert "2" == leases.held["t"].token
+
+
+def test_a_lost_lease_is_in_hand_while_somebody_works_on_its_message(leases):
+    """It may run on; once its message is collected, nothing is left of it."""
+    message = Message()
+    leases.keep_while_alive("t", "1", message)
+    assert leases.lost("t", "2") is None
+    assert "q" == leases.lost("t", "1").queue
+    assert leases.in_hand
+    assert not leases.held
+    del message
+    gc.collect()
+    leases.outbox.return_abandoned()
+    assert not leases.in_hand
+    assert leases.outbox.is_empty
+
+
+def test_what_is_due_is_renewed_once(leases):
+    """A lease that is a third gone is due until its renewal is asked for, and if that fails."""
+    own = Lease("t", "1")
+    assert {"q": [own]} == leases.due()
+    assert {} == leases.due()
+    leases.not_renewed([own])
+    assert {"q": [own]} == leases.due()
+    assert {"q": [own]} == leases.due(all_of_them=True)
+
+
+def test_a_shorter_lease_is_looked_at_more_often(leases):
+    """A queue may have a lease of its own, and an operator may give it one."""
+    heard = []
+    leases.on_shorter = lambda: heard.append(leases.period_s)
+    leases.take([delivery("u")], 0.0, 3_000)
+    leases.renewed([Lease("u", "1")], 0.6)
+    leases.renewed([Lease("u", "1")], 9.0)
+    assert [0.5, 0.1] == pytest.approx(heard)
+    assert 9.0 == leases.held["u"].lease_s
+
+
+def test_a_child_holds_and_owes_nothing(leases):
+    """The parts stay the same objects: who has one in hand as the fork is noticed uses its own."""
+    leases.outbox.release_later("q", "released", [Lease("gone", "1")])
+    leases.begin()
+    leases.outbox.begin()
+    assert not leases.in_hand
+    assert {} == leases.held
+    assert leases.outbox.is_empty

@@ -106,7 +106,7 @@ class Orphans:
                 # could not say that it lives. Its leases decide; only a name without any
                 # is taken off the queue.
                 self._missing.pop(key, None)
-                if name in marks and not store.leases_of(queue, name + "/"):
+                if name in marks and not store.leases_of_session(queue, name):
                     self._remove(store, queue, name, marks[name], liveness)
                 continue
             if liveness.connected:
@@ -178,7 +178,7 @@ class Orphans:
         """Take one whose heartbeats have stopped off the queues of which it holds nothing."""
         left = False
         for queue in liveness.queues:
-            if store.leases_of(queue, name + "/"):
+            if store.leases_of_session(queue, name):
                 left = True
                 continue
             mark = store.attached(queue).marks.get(name)
@@ -214,7 +214,7 @@ class Orphans:
         if liveness is None:
             return False  # it was taken for dead a moment ago, and may be back
         if liveness.connected:
-            return liveness.lapsed and not store.leases_of(queue, name + "/")
+            return liveness.lapsed and not store.leases_of_session(queue, name)
         # A living one is heard of a few times in its ttl.
         silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
         if liveness.silent_ms >= silence_ms:
@@ -234,9 +234,9 @@ class Orphans:
         ours: bool = False,
     ) -> None:
         """End the leases of a dead consumer: the next pass returns the messages, counted."""
-        leases = store.leases_of(queue, name + "/")
+        leases = store.leases_of_session(queue, name)
         if leases:
-            store.post_renew(queue, 0, leases, _refused)
+            store.post_end_leases(queue, leases, _refused)
         if mark is not None:
             self._remove(store, queue, name, mark, liveness)
         store.wait_for_replies()

@@ -233,6 +233,12 @@ class Store(Protocol):
     ) -> None:
         """Post what :meth:`reserve` sends."""
 
+    def post_promote(self, queue: str, on_result: OnResult[Reservation]) -> None:
+        """Make ready what is due, remove what has expired, and notify where something is ready.
+
+        For who cannot take it: the result says what is due next, and whether something is left.
+        """
+
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease. Acking twice is harmless."""
 
@@ -258,7 +264,12 @@ class Store(Protocol):
     def post_renew(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
-        """Extend leases (0 ms: end them now); the result is what was lost of them."""
+        """Extend leases; the result is what was lost of them."""
+
+    def post_end_leases(
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
+    ) -> None:
+        """End leases now: the next pass returns their messages. The result is what was lost."""
 
     def post_restore(
         self,
@@ -291,7 +302,10 @@ class Store(Protocol):
         """
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
+        """Return the leases of *consumer*: of one connection, as it takes messages."""
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of *session*: of all its connections, of now and before."""
 
     def end_wait(self) -> None:
         """End the notifier's wait, so that it can begin anew for other queues."""

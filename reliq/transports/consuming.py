@@ -222,9 +222,7 @@ class Consuming(Reserving):
                 item.want()
         if notified is not None and not heard:
             # We cannot take it: pass the token on to whoever can.
-            self.link.store.post_reserve(
-                notified, 0, self.link.session.lease_ms, False, ignore_result
-            )
+            self.link.store.post_promote(notified, ignore_result)
 
     def credit_regained(self) -> None:
         """End a wait that began without credit."""

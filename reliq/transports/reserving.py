@@ -221,9 +221,7 @@ class Reserving:
             item.due_at = None  # until the answer says what is due next
             answer = partial(self._promoted, item)
             try:
-                self.link.store.post_reserve(
-                    item.queue, 0, self.link.session.lease_ms, item.no_ack, answer
-                )
+                self.link.store.post_promote(item.queue, answer)
             except ReliqError:
                 item.want()
                 raise

@@ -103,6 +103,12 @@ class Steps:
         self._audit(queue)
         return reservation
 
+    def promote(self, queue: str = "q") -> Reservation:
+        """Promote what is due, and wait; return what was said of the rest."""
+        (result,) = self._wait(lambda on_result: self.store.post_promote(queue, on_result))
+        self._audit(queue)
+        return result
+
     def take(self, n: int = 1, *, queue: str = "q", lease_ms: int = LONG_MS) -> list[Delivery]:
         """Reserve exactly *n*, in as many calls as it takes."""
         taken: list[Delivery] = []
@@ -166,7 +172,12 @@ class Steps:
 
     def end(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
         """End leases now; return the lost tags."""
-        return self.renew(*held, lease_ms=0, queue=queue)
+        leases = [lease_of(item) for item in held]
+        results: list[Lost] = self._wait(
+            lambda on_result: self.store.post_end_leases(queue, leases, on_result)
+        )
+        self._audit(queue)
+        return [tag for lost in results for tag in lost.tags]
 
     def restore(
         self,
@@ -300,7 +311,7 @@ class Steps:
         self.publish(message("clock", ttl_ms=ms))
         wanted = self.ledger("expired", "clock") + 1
         wait_until(
-            lambda: self.reserve(0, queue="clock") and self.ledger("expired", "clock") == wanted,
+            lambda: self.promote("clock") and self.ledger("expired", "clock") == wanted,
             interval_s=0.002,
         )
 
@@ -331,7 +342,7 @@ def audit(store: Store, queues: Iterable[str]) -> None:
         account = sum(here.values()) + sum(left.values())
         assert status.ledger.get("published", 0) == account, (queue, here, left)
         assert status.stored == sum(here.values()), (queue, here)
-        held = [*store.leases_of(queue, "s/"), *store.leases_of(queue, "move/")]
+        held = [*store.leases_of_session(queue, "s"), *store.leases_of_session(queue, "move")]
         assert status.unacked == len(held), (queue, here)
         waiting_bytes = status.ledger.get("waiting_bytes", 0)
         assert waiting_bytes >= 0, (queue, waiting_bytes)

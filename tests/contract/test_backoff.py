@@ -34,11 +34,11 @@ def test_it_doubles_up_to_its_most(connect):
     store = connect(redelivery_backoff=(0.05, 0.15), delivery_limit=None)
     store.publish(message())
     for expected in (50, 100, 150, 150):
-        wait_until(lambda: store.reserve(0) and store.places() == {"ready": 1}, interval_s=0.005)
+        wait_until(lambda: store.promote() and store.places() == {"ready": 1}, interval_s=0.005)
         taken = store.take()
         before = store.store.now_ms()
         store.release("nacked", *taken)
-        left = store.reserve(0).next_due_ms
+        left = store.promote().next_due_ms
         # It is measured somewhere in this time, and began somewhere in it.
         within = store.store.now_ms() - before + 1
         assert expected - within <= left <= expected, (expected, left, within)

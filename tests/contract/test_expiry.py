@@ -7,7 +7,7 @@ from tests.support.waiting import wait_until
 def due(store, queue="q"):
     """Wait until no delayed message of *queue* is left."""
     wait_until(
-        lambda: store.reserve(0, queue=queue) and "delayed" not in store.places(queue),
+        lambda: store.promote(queue) and "delayed" not in store.places(queue),
         interval_s=0.002,
     )
 
@@ -15,7 +15,7 @@ def due(store, queue="q"):
 def expired(store, number, queue="q"):
     """Wait until *number* messages have expired."""
     wait_until(
-        lambda: store.reserve(0, queue=queue) and number == store.ledger("expired", queue),
+        lambda: store.promote(queue) and number == store.ledger("expired", queue),
         interval_s=0.002,
     )
 
@@ -150,7 +150,7 @@ def test_a_held_message_does_not_expire(store):
     """Its time to live counts only while it waits; its ack finishes it."""
     held = held_past_its_time(store)
     before = store.ledger("expired")
-    store.reserve(0)
+    store.promote()
     assert {"unacked": 1} == store.places()
     assert 1 == store.ack(held.tag)
     assert before == store.ledger("expired")

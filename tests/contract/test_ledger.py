@@ -161,7 +161,7 @@ def test_balanced_at_any_instant(connect, engine):
                 leases = list(map(lease_of, store.reserve("q", 4, LONG_MS, False).deliveries))
                 store.post_ack("q", ["gone", *(lease.tag for lease in leases[:2])], note)
                 store.release("q", "nacked", leases[2:3])
-                store.post_renew("q", 0, leases[3:] or [Lease("gone", "1")], note)
+                store.post_end_leases("q", leases[3:] or [Lease("gone", "1")], note)
                 store.post_restore("q", LONG_MS, note, True)
                 store.wait_for_replies()
         except Exception as exc:  # noqa: BLE001 - shown below: a thread cannot fail a test

@@ -104,7 +104,7 @@ def test_the_bytes_follow_every_move(store):
     assert 30 == bytes_waiting()
     store.publish(message(envelope=b"y" * 5, ttl_ms=1))
     store.pass_time(2)
-    store.reserve(0)
+    store.promote()
     assert 30 == bytes_waiting()
     store.reserve(1, no_ack=True)
     assert 20 == bytes_waiting()

@@ -49,7 +49,7 @@ def test_what_is_due(store):
     found = measure(store)
     assert (1, 2, {}) == (found.due, found.status.delayed, found.ready)
     assert abs(found.now_ms - store.store.now_ms()) < LONG_MS
-    store.reserve(0)
+    store.promote()
     found = measure(store)
     assert (0, 1, {5: 1}) == (found.due, found.status.delayed, found.ready)
 
@@ -85,7 +85,7 @@ def test_leases_that_ended_are_counted(connect):
     assert 0 == store.ledger("lapsed")
     store.take()
     held = [Lease(tag, token) for tag, token in store.store.leases_of("q", "s/1")]
-    store.renew(*held, lease_ms=0)
+    store.end(*held)
     restored = store.restore()
     assert ({"s/1": 2}, 1) == (restored.by_consumer, len(restored.dead))
     assert 2 == store.ledger("lapsed")
@@ -102,7 +102,7 @@ def test_deaths_are_counted_by_reason(connect):
     store.dead_letter(unreadable, reason="undecodable")
     connect("s/2", delivery_limit=1).release("nacked", failed)
     store.publish(message(ttl_ms=0))
-    store.reserve(0)
+    store.promote()
     reasons = ("maxlen", "rejected", "undecodable", "delivery_limit", "expired")
     assert [1] * 5 == [store.ledger(f"dead:{reason}") for reason in reasons]
     assert 5 == store.ledger("dead_lettered")

@@ -110,7 +110,7 @@ def test_a_promotion_rings(store, other):
     store.publish(message(delay_ms=1))
     while not silent(other):
         pass
-    wait_until(lambda: store.reserve(0).left, interval_s=0.002)
+    wait_until(lambda: store.promote().left, interval_s=0.002)
     assert "q" == notify(other)
 
 

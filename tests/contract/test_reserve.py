@@ -23,10 +23,10 @@ def test_an_empty_queue_gives_nothing(store):
     assert store.store.status("q") is None
 
 
-def test_with_n_0_nothing_is_taken(store):
+def test_who_promotes_takes_nothing(store):
     """Only what is due is promoted; what is ready stays and is announced."""
     store.publish(message())
-    reservation = store.reserve(0)
+    reservation = store.promote()
     assert [] == reservation.deliveries
     assert reservation.left
     assert {"ready": 1} == store.places()
@@ -88,16 +88,18 @@ def test_tokens_only_grow(store, other):
 
 
 def test_a_lease_names_its_consumer(connect):
-    """Leases are found by the consumer's id, by its beginning up to a slash, by no other."""
+    """Leases are found by the connection that took them, or by its session; by no other name."""
     first, tenth, foreign = connect("s/1"), connect("s/10"), connect("s2/1")
     first.publish(message(), message())
     (mine,), (its,) = first.take(), tenth.take()
     expected = {name: [(held.tag, held.token)] for name, held in (("s/1", mine), ("s/10", its))}
     for name, leases in expected.items():
         assert leases == foreign.store.leases_of("q", name)
-    assert sorted(expected["s/1"] + expected["s/10"]) == foreign.store.leases_of("q", "s/")
+    assert sorted(expected["s/1"] + expected["s/10"]) == foreign.store.leases_of_session("q", "s")
     for name in ("s", "s/2", "s2/1", "s/1/", "/", ""):
         assert [] == foreign.store.leases_of("q", name)
+    for name in ("s/1", "s/", "s2/1", "/", ""):
+        assert [] == foreign.store.leases_of_session("q", name)
     assert [] == foreign.store.leases_of("unknown", "s/1")
 
 
@@ -130,7 +132,7 @@ def test_no_ack_finishes_as_it_takes(store):
     assert reservation.left
     assert {"ready": 1} == store.places()
     assert 2 == store.ledger("acked")
-    assert [] == store.store.leases_of("q", "s/")
+    assert [] == store.store.leases_of_session("q", "s")
     assert 0 == store.ack(reservation.deliveries[0].tag)
 
 

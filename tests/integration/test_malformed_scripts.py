@@ -63,7 +63,7 @@ class Junked:
         store.publish([message(envelope=b"one", number=1)])
         died, ended, failed, held = self._take(4)
         store.dead_letter("q", "rejected", "", [died])
-        store.post_renew("q", 0, [ended], lambda _: None)
+        store.post_end_leases("q", [ended], lambda _: None)
         store.release("q", "nacked", [failed])
         store.wait_for_replies()
         self.died, self.ended, self.failed, self.held = died, ended, failed, held

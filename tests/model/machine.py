@@ -271,7 +271,14 @@ class Model(DeadLetters, Surroundings):
         store = self.store(number)
         self.step(
             f"renew for {lease_ms} ms {_short(leases)}",
-            lambda: self.posted(store, lambda on: store.post_renew(QUEUE, lease_ms, leases, on)),
+            lambda: self.posted(
+                store,
+                lambda on: (
+                    store.post_renew(QUEUE, lease_ms, leases, on)
+                    if lease_ms
+                    else store.post_end_leases(QUEUE, leases, on)
+                ),
+            ),
             lambda now: self.oracle.renew(lease_ms, leases, now),
         )
 

@@ -108,6 +108,10 @@ class RedisConsuming(StoreBase):
         on_reply = then(partial(self._reservation, queue), on_result)
         self._wire.post_script(scripts.RESERVE, names, args, on_reply)
 
+    def post_promote(self, queue: str, on_result: OnResult[Reservation]) -> None:
+        """Post a reserve of nothing: it begins with what is due, and notifies."""
+        self.post_reserve(queue, 0, 0, False, on_result)
+
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease."""
         command = self._ack_commands.get(queue)
@@ -162,7 +166,7 @@ class RedisConsuming(StoreBase):
     def post_renew(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
-        """Extend leases, or end them now; the result comes once for each batch."""
+        """Extend leases; the result comes once for each batch."""
         names = scripts.RENEW.of(self._keys(queue))
 
         def parse(reply: Reply) -> Lost:
@@ -172,6 +176,12 @@ class RedisConsuming(StoreBase):
         for batch in batches(leases):
             args = (lease_ms, *flat_of(batch))
             self._wire.post_script(scripts.RENEW, names, args, then(parse, on_result))
+
+    def post_end_leases(
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
+    ) -> None:
+        """End leases now; the result comes once for each batch."""
+        self.post_renew(queue, 0, leases, on_result)
 
     def post_restore(
         self,
@@ -226,7 +236,7 @@ class RedisConsuming(StoreBase):
         self._wire.post_script(scripts.EXPIRE, names, (BATCH,), then(bool, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
+        """Return the leases of *consumer*: of one connection."""
         names = scripts.LEASES_OF.of(self._keys(queue))
         found: set[Lease] = set()
         cursor = "0"
@@ -236,6 +246,10 @@ class RedisConsuming(StoreBase):
             found.update(map(Lease, flat[::2], flat[1::2]))
             if cursor == "0":
                 return sorted(found)
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of all connections of *session*: their names begin with its own."""
+        return self.leases_of(queue, session + "/")
 
     def end_wait(self) -> None:
         """End the notifier's wait, so that it can begin anew for other queues."""

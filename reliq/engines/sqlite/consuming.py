@@ -285,6 +285,10 @@ class SqliteConsuming(StoreBase):
         """Take now what :meth:`reserve` takes; it comes when it is asked for."""
         self.post(lambda: self.reserve(queue, n, lease_ms, no_ack, company), on_result)
 
+    def post_promote(self, queue: str, on_result: OnResult[Reservation]) -> None:
+        """Post a reserve of nothing: it begins with what is due, and notifies."""
+        self.post_reserve(queue, 0, 0, False, on_result)
+
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease and wherever they are."""
         self.post(lambda: self._ack(queue, tags), on_result)

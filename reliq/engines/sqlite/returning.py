@@ -133,9 +133,15 @@ class SqliteReturning(StoreBase):
     def post_renew(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
-        """Extend leases, or end them now; the result comes once for each batch."""
+        """Extend leases; the result comes once for each batch."""
         for batch in batches(leases):
             self.post(partial(self._renew, queue, lease_ms, batch), on_result)
+
+    def post_end_leases(
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
+    ) -> None:
+        """End leases now; the result comes once for each batch."""
+        self.post_renew(queue, 0, leases, on_result)
 
     @essential
     def _renew(self, name: str, lease_ms: int, leases: Sequence[Lease]) -> Lost:
@@ -164,7 +170,7 @@ class SqliteReturning(StoreBase):
         return Lost(lost, gone, lease_ms)
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases of *consumer*; one that ends with "/" stands for all that begin so."""
+        """Return the leases of *consumer*: of one connection."""
         with self.read() as transaction:
             rows = transaction.execute(
                 "SELECT m.tag, m.token FROM queues q JOIN messages m ON m.queue = q.id "
@@ -174,6 +180,10 @@ class SqliteReturning(StoreBase):
                 {"prefix": transaction.prefix, "queue": queue, "owner": consumer},
             ).fetchall()
         return [Lease(tag, str(token)) for tag, token in rows]
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of all connections of *session*: their names begin with its own."""
+        return self.leases_of(queue, session + "/")
 
     def post_restore(
         self,

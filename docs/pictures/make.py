@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-import time
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from reliq.admin import Inspector
 from reliq.cli.console import of_broker
 from reliq.cli.demo.broker import private_broker
 from reliq.cli.messages import message_table
-from reliq.cli.status import Watch, status_data, status_tables
+from reliq.cli.status import looks, status_data, status_tables
 from reliq.cli.target import Target
 from reliq.cli.top import screen
 
@@ -98,11 +97,10 @@ def main(folder: Path) -> None:
         with Connection(url) as connection, Inspector(url) as inspector:
             consumers = shop(connection)
             inspector.pause("mail")
-            watch = Watch(Target((url,)))
-            watch.look()
+            watched = looks(Target((url,)), 1.0, 2)
+            next(watched)
             task(connection, "orders", "shop.ship", *range(5000, 5180))
-            time.sleep(1)
-            data = renamed(status_data(watch.look()), inspector.broker)
+            data = renamed(status_data(next(watched)), inspector.broker)
             draw(folder, "status", "reliq status", status_tables(data))
             draw(folder, "top", "reliq top", [screen(data, 2.0)])
             dead_letters = inspector.dead_letters("webhooks", limit=5)

@@ -10,23 +10,24 @@ import click
 from reliq._version import __version__
 from reliq.admin import Inspector
 from reliq.errors import ReliqError
-from reliq.printable import plain
 
 from . import console as out
+from .acl import acl
 from .bench.command import bench
+from .completion import completion
 from .console import Refused
 from .dead import dead
 from .demo.command import run_demo
+from .diagnostics import audit, consumers, doctor
 from .endings import Group
 from .exporter import exporter
-from .helpers import acl, completion
-from .looking import audit, consumers, doctor
 from .messages import peek
 from .migrate import migrate
+from .options import json_option, master_option, prefix_option
 from .queues import queue as queue_commands
 from .schema import schema
 from .status import status
-from .target import json_option, master_option, prefix_option, target_of
+from .target import target_of
 from .top import top
 
 
@@ -115,17 +116,14 @@ def move(
                 moved[name] = _move_one(from_, to, name)
     except ReliqError as error:
         raise Refused(str(error)) from error
-    if as_json:
-        out.dump(moved)
-        return
-    for name, count in moved.items():
-        click.echo(f"{plain(name)}: {count} moved")
+    lines = (f"{name}: {count} moved" for name, count in moved.items())
+    out.answer(moved, as_json, lambda _: lines)
 
 
 def _move_one(source: Inspector, target: Inspector, queue: str) -> int:
     status = source.status(queue)
     total = status.ready + status.delayed + status.dead
-    return out.progressing(queue, total, source.move(queue, target), "run it again to go on")
+    return out.progressing(queue, total, source.move(queue, target))
 
 
 for _command in (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -19,7 +20,9 @@ from reliq.printable import plain
 from .endings import INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+T = TypeVar("T")
 
 
 # Of what a message brings, so many levels are shown: no terminal and no parser takes more.
@@ -95,15 +98,17 @@ def table(*columns: str, right: Iterable[str] = (), title: str | None = None) ->
 
 
 def listing(
-    columns: Sequence[str], right: Iterable[str], rows: Iterable[tuple[str, Sequence[Any]]]
+    columns: Sequence[str],
+    right: Iterable[str],
+    rows: Sequence[dict[str, Any]],
+    cells: Callable[[dict[str, Any]], Sequence[Any]],
 ) -> Table:
-    """Return a table of (broker, cells); the broker is shown where there are several."""
-    listed = list(rows)
-    several = len({broker for broker, _ in listed}) > 1
+    """Return a table of rows, each of some broker, which is shown where there are several."""
+    several = len({row["broker"] for row in rows}) > 1
     made = table(*(["broker"] if several else []), *columns, right=right)
-    for broker, cells in listed:
-        texts = [item if isinstance(item, Text) else cell(item) for item in cells]
-        made.add_row(*([cell(broker)] if several else []), *texts)
+    for row in rows:
+        shown = (*([row["broker"]] if several else []), *cells(row))
+        made.add_row(*(item if isinstance(item, Text) else cell(item) for item in shown))
     return made
 
 
@@ -114,8 +119,23 @@ def show(*renderables: Any) -> None:
         # Whoever reads it by a pipe wants a row in a line.
         console = Console(highlight=False, width=max(console.width, 200))
     for item in renderables:
-        # A text may name a queue: nothing in it is markup, or talks to the terminal.
-        console.print(cell(item) if isinstance(item, str) else item)
+        if isinstance(item, str):
+            click.echo(plain(item))
+        else:
+            console.print(item)
+
+
+def answer(data: T, as_json: bool, shown: Callable[[T], Iterable[Any]]) -> None:
+    """Print what a command has found: as JSON, or what *shown* makes of it."""
+    if as_json:
+        dump(data)
+    else:
+        show(*shown(data))
+
+
+def counted(done: str) -> Callable[[dict[str, Any]], str]:
+    """Return how a row tells of its count of messages: that they are, or would be, *done*."""
+    return lambda row: f"{row['count']} {'would be ' if row['dry_run'] else ''}{done}"
 
 
 def dump(value: Any) -> None:
@@ -136,7 +156,7 @@ def value_of(value: Any, depth: int = 0) -> Any:
 
 def of_broker(broker: str, item: Any) -> dict[str, Any]:
     """Return a result as JSON has it: which broker it is of, and its fields."""
-    return {"broker": broker, **asdict(item)}
+    return {"broker": broker, **(item if isinstance(item, dict) else asdict(item))}
 
 
 class Declined(ReliqError):
@@ -157,13 +177,10 @@ def confirmed(question: str, broker: str, yes: bool) -> None:
         raise Declined(f"nothing was done at {broker}")
 
 
-def progressing(label: str, total: int, steps: Iterator[int], again: str) -> int:
-    """Run *steps* under a progress bar on standard error; return their sum.
-
-    Ctrl-C ends the command between two steps, says how far it came and that running it
-    *again* goes on.
-    """
-    console, done = Console(stderr=True), 0
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error; give what is called after each step, with its size."""
+    console = Console(stderr=True)
     columns: Sequence[Any] = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -174,12 +191,23 @@ def progressing(label: str, total: int, steps: Iterator[int], again: str) -> int
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task(plain(label).replace("[", r"\["), total=total)
-        try:
+        yield lambda step: bar.advance(task, step)
+
+
+def progressing(
+    label: str, total: int, steps: Iterator[int], again: str = "run it again to go on"
+) -> int:
+    """Run *steps* under a progress bar; return their sum.
+
+    Ctrl-C ends the command between two steps, says how far it came and what *again* does.
+    """
+    done = 0
+    try:
+        with progress(label, total) as advance:
             for step in steps:
                 done += step
-                bar.advance(task, step)
-        except KeyboardInterrupt:
-            bar.stop()
-            click.echo(f"interrupted after {done} of {total}; {again}", err=True)
-            click.get_current_context().exit(INTERRUPTED)
+                advance(step)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted after {done} of {total}; {again}", err=True)
+        click.get_current_context().exit(INTERRUPTED)
     return done

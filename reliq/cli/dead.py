@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,13 +14,22 @@ from reliq.printable import plain
 
 from . import console as out
 from .messages import message_table
-from .target import json_option, on_brokers, queue_argument
-from .values import Duration, Number
+from .options import (
+    Duration,
+    Number,
+    dry_run_option,
+    on_brokers,
+    queue_argument,
+    yes_option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from reliq.admin import Inspector
+    from rich.table import Table
+
+    from reliq.admin import Inspector, Message
+    from reliq.admin.dead_letter_choice import Part
 
     from .target import Target
 
@@ -32,11 +42,28 @@ _FILTERS = (
     click.option("--newer", type=Duration(), help="Those that died since then."),
     click.option("--match", help="A regular expression in task, id, error or arguments."),
 )
-_TAGS = click.option("--tag", "tags", multiple=True, help="This one; several: again.")
-_RATE = click.option("--rate", type=Number(0, min_open=True), help="No more than so many a second.")
-_DRY = click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
-_LIMIT = click.option("--limit", type=click.IntRange(1), help="No more than so many.")
-_AGAIN = "run it again to go on"
+_CHOICE = (
+    click.option("--tag", "tags", multiple=True, help="This one; several: again."),
+    click.option("--limit", type=click.IntRange(1), help="No more than so many."),
+    click.option("--rate", type=Number(0, min_open=True), help="No more than so many a second."),
+    dry_run_option,
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The dead letters that a command is to change, and how."""
+
+    filters: Filters
+    tags: Sequence[str] | None
+    limit: int | None
+    rate: float | None
+    dry_run: bool
+
+    @property
+    def part(self) -> Part:
+        """What the Inspector's methods take."""
+        return {"limit": self.limit, "rate": self.rate, **self.filters}
 
 
 def filtered(command: F) -> F:
@@ -55,6 +82,22 @@ def filtered(command: F) -> F:
     for option in reversed(_FILTERS):
         wrapper = option(wrapper)
     return wrapper  # type: ignore[return-value]
+
+
+def choosing(command: F) -> F:
+    """Add the filters, and which of those that fit; the command gets all that as *chosen*."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any, filters: Filters, tags: tuple[str, ...], limit: int | None,
+        rate: float | None, dry_run: bool, **given: Any,
+    ) -> Any:  # fmt: skip
+        chosen = Chosen(filters, tags or None, limit, rate, dry_run)
+        return command(*args, chosen=chosen, **given)
+
+    for option in reversed(_CHOICE):
+        wrapper = option(wrapper)
+    return filtered(wrapper)  # type: ignore[return-value]
 
 
 @click.group()
@@ -76,7 +119,6 @@ def dead() -> None:
 @filtered
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many.")
 @on_brokers
-@json_option
 def list_command(target: Target, queue: str, filters: Filters, limit: int, as_json: bool) -> None:
     """Show dead letters of QUEUE, oldest first.
 
@@ -87,27 +129,21 @@ def list_command(target: Target, queue: str, filters: Filters, limit: int, as_js
       reliq dead list orders --match 'Timeout|refused' --json
     """
 
-    def look(inspector: Inspector) -> list[dict[str, Any]]:
-        dead_letters = inspector.dead_letters(queue, limit, **filters)
-        return [
-            out.of_broker(inspector.broker, inspector.view(queue, dead_letter))
-            for dead_letter in dead_letters
-        ]
+    def find(inspector: Inspector) -> Iterator[Message]:
+        for dead_letter in inspector.dead_letters(queue, limit, **filters):
+            yield inspector.view(queue, dead_letter)
 
-    found = target.gather(look)
-    rows = [item for items in found.require_some() for item in items]
-    if as_json:
-        out.dump(rows)
-    else:
-        out.show(message_table(rows, "dead"), f"{len(rows)} dead letter(s) of {queue}")
-    found.complain()
+    target.answer(
+        find,
+        as_json,
+        lambda rows: (message_table(rows, "dead"), f"{len(rows)} dead letter(s) of {queue}"),
+    )
 
 
 @dead.command()
 @queue_argument
 @click.argument("tag")
 @on_brokers
-@json_option
 def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
     """Show one dead letter of QUEUE: all that is known, its headers and properties.
 
@@ -128,64 +164,56 @@ def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
         }
 
     found = target.gather(look)
-    dead_letter = found.require_some()[0]
-    if as_json:
-        out.dump(dead_letter)
-    else:
-        table = out.table("field", "value")
-        for name, value in dead_letter.items():
-            nested = isinstance(value, dict)
-            table.add_row(
-                out.cell(name), Pretty(out.value_of(value)) if nested else out.cell(value)
-            )
-        out.show(table)
+    out.answer(found.require_some()[0], as_json, _fields)
     found.complain()
+
+
+def _fields(dead_letter: dict[str, Any]) -> Sequence[Table]:
+    table = out.table("field", "value")
+    for name, value in dead_letter.items():
+        nested = isinstance(value, dict)
+        table.add_row(out.cell(name), Pretty(out.value_of(value)) if nested else out.cell(value))
+    return (table,)
 
 
 def _change(
     target: Target,
     queue: str,
-    total: Callable[[Inspector], int],
-    steps: Callable[[Inspector], Iterator[int]],
+    chosen: Chosen,
+    steps: Callable[[Inspector, int], Iterator[int]],
     done: str,
-    dry_run: bool,
     as_json: bool,
+    *,
+    file: str | None = None,
 ) -> None:
-    """Do *steps* on each broker that has the queue, and say how many dead letters it was."""
+    """Do *steps* on each broker that has the queue, and say how many dead letters it was.
+
+    *steps* is given how many there are now: in the queue, or in *file*.
+    """
 
     def work(inspector: Inspector) -> dict[str, Any]:
-        number = total(inspector)
-        if not dry_run:
+        if file is None:
+            number = inspector.count_dead_letters(
+                queue, chosen.tags, limit=chosen.limit, **chosen.filters
+            )
+        else:
+            number = inspector.count_exported(
+                queue, file, chosen.tags, limit=chosen.limit, **chosen.filters
+            )
+        if not chosen.dry_run:
             label = f"{queue} {inspector.broker}"
-            number = out.progressing(label, number, steps(inspector), _AGAIN)
-        names = {"broker": inspector.broker, "queue": queue}
-        return {**names, "count": number, "dry_run": dry_run}
+            number = out.progressing(label, number, steps(inspector, number))
+        return {"count": number, "dry_run": chosen.dry_run}
 
-    found = target.gather(work)
-    rows = found.require_some()
-    if as_json:
-        out.dump(rows)
-    else:
-        for row in rows:
-            verb = f"would be {done}" if dry_run else done
-            click.echo(f"{plain(queue)} at {row['broker']}: {row['count']} {verb}")
-    found.complain()
+    target.change(queue, work, out.counted(done), as_json)
 
 
 @dead.command()
 @queue_argument
-@filtered
-@_TAGS
+@choosing
 @click.option("--to", metavar="QUEUE", help="Into another queue, which must exist.")
-@_LIMIT
-@_RATE
-@_DRY
 @on_brokers
-@json_option
-def replay(
-    target: Target, queue: str, filters: Filters, tags: tuple[str, ...], to: str | None,
-    limit: int | None, rate: float | None, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+def replay(target: Target, queue: str, chosen: Chosen, to: str | None, as_json: bool) -> None:
     """Put dead letters of QUEUE back to be delivered again, with a count of none.
 
     Ctrl-C or a kill at any point loses and doubles nothing: run it again to go on.
@@ -196,34 +224,19 @@ def replay(
       reliq dead replay orders --task shop.ship --newer 1h --rate 50
       reliq dead replay orders --to orders.retry --limit 10
     """
-    chosen = tags or None
-    _change(
-        target,
-        queue,
-        lambda inspector: inspector.count_dead_letters(queue, chosen, limit=limit, **filters),
-        lambda inspector: inspector.replaying(
-            queue, chosen, to=to, rate=rate, limit=limit, **filters
-        ),
-        "replayed",
-        dry_run,
-        as_json,
-    )
+
+    def steps(inspector: Inspector, _: int) -> Iterator[int]:
+        return inspector.replaying(queue, chosen.tags, to=to, **chosen.part)
+
+    _change(target, queue, chosen, steps, "replayed", as_json)
 
 
 @dead.command()
 @queue_argument
-@filtered
-@_TAGS
-@_LIMIT
-@_RATE
-@_DRY
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@choosing
+@yes_option
 @on_brokers
-@json_option
-def purge(
-    target: Target, queue: str, filters: Filters, tags: tuple[str, ...], limit: int | None,
-    rate: float | None, dry_run: bool, yes: bool, as_json: bool,
-) -> None:  # fmt: skip
+def purge(target: Target, queue: str, chosen: Chosen, yes: bool, as_json: bool) -> None:
     """Remove dead letters of QUEUE for good; asks first.
 
     \b
@@ -231,41 +244,31 @@ def purge(
       reliq dead purge orders --older 30d --dry-run
       reliq dead purge orders --reason expired --yes
     """
-    chosen = tags or None
-    asked: dict[str, int] = {}
 
-    def total(inspector: Inspector) -> int:
-        number = inspector.count_dead_letters(queue, chosen, limit=limit, **filters)
-        if number and not dry_run:
+    def steps(inspector: Inspector, number: int) -> Iterator[int]:
+        if number:
             where = f"{plain(queue)} at {inspector.broker}"
             question = f"Remove {number} dead letters of {where} for good?"
             out.confirmed(question, inspector.broker, yes)
-        asked[inspector.broker] = number
-        return number
-
-    def steps(inspector: Inspector) -> Iterator[int]:
         # The oldest, as many as were asked about: what died since was not.
-        most = asked[inspector.broker]
-        return inspector.purging_dead_letters(queue, chosen, rate=rate, limit=most, **filters)
+        part: Part = {**chosen.part, "limit": number}
+        return inspector.purging_dead_letters(queue, chosen.tags, **part)
 
-    _change(target, queue, total, steps, "removed", dry_run, as_json)
+    _change(target, queue, chosen, steps, "removed", as_json)
+
+
+_file_argument = click.argument("file", type=click.Path(dir_okay=False))
 
 
 @dead.command("export")
 @queue_argument
-@click.argument("file", type=click.Path(dir_okay=False))
-@filtered
-@_TAGS
-@_LIMIT
-@_RATE
-@_DRY
+@_file_argument
+@choosing
 @click.option("--resume", is_flag=True, help="Go on with a file that was begun before.")
 @on_brokers
-@json_option
 def export_command(
-    target: Target, queue: str, file: str, filters: Filters, tags: tuple[str, ...],
-    limit: int | None, rate: float | None, dry_run: bool, resume: bool, as_json: bool,
-) -> None:  # fmt: skip
+    target: Target, queue: str, file: str, chosen: Chosen, resume: bool, as_json: bool
+) -> None:
     """Write dead letters of QUEUE to FILE, one JSON object a line; they stay in the queue.
 
     After Ctrl-C --resume goes on: what is in the file is not written twice.
@@ -276,35 +279,22 @@ def export_command(
       reliq dead export orders orders.jsonl --resume
     """
     _one_broker(target)
-    chosen = tags or None
-    _change(
-        target,
-        queue,
-        lambda inspector: inspector.count_dead_letters(queue, chosen, limit=limit, **filters),
-        lambda inspector: inspector.export_dead_letters(
-            queue, file, chosen, resume=resume, rate=rate, limit=limit, **filters
-        ),
-        "written",
-        dry_run,
-        as_json,
-    )
+
+    def steps(inspector: Inspector, _: int) -> Iterator[int]:
+        return inspector.export_dead_letters(queue, file, chosen.tags, resume=resume, **chosen.part)
+
+    _change(target, queue, chosen, steps, "written", as_json)
 
 
 @dead.command("import")
 @queue_argument
-@click.argument("file", type=click.Path(dir_okay=False))
-@filtered
-@_TAGS
-@_LIMIT
-@_RATE
-@_DRY
+@_file_argument
+@choosing
 @click.option("--again", is_flag=True, help="Store also what was read from this file before.")
 @on_brokers
-@json_option
 def import_command(
-    target: Target, queue: str, file: str, filters: Filters, tags: tuple[str, ...],
-    limit: int | None, rate: float | None, dry_run: bool, again: bool, as_json: bool,
-) -> None:  # fmt: skip
+    target: Target, queue: str, file: str, chosen: Chosen, again: bool, as_json: bool
+) -> None:
     """Read dead letters from FILE into QUEUE, where they are dead; each is stored once.
 
     Run it again after Ctrl-C: what was stored before is not stored twice, also where it
@@ -316,18 +306,11 @@ def import_command(
       reliq dead import orders orders.jsonl --match 'Timeout'
     """
     _one_broker(target)
-    chosen = tags or None
-    _change(
-        target,
-        queue,
-        lambda inspector: inspector.count_exported(queue, file, chosen, limit=limit, **filters),
-        lambda inspector: inspector.import_dead_letters(
-            queue, file, chosen, again=again, rate=rate, limit=limit, **filters
-        ),
-        "stored",
-        dry_run,
-        as_json,
-    )
+
+    def steps(inspector: Inspector, _: int) -> Iterator[int]:
+        return inspector.import_dead_letters(queue, file, chosen.tags, again=again, **chosen.part)
+
+    _change(target, queue, chosen, steps, "stored", as_json, file=file)
 
 
 def _one_broker(target: Target) -> None:

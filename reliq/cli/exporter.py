@@ -12,7 +12,7 @@ import click
 from reliq.errors import ReliqError
 
 from .console import Refused
-from .target import on_brokers
+from .options import broker_options, priority_order_option
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@on_brokers
+@broker_options
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -41,11 +41,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also celery_queue_length and the others that celery-exporter has of queues.",
 )
-@click.option(
-    "--priority-order",
-    type=click.Choice(["ascending", "descending"]),
-    help="The transport option of that name, if one is used.",
-)
+@priority_order_option
 def exporter(
     target: Target,
     host: str,

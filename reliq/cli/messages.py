@@ -9,7 +9,7 @@ import click
 from reliq.admin import STATES
 
 from . import console as out
-from .target import json_option, on_brokers, queue_argument
+from .options import on_brokers, queue_argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,8 @@ def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
     return out.listing(
         ("tag", "age", "task", "id", "args", "count", *special),
         ("age", "count", "lease"),
-        [(item["broker"], _message_cells(item, state)) for item in rows],
+        rows,
+        lambda item: _message_cells(item, state),
     )
 
 
@@ -66,7 +67,6 @@ def _message_cells(item: dict[str, Any], state: str) -> Sequence[Any]:
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @click.option("--skip", type=click.IntRange(0), default=0, help="How many to pass over.")
 @on_brokers
-@json_option
 def peek(target: Target, queue: str, state: str, limit: int, skip: int, as_json: bool) -> None:
     """Show messages of QUEUE without taking them.
 
@@ -79,15 +79,8 @@ def peek(target: Target, queue: str, state: str, limit: int, skip: int, as_json:
       reliq peek orders --state unacked --limit 5
       reliq peek orders --state delayed --json
     """
-    found = target.gather(
-        lambda inspector: [
-            out.of_broker(inspector.broker, item)
-            for item in inspector.peek(queue, state, limit, skip)
-        ]
+    target.answer(
+        lambda inspector: inspector.peek(queue, state, limit, skip),
+        as_json,
+        lambda rows: (message_table(rows, state), f"{len(rows)} {state} message(s) of {queue}"),
     )
-    rows = [item for items in found.require_some() for item in items]
-    if as_json:
-        out.dump(rows)
-    else:
-        out.show(message_table(rows, state), f"{len(rows)} {state} message(s) of {queue}")
-    found.complain()

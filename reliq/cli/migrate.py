@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from reliq.errors import ReliqError
-from reliq.migration.migrate import Migration, Plan, Step
-from reliq.printable import plain
+from reliq.migration.migrate import Migration, Step
 
 from . import console as out
 from .console import Refused
 from .endings import INTERRUPTED
-from .values import Number
+from .options import (
+    Number,
+    dry_run_option,
+    json_option,
+    master_option,
+    prefix_option,
+    priority_order_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
 _PLANNED = ("ready", "delayed", "unacked", "dead", "half_way", "elsewhere")
 _FOLLOW_EVERY_S = 1.0
@@ -47,7 +52,7 @@ def _escapes(_context: click.Context, _option: click.Parameter, value: str | Non
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@click.option("--dry-run", is_flag=True, help="Only count what there is to move.")
+@dry_run_option
 @click.option(
     "--unacked-older",
     type=Number(min=0),
@@ -56,30 +61,15 @@ def _escapes(_context: click.Context, _option: click.Parameter, value: str | Non
     "they are all gone, else more than their visibility_timeout.",
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option(
-    "--prefix",
-    envvar="RELIQ_KEYPREFIX",
-    default="",
-    show_envvar=True,
-    help="The global_keyprefix of reliq's side, if one is used.",
-)
+@prefix_option
 @click.option("--kombu-prefix", help="That of Kombu's side; the same if not given.")
 @click.option("--sep", callback=_escapes, help=r"Kombu's option sep; \x.. is understood.")
 @click.option("--priority-steps", callback=_steps, help="Kombu's option, such as 0,3,6,9.")
 @click.option("--unacked-key", help="Kombu's option.")
 @click.option("--unacked-index-key", help="Kombu's option.")
-@click.option(
-    "--priority-order",
-    type=click.Choice(["ascending", "descending"]),
-    help="The option of reliq's side.",
-)
-@click.option(
-    "--master-name",
-    envvar="RELIQ_MASTER_NAME",
-    show_envvar=True,
-    help="With URLs of Sentinels: the name under which they know the master.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@priority_order_option
+@master_option
+@json_option
 def migrate(
     source: str,
     target: str,
@@ -121,8 +111,8 @@ def migrate(
             transport_options=_given({**ours, "master_name": master_name}),
         ) as migration:
             if dry_run:
-                names = queues or migration.queues()
-                _print_plans([migration.plan(queue) for queue in names], as_json)
+                plans = [migration.plan(queue) for queue in queues or migration.queues()]
+                out.answer([asdict(plan) for plan in plans], as_json, _plans)
                 return
             moved: dict[str, Step] = {}
             try:
@@ -148,14 +138,12 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(migration: Migration, queues: Sequence[str], moved: dict[str, Step]) -> None:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for queue in queues or migration.queues():
-            task = progress.add_task(plain(queue).replace("[", r"\["), total=None)
-            total = moved.setdefault(queue, Step(0))
+    for queue in queues or migration.queues():
+        total = moved.setdefault(queue, Step(0))
+        with out.progress(queue, None) as advance:
             for step in migration.run(queue):
                 total = moved[queue] = _sum(total, step)
-                progress.update(task, completed=total.moved)
+                advance(step.moved)
 
 
 def _sum(one: Step, other: Step) -> Step:
@@ -163,25 +151,22 @@ def _sum(one: Step, other: Step) -> Step:
     return Step(*(a + b for a, b in pairs))
 
 
-def _print_plans(plans: Sequence[Plan], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps([asdict(plan) for plan in plans], indent=2))
-        return
+def _plans(plans: Sequence[dict[str, Any]]) -> Sequence[Table]:
     columns = [name.replace("_", " ") for name in _PLANNED]
     table = out.table("queue", *columns, right=columns)
     for plan in plans:
-        table.add_row(out.cell(plan.queue), *(out.count(getattr(plan, n)) for n in _PLANNED))
-    out.show(table)
+        table.add_row(out.cell(plan["queue"]), *(out.count(plan[name]) for name in _PLANNED))
+    return (table,)
 
 
 def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
-    if as_json:
-        found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
-        click.echo(json.dumps(found, indent=2))
-        return
-    for queue, step in moved.items():
-        details = [f"{step.delayed} delayed"] if step.delayed else []
-        details += [f"{step.dead} unreadable, now dead letters"] if step.dead else []
-        details += [f"{step.early} before their time: no Celery tasks"] if step.early else []
-        more = f" ({', '.join(details)})" if details else ""
-        click.echo(f"{plain(queue)}: {step.moved} moved{more}")
+    found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
+    out.answer(found, as_json, lambda rows: map(_line, rows))
+
+
+def _line(row: dict[str, Any]) -> str:
+    details = [f"{row['delayed']} delayed"] if row["delayed"] else []
+    details += [f"{row['dead']} unreadable, now dead letters"] if row["dead"] else []
+    details += [f"{row['early']} before their time: no Celery tasks"] if row["early"] else []
+    more = f" ({', '.join(details)})" if details else ""
+    return f"{row['queue']}: {row['moved']} moved{more}"

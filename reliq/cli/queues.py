@@ -10,11 +10,9 @@ import click
 from reliq.printable import plain
 
 from . import console as out
-from .target import json_option, on_brokers, queue_argument
+from .options import dry_run_option, on_brokers, queue_argument, yes_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reliq.admin import Inspector
 
     from .target import Target
@@ -31,30 +29,17 @@ def queue() -> None:
     """
 
 
-def _each(
-    target: Target,
-    name: str,
-    work: Callable[[Inspector], dict[str, Any]],
-    said: Callable[[dict[str, Any]], str],
-    as_json: bool,
-) -> None:
-    def one(inspector: Inspector) -> dict[str, Any]:
-        return {"broker": inspector.broker, "queue": name, **work(inspector)}
+def _set_paused(target: Target, name: str, paused: bool, as_json: bool) -> None:
+    def work(inspector: Inspector) -> dict[str, Any]:
+        (inspector.pause if paused else inspector.resume)(name)
+        return {"paused": paused}
 
-    found = target.gather(one)
-    rows = found.require_some()
-    if as_json:
-        out.dump(rows)
-    else:
-        for row in rows:
-            click.echo(f"{plain(name)} at {row['broker']}: {said(row)}")
-    found.complain()
+    target.change(name, work, lambda _: "paused" if paused else "resumed", as_json)
 
 
 @queue.command()
 @queue_argument
 @on_brokers
-@json_option
 def pause(target: Target, queue: str, as_json: bool) -> None:
     """Let QUEUE accept and keep messages, and give none out until it is resumed.
 
@@ -62,18 +47,12 @@ def pause(target: Target, queue: str, as_json: bool) -> None:
     Example:
       reliq queue pause orders
     """
-
-    def work(inspector: Inspector) -> dict[str, Any]:
-        inspector.pause(queue)
-        return {"paused": True}
-
-    _each(target, queue, work, lambda _: "paused", as_json)
+    _set_paused(target, queue, True, as_json)
 
 
 @queue.command()
 @queue_argument
 @on_brokers
-@json_option
 def resume(target: Target, queue: str, as_json: bool) -> None:
     """Let QUEUE give out messages again, and wake its consumers.
 
@@ -81,20 +60,14 @@ def resume(target: Target, queue: str, as_json: bool) -> None:
     Example:
       reliq queue resume orders
     """
-
-    def work(inspector: Inspector) -> dict[str, Any]:
-        inspector.resume(queue)
-        return {"paused": False}
-
-    _each(target, queue, work, lambda _: "resumed", as_json)
+    _set_paused(target, queue, False, as_json)
 
 
 @queue.command()
 @queue_argument
-@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @on_brokers
-@json_option
 def purge(target: Target, queue: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove what waits in QUEUE, ready and delayed, for good; asks first.
 
@@ -120,17 +93,15 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool, as_json: bool) -
             number = inspector.purge(queue)
         return {"count": number, "dry_run": dry_run}
 
-    verb = "would be removed" if dry_run else "removed"
-    _each(target, queue, work, lambda row: f"{row['count']} {verb}", as_json)
+    target.change(queue, work, out.counted("removed"), as_json)
 
 
 @queue.command()
 @queue_argument
 @click.option("--if-empty", is_flag=True, help="Only if no message waits in it.")
 @click.option("--if-unused", is_flag=True, help="Only if nobody consumes from it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @on_brokers
-@json_option
 def delete(
     target: Target, queue: str, if_empty: bool, if_unused: bool, yes: bool, as_json: bool
 ) -> None:
@@ -153,7 +124,7 @@ def delete(
         )
         return {"count": inspector.delete(queue, if_empty=if_empty, if_unused=if_unused)}
 
-    _each(target, queue, work, lambda row: f"deleted, {row['count']} messages waited", as_json)
+    target.change(queue, work, lambda row: f"deleted, {row['count']} messages waited", as_json)
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -170,7 +141,6 @@ def _setting(text: str) -> tuple[str, Any]:
 @queue_argument
 @click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
 @on_brokers
-@json_option
 def set_(target: Target, queue: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Change settings of QUEUE while it is in use, or show those that hold.
 
@@ -195,4 +165,4 @@ def set_(target: Target, queue: str, settings: tuple[str, ...], as_json: bool) -
         held = (f"{name}={plain(value)}" for name, value in row["settings"].items())
         return " ".join(held) or "no settings"
 
-    _each(target, queue, work, said, as_json)
+    target.change(queue, work, said, as_json)

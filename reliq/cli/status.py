@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from itertools import count as counting
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +13,10 @@ from rich.text import Text
 from reliq.admin import BrokerInfo
 
 from . import console as out
-from .target import json_option, on_brokers
-from .values import Number
+from .options import Number, on_brokers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
     from .target import Gathered, Target
 
 
-class Watch:
-    """Looks at the brokers again and again; each look has the rates since the one before."""
+def looks(target: Target, interval: float, most: int | None) -> Iterator[Gathered[Report]]:
+    """Yield the reports of the brokers that answer, up to *most* times; None: without end.
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._before: dict[str, Report] = {}
+    Each has the rates since the one before.
+    """
+    before: dict[str, Report] = {}
 
-    def look(self) -> Gathered[Report]:
-        """Return the report of each broker that answers."""
+    def look(inspector: Inspector) -> Report:
+        report = inspector.report(before.get(inspector.broker))
+        before[inspector.broker] = report
+        return report
 
-        def one(inspector: Inspector) -> Report:
-            report = inspector.report(self._before.get(inspector.broker))
-            self._before[inspector.broker] = report
-            return report
-
-        return self._target.gather(one)
+    for number in counting(1):
+        yield target.gather(look)
+        if number == most:
+            return
+        time.sleep(interval)
 
 
 def status_data(found: Gathered[Report]) -> dict[str, Any]:
@@ -84,7 +85,8 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
     queues = out.listing(
         (*columns, "out/s", "paused"),
         {*columns[1:], "out/s"},
-        [(item["broker"], _queue_cells(item)) for item in data["queues"]],
+        data["queues"],
+        _queue_cells,
     )
     return (brokers, queues)
 
@@ -106,7 +108,6 @@ def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
 
 
 @click.command()
-@on_brokers
 @click.option(
     "--interval",
     type=Number(0, 3600),
@@ -114,7 +115,7 @@ def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
     show_default=True,
     help="Seconds over which the rates are measured; 0: no rates, at once.",
 )
-@json_option
+@on_brokers
 def status(target: Target, interval: float, as_json: bool) -> None:
     """Show every queue, and the brokers they are on.
 
@@ -128,14 +129,8 @@ def status(target: Target, interval: float, as_json: bool) -> None:
       reliq status --interval 10
       reliq status --json --interval 0
     """
-    watch = Watch(target)
-    found = watch.look()
-    if interval and found.found:
-        time.sleep(interval)
-        found = watch.look()
-    data = status_data(found)
-    if as_json:
-        out.dump(data)
-    else:
-        out.show(*status_tables(data))
+    for found in looks(target, interval, 2 if interval else 1):
+        if not found.found:
+            break
+    out.answer(status_data(found), as_json, status_tables)
     found.complain()

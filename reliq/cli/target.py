@@ -1,8 +1,7 @@
-"""Which brokers a command is about: from --url, RELIQ_URL, or Celery's application."""
+"""The brokers a command is about, and how it asks each of them and prints what they say."""
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -14,6 +13,7 @@ from reliq.admin import Inspector
 from reliq.errors import NotFound, ReliqError, again
 from reliq.failover.brokers import without_password
 
+from . import console as out
 from .application import Application
 from .console import Refused
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
-F = TypeVar("F", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,39 @@ class Target:
         if found:
             failures = [item for item in failures if not isinstance(item[1], NotFound)]
         return Gathered(found, failures)
+
+    def answer(
+        self,
+        find: Callable[[Inspector], Iterable[Any]],
+        as_json: bool,
+        shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
+    ) -> list[dict[str, Any]]:
+        """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
+
+        A row is a result and the broker it is of. Raises Refused where a broker could not
+        be asked: after the others were printed.
+        """
+        found = self.gather(
+            lambda inspector: [out.of_broker(inspector.broker, item) for item in find(inspector)]
+        )
+        rows = [row for part in found.require_some() for row in part]
+        out.answer(rows, as_json, shown)
+        found.complain()
+        return rows
+
+    def change(
+        self,
+        queue: str,
+        work: Callable[[Inspector], dict[str, Any]],
+        said: Callable[[dict[str, Any]], str],
+        as_json: bool,
+    ) -> None:
+        """Do *work* to *queue* at each broker that has it, and print a line about each."""
+        self.answer(
+            lambda inspector: [{"queue": queue, **work(inspector)}],
+            as_json,
+            lambda rows: [f"{queue} at {row['broker']}: {said(row)}" for row in rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -96,45 +128,6 @@ def split_urls(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-prefix_option = click.option(
-    "--prefix",
-    envvar="RELIQ_KEYPREFIX",
-    default="",
-    show_envvar=True,
-    help="The global_keyprefix of the transport options, if one is used.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_url_option = click.option(
-    "--url",
-    "urls",
-    multiple=True,
-    envvar="RELIQ_URL",
-    show_envvar=True,
-    help="The broker, for example reliq://localhost:6379/0; several: again, or between ';'.",
-)
-master_option = click.option(
-    "--master-name",
-    envvar="RELIQ_MASTER_NAME",
-    show_envvar=True,
-    help="With reliq-sentinel:// URLs: the name under which the Sentinels know the master.",
-)
-
-
-def on_brokers(command: F) -> F:
-    """Add what names the brokers; the command gets it as *target*."""
-
-    @_url_option
-    @master_option
-    @prefix_option
-    @functools.wraps(command)
-    def wrapper(
-        *args: Any, urls: tuple[str, ...], master_name: str | None, prefix: str, **given: Any
-    ) -> Any:
-        return command(*args, target=target_of(urls, prefix, master_name), **given)
-
-    return wrapper  # type: ignore[return-value]
-
-
 def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Target:
     """Return the brokers of the current command; raises UsageError where none is named."""
     context = click.get_current_context()
@@ -149,33 +142,3 @@ def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Ta
     if not urls:
         raise click.UsageError("Missing option '--url' (env var: 'RELIQ_URL').")
     return Target(split_urls(urls), given)
-
-
-# A shell puts a completion into the line as it is, and Enter runs the line: a name that
-# a shell would read as anything but itself is not offered. Nor is one like an option.
-_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+,-]*")
-
-
-def _queue_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the queues that begin so, for a shell's completion; none where nobody answers.
-
-    Only those whose names are safe in the line of a shell.
-    """
-    try:
-        with context:
-            target = target_of(
-                tuple(context.params.get("urls") or ()),
-                context.params.get("prefix") or "",
-                context.params.get("master_name"),
-            )
-    except click.UsageError:
-        return []
-    found = target.gather(lambda inspector: inspector.queues()).found
-    return sorted({name for names in found for name in names if _offered(name, incomplete)})
-
-
-def _offered(name: str, incomplete: str) -> bool:
-    return name.startswith(incomplete) and _SAFE.fullmatch(name) is not None
-
-
-queue_argument = click.argument("queue", shell_complete=_queue_names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import count as counting
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,24 +12,11 @@ from rich.live import Live
 from rich.text import Text
 
 from .console import Refused
-from .status import Watch, status_data, status_tables
-from .target import json_option, on_brokers
-from .values import Number
+from .options import Number, on_brokers
+from .status import looks, status_data, status_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .target import Target
-
-
-def _looks(target: Target, interval: float, most: int | None) -> Iterator[dict[str, Any]]:
-    """Yield what ``status --json`` prints, again and again."""
-    watch = Watch(target)
-    for number in counting(1):
-        yield status_data(watch.look())
-        if number == most:
-            return
-        time.sleep(interval)
 
 
 def screen(data: dict[str, Any], interval: float) -> Group:
@@ -41,7 +27,6 @@ def screen(data: dict[str, Any], interval: float) -> Group:
 
 
 @click.command()
-@on_brokers
 @click.option(
     "--interval",
     type=Number(0.1, 3600),
@@ -50,7 +35,7 @@ def screen(data: dict[str, Any], interval: float) -> Group:
     help="Seconds between two looks.",
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many looks.")
-@json_option
+@on_brokers
 def top(target: Target, interval: float, count: int | None, as_json: bool) -> None:
     """Show the status again and again; Ctrl-C ends it.
 
@@ -63,17 +48,17 @@ def top(target: Target, interval: float, count: int | None, as_json: bool) -> No
       reliq top --interval 0.5
       reliq top --json --count 3 --interval 10
     """
-    looks = _looks(target, interval, count)
+    screens = map(status_data, looks(target, interval, count))
     try:
         if as_json:
-            for data in looks:
+            for data in screens:
                 click.echo(json.dumps(data, default=str))
             return
         console = Console(highlight=False)
         if not console.is_terminal:
             raise Refused("top needs a terminal: use --json here, or reliq status")
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            for data in looks:
+            for data in screens:
                 live.update(screen(data, interval), refresh=True)
     except KeyboardInterrupt:
         return  # that is how one leaves it

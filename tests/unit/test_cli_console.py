@@ -5,8 +5,8 @@ import pytest
 
 from reliq.cli.application import Application
 from reliq.cli.console import duration, rate, size
+from reliq.cli.options import Duration, Number
 from reliq.cli.target import name_of, split_urls
-from reliq.cli.values import Duration, Number
 from reliq.printable import plain
 
 

@@ -11,7 +11,7 @@ import click
 from kombu import Connection, Consumer, Exchange, Queue
 
 from .. import console as out
-from ..target import json_option, on_brokers
+from ..options import on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,12 +134,11 @@ class Bench:
 
 
 @click.command()
-@on_brokers
 @click.option("--messages", type=click.IntRange(10, 1_000_000), default=2000, show_default=True)
 @click.option("--size", type=click.IntRange(0, 1_000_000), default=300, show_default=True,
               help="Bytes of each body.")  # fmt: skip
 @click.option("--prefetch", type=click.IntRange(1, 10_000), default=64, show_default=True)
-@json_option
+@on_brokers
 def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool) -> None:
     """Measure the broker from here: answers, publishes and consumes a second, one process.
 
@@ -152,23 +151,19 @@ def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool
       reliq bench --messages 20000 --size 2000 --json
     """
 
-    def measure(inspector: Inspector) -> dict[str, Any]:
+    def measure(inspector: Inspector) -> Sequence[Figures]:
         run = Bench(inspector, messages, size, prefetch)
         with Connection(inspector.url, transport_options=dict(target.options)) as connection:
             steps = run.run(connection)
             out.progressing(inspector.broker, run.steps, steps, "its queue is deleted")
-            return out.of_broker(inspector.broker, run.figures)
+            return (run.figures,)
 
-    found = target.gather(measure)
-    rows = found.require_some()
-    if as_json:
-        out.dump(rows)
-    else:
+    def shown(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         columns = ("answer p50", "answer p99", "publish/s", "publish p50", "publish p99")
-        cells = [(row["broker"], _cells(row)) for row in rows]
         every = (*columns, "consume/s")
-        out.show(out.listing(every, every, cells), f"{messages} messages of {size} bytes each")
-    found.complain()
+        return out.listing(every, every, rows, _cells), f"{messages} messages of {size} bytes each"
+
+    target.answer(measure, as_json, shown)
 
 
 def _cells(row: dict[str, Any]) -> Sequence[str]:

@@ -1,27 +1,28 @@
-"""Commands that look for what is wrong: consumers, audit, doctor."""
+"""Diagnostics: ``reliq consumers``, ``audit`` and ``doctor``."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
 from reliq.admin.audit import HERE, LEFT
-from reliq.printable import plain
 
 from . import console as out
-from .target import json_option, on_brokers
+from .options import on_brokers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from reliq.admin import Inspector
 
     from .target import Target
 
 _SEVERITIES = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
+_NUMBERS = ("published", *LEFT, *HERE, "difference")
 
 
 # -- consumers
@@ -29,7 +30,6 @@ _SEVERITIES = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bol
 
 @click.command()
 @on_brokers
-@json_option
 def consumers(target: Target, as_json: bool) -> None:
     """Show who consumes: process, pool, queues, how much it holds, its last heartbeat.
 
@@ -39,25 +39,23 @@ def consumers(target: Target, as_json: bool) -> None:
       reliq consumers --json
     """
 
-    def look(inspector: Inspector) -> list[dict[str, Any]]:
-        about = [out.of_broker(inspector.broker, item) for item in inspector.consumers()]
-        now_ms = inspector.now_ms()
-        for item in about:
-            item["since_s"] = max(now_ms - item["started_ms"], 0) / 1000
-            item["seen_s"] = max(now_ms - item["seen_ms"], 0) / 1000
-        return about
+    def look(inspector: Inspector) -> Iterator[dict[str, Any]]:
+        found, now_ms = inspector.consumers(), inspector.now_ms()
+        for item in found:
+            since_s = max(now_ms - item.started_ms, 0) / 1000
+            yield {
+                **asdict(item),
+                "since_s": since_s,
+                "seen_s": max(now_ms - item.seen_ms, 0) / 1000,
+            }
 
-    found = target.gather(look)
-    rows = [item for items in found.require_some() for item in items]
-    if as_json:
-        out.dump(rows)
-    else:
+    def shown(rows: list[dict[str, Any]]) -> Sequence[Any]:
         columns = ("host", "pid", "pool", "queues", "held", "since", "heartbeat", "connected")
         right = ("pid", "held", "since", "heartbeat")
-        cells = [(item["broker"], _consumer_cells(item)) for item in rows]
-        table = out.listing((*columns, "version", "id"), right, cells)
-        out.show(table, f"{len(rows)} consumer(s)")
-    found.complain()
+        table = out.listing((*columns, "version", "id"), right, rows, _consumer_cells)
+        return table, f"{len(rows)} consumer(s)"
+
+    target.answer(look, as_json, shown)
 
 
 def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
@@ -80,7 +78,6 @@ def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
 
 @click.command()
 @on_brokers
-@json_option
 def audit(target: Target, as_json: bool) -> None:
     """Check each queue's ledger: every message ever published is accounted for.
 
@@ -91,31 +88,29 @@ def audit(target: Target, as_json: bool) -> None:
       reliq audit --url reliq://localhost:6379/0
       reliq audit --json
     """
-    found = target.gather(
-        lambda inspector: [out.of_broker(inspector.broker, item) for item in inspector.audit()]
-    )
-    rows = [item for items in found.require_some() for item in items]
-    wrong = [item["queue"] for item in rows if not item["balanced"]]
-    if as_json:
-        out.dump(rows)
-    else:
-        numbers = ("published", *LEFT, *HERE, "difference")
-        cells = [(item["broker"], _ledger_cells(item, numbers)) for item in rows]
-        table = out.listing(("queue", *numbers), numbers, cells)
-        verdict = f"{len(rows)} queue(s), all balanced"
-        if wrong:
-            verdict = f"NOT balanced: {', '.join(map(plain, wrong))}"
-        out.show(table, Text(verdict, "bold red" if wrong else "green"))
-    found.complain()
-    sys.exit(1 if wrong else 0)
+    rows = target.answer(lambda inspector: inspector.audit(), as_json, _ledgers)
+    sys.exit(1 if _unbalanced(rows) else 0)
 
 
-def _ledger_cells(item: dict[str, Any], numbers: Sequence[str]) -> Sequence[Any]:
+def _unbalanced(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return [row["queue"] for row in rows if not row["balanced"]]
+
+
+def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
+    wrong = _unbalanced(rows)
+    verdict = f"{len(rows)} queue(s), all balanced"
+    if wrong:
+        verdict = f"NOT balanced: {', '.join(wrong)}"
+    table = out.listing(("queue", *_NUMBERS), _NUMBERS, rows, _ledger_cells)
+    return table, out.cell(verdict, "bold red" if wrong else "green")
+
+
+def _ledger_cells(item: dict[str, Any]) -> Sequence[Any]:
     amounts = {**item["ledger"], **item["counts"]}
     difference = out.count(item["difference"], "" if item["balanced"] else "bold red")
     return (
         item["queue"],
-        *(out.count(amounts.get(name, 0)) for name in numbers[:-1]),
+        *(out.count(amounts.get(name, 0)) for name in _NUMBERS[:-1]),
         difference,
     )
 
@@ -124,9 +119,8 @@ def _ledger_cells(item: dict[str, Any], numbers: Sequence[str]) -> Sequence[Any]
 
 
 @click.command()
-@on_brokers
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@json_option
+@on_brokers
 def doctor(target: Target, strict: bool, as_json: bool) -> None:
     """Look for what is wrong with brokers, rights, consumers and queues; name the remedy.
 
@@ -138,21 +132,15 @@ def doctor(target: Target, strict: bool, as_json: bool) -> None:
       reliq doctor --url reliq://localhost:6379/0
       reliq doctor --strict --json
     """
-    found = target.gather(
-        lambda inspector: [out.of_broker(inspector.broker, item) for item in inspector.doctor()]
-    )
-    rows = [item for items in found.require_some() for item in items]
-    if as_json:
-        out.dump(rows)
-    else:
-        worst_first = sorted(rows, key=lambda row: -list(_SEVERITIES).index(row["severity"]))
-        columns = ("", "check", "what was found", "what to do")
-        cells = [(item["broker"], _finding_cells(item)) for item in worst_first]
-        table = out.listing(columns, (), cells)
-        out.show(table)
-    found.complain()
+    rows = target.answer(lambda inspector: inspector.doctor(), as_json, _findings)
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)
+
+
+def _findings(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
+    worst_first = sorted(rows, key=lambda row: -list(_SEVERITIES).index(row["severity"]))
+    columns = ("", "check", "what was found", "what to do")
+    return (out.listing(columns, (), worst_first, _finding_cells),)
 
 
 def _finding_cells(item: dict[str, Any]) -> Sequence[Any]:

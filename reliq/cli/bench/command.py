@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ASKED = 100
 _SILENT_S = 30.0
-# The queue goes by itself where the command could not delete it.
+# The queue is temporary, for where the command could not delete it.
 _EXPIRES_MS = 60_000
 
 

@@ -59,7 +59,8 @@ class PrivateBroker:
         return f"{scheme}://{self.address}"
 
 
-def _candidates() -> Iterator[str]:
+def candidates() -> Iterator[str]:
+    """Yield the paths of servers: those on PATH, then those of installed wheels."""
     for name in ("redis-server", "valkey-server"):
         if path := shutil.which(name):
             yield path
@@ -69,7 +70,8 @@ def _candidates() -> Iterator[str]:
             yield from (str(path) for path in Path(folder).glob(pattern))
 
 
-def _version(executable: str) -> tuple[int, ...] | None:
+def version_of(executable: str) -> tuple[int, ...] | None:
+    """Return the version of a server; None where it does not tell."""
     try:
         said = subprocess.run(  # noqa: S603 - found on PATH or in an installed wheel
             [executable, "--version"], capture_output=True, text=True, timeout=10, check=True
@@ -82,14 +84,15 @@ def _version(executable: str) -> tuple[int, ...] | None:
 
 def find_server() -> tuple[str, str]:
     """Return the path and the version of a server that is new enough; raises NoServer."""
-    for executable in _candidates():
-        version = _version(executable)
+    for executable in candidates():
+        version = version_of(executable)
         if version is not None and version >= OLDEST:
             return executable, ".".join(map(str, version))
     raise NoServer(WHAT_TO_INSTALL)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -145,7 +148,7 @@ def private_broker(folder: Path) -> Iterator[PrivateBroker]:
     """
     executable, version = find_server()
     password = secrets.token_hex(16)
-    port = _free_port()
+    port = free_port()
     with ExitStack() as stack:
         with interrupts_deferred():
             server = _start(executable, folder, port, password)

@@ -121,7 +121,7 @@ lease_lost = NamedSignal(
 
     queue, tag, task_id: as for ``message_published``. headers: dict, as received.
     None and empty where the message was not handed to the application, or was dropped.
-    reason: str, ``"released"``: it went back to its queue because this process did not
+    reason: str, ``"returned"``: it went back to its queue because this process did not
     renew in time, and may run elsewhere; ``"gone"``: so it did, and is finished, or its
     queue was deleted; ``"consumer_timeout"``: this process has held it for longer than
     that, renews it no more, and it will go back when its lease ends.

@@ -2,7 +2,7 @@
 
 Kombu calls a strategy with the list of URLs and takes the next one each time a broker
 fails. ``primary`` and ``healthiest`` are ours; they skip brokers that rest, and ask
-before they choose. The first URL of a list is home: see failback.py. Knows no engine
+before they choose. The first URL of a list is the primary: see failback.py. Knows no engine
 and nothing of Kombu; how a broker is asked is told to it by the transports.
 """
 

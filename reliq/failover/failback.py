@@ -1,8 +1,8 @@
-"""Fail-back: the way home to the first broker, and what was left on the others.
+"""Fail-back: the way to the primary broker, and what was left on the others.
 
 One thread per process, only while it is needed: it asks the first broker while a
-transport is on another one, and carries over what waits on the others while consumers
-are at home. A spool, a broker in a file of this machine, is emptied by whoever finds it,
+transport is on another one, and moves what waits on the others while consumers are at the
+primary. A spool, a broker in a file of this machine, is emptied by whoever finds it,
 publishers too: nobody else may ever consume from it. The thread is stopped while the
 process forks, and goes on after it where it was.
 """
@@ -35,11 +35,11 @@ _SWEPT_EVERY_S = 30.0
 
 
 class FailbackTransport(Protocol):
-    """What is to go home: a transport."""
+    """What fails back: a part of a transport."""
 
     @property
     def urls(self) -> Sequence[str]:
-        """All brokers, home first."""
+        """All brokers, the primary first."""
 
     @property
     def url(self) -> str:
@@ -73,7 +73,7 @@ class FailbackTransport(Protocol):
     ) -> AbstractContextManager[Store]:
         """Open a store at *url* for a while; what this process owed there is sent.
 
-        With *bury* what dead consumers left there is ended, where nobody lives who does that.
+        With *end_dead* what dead consumers left there is ended, where nobody lives who does that.
         """
 
 
@@ -100,13 +100,13 @@ class Failback:
         self._next: dict[str, float] = {}
 
     def watch(self, transport: FailbackTransport) -> None:
-        """Look after *traveller* until :meth:`leave`, or until it is collected."""
+        """Look after *transport* until :meth:`leave`, or until it is collected."""
         with self._lock:
             self._transports.add(transport)
             self._start()
 
     def leave(self, transport: FailbackTransport) -> None:
-        """Look after *traveller* no longer."""
+        """Look after *transport* no longer."""
         with self._lock:
             self._transports.discard(transport)
 
@@ -183,7 +183,7 @@ class Failback:
         except ReliqError as exc:
             logger.info("fail-back: %s", exc)
         except Exception:
-            # Whatever it was: without this thread nobody would ever go home.
+            # Whatever it was: without this thread nobody would ever fail back.
             logger.exception("fail-back: a duty failed; it goes on")
 
     def _all(self) -> list[FailbackTransport]:
@@ -205,7 +205,7 @@ class Failback:
             if BROKERS.answered_within(primary, transport.probe_interval * 2):
                 transport.primary_answers()
                 if not transport.consumed and transport.url in transport.spools:
-                    # It goes home with its next message, which may never come.
+                    # It fails back with its next message, which may never come.
                     self._sweep_in_turn(transport, transport.url, spool=True)
             return
         spools = transport.spools
@@ -225,7 +225,7 @@ class Failback:
         return True
 
     def came_back(self, url: str) -> None:
-        """Sweep what is left at *url* soon: somebody leaves it for home."""
+        """Sweep what is left at *url* soon: somebody leaves it for the primary."""
         self._swept.pop(url, None)
 
     # -- what was left elsewhere
@@ -235,9 +235,9 @@ class Failback:
             self._sweep(transport, url, spool=spool)
 
     def _sweep(self, transport: FailbackTransport, url: str, *, spool: bool) -> None:
-        """Carry home what waits at *url*.
+        """Move to the primary what waits at *url*.
 
-        In the queues that *traveller* consumes from; of a *spool*, in all that last.
+        In the queues that *transport* consumes from; of a *spool*, in all durable ones.
         """
         self._filled.add(url)  # until a look finds nothing
         if BROKERS.in_back_off(url):
@@ -280,7 +280,7 @@ class Failback:
         if not count:
             return
         logger.warning(
-            "carried %d messages of %r home from %s, where they were left",
+            "moved %d messages of %r from %s, where they were left, to the primary broker",
             count,
             queue,
             without_password(url),

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from array import array
-from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
 from .._version import __version__
 from ..consumer.sessions import SESSIONS
-from ..errors import BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerUnavailable, ReliqError
+from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
 from ..integrations.gevent import let_others_run
-from ..message.queue_arguments import is_durable
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
 from ..routing.routes import Routes
 from .channel import Channel
+from .consumers import Consumers
+from .declarations import Declarations
+from .deliverer import Deliverer
 from .eventloop import EventLoop
 from .failback import Failback
+from .isolated import IsolatedDelivery
 from .link import Link
 from .passed import serving
+from .reserver import Reserver
+from .turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from ..consumer.session import StoreFactory
     from ..store.protocol import Store
-    from .subscription import Subscription
 
 logger = logging.getLogger("reliq")
 
@@ -59,7 +63,7 @@ class _Recoverable:
         return self._errors
 
 
-class Transport(Failback, EventLoop, virtual.Transport):
+class Transport(virtual.Transport):
     """What every scheme of reliq has in common."""
 
     driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
@@ -87,19 +91,28 @@ class Transport(Failback, EventLoop, virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
+        self.channels: list[Channel] = []
+        self.unroutable: set[tuple[str, str]] = set()
+        self._used_channel_ids = array("H")
+        self._epoch = 0
+        self._make_parts()  # before the session knows us, and asks
         session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
         store = session.open_store()
         self.link = Link(session, store, Routes(store))
-        self.channels: list[Channel] = []
-        self.declared_queues: dict[str, tuple[bytes, dict[str, str]]] = {}
-        session.registration.topology.give(self.link.routes, self.declared_queues)
-        self.unroutable: set[tuple[str, str]] = set()
-        self.deferred: deque[Callable[[], None]] = deque()
-        self._used_channel_ids = array("H")
-        self._epoch = 0
-        EventLoop.__init__(self)
-        Failback.__init__(self)
-        store.keeps_long = self.may_spool
+        session.registration.topology.give(self.link.routes, self.declarations.queues)
+        store.keeps_long = self.failback.may_spool
+
+    def _make_parts(self) -> None:
+        options = self.options
+        self.declarations = Declarations(self)
+        self.turns = Turns(options.queue_order_strategy)
+        self.failback = Failback(self)
+        disconnect = self.failback.disconnect_when_drained
+        self.loop = EventLoop(self, disconnect)
+        self.isolated = IsolatedDelivery(self, partial(WATCH.takes_from, self))
+        self.reserver = Reserver(self, self.turns, options, self.isolated, self.loop.wake)
+        self.deliverer = Deliverer(self, self.turns, self.reserver, options, disconnect)
+        self.consumers = Consumers(self)
 
     @property
     def client(self) -> Any:
@@ -130,19 +143,15 @@ class Transport(Failback, EventLoop, virtual.Transport):
         """Return reliq's version."""
         return __version__
 
-    @property
-    def worker(self) -> bool:
-        """Whether this process is a Celery worker."""
-        return WATCH.worker
-
     # -- connections and channels
 
     def establish_connection(self) -> Transport:
         """Connect, and bring the session up to date; raises BrokerUnavailable."""
         try:
-            self.connect_in_turn()
+            self.failback.connect()
         except BrokerUnavailable:
-            self.deserted = bool(self.subscriptions)  # Kombu goes on to the next URL
+            # Kombu goes on to the next URL.
+            self.deliverer.deserted = bool(self.turns.subscriptions)
             raise
         self._catch_up()
         return self
@@ -153,10 +162,22 @@ class Transport(Failback, EventLoop, virtual.Transport):
             self._epoch = self.link.store.epoch
             self.link.session.catch_up(self.link.store)
 
+    def move_to(self, other: Link) -> None:
+        """Go on over the link to another broker, with what was declared at this one."""
+        other.session.carriers.add(self)
+        left, self.link = self.link, self.link.at(other)
+        left.session.leave(self)
+        left.store.close()
+
     def verify_connection(self, connection: Any) -> bool:
         """Whether the connection has not failed."""
         del connection
         return self.link.store.alive
+
+    @property
+    def unacked(self) -> bool:
+        """Whether the application has messages of it that it has not finished."""
+        return any(channel.qos_.delivered for channel in self.channels)
 
     def create_channel(self, connection: Any) -> Channel:
         """Return a new channel of *connection*."""
@@ -186,15 +207,15 @@ class Transport(Failback, EventLoop, virtual.Transport):
         for channel in list(self.channels):
             channel.close()
         try:
-            self.do_deferred()
+            self.loop.do_deferred()
             if self.link.store.alive:
                 self.link.store.wait_for_replies()
-                self.do_deferred()  # what the last replies asked for, and what they tell
+                self.loop.do_deferred()  # what the last replies asked for, and what they tell
                 self.end_publishing()
                 self.link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        self._let_go(lost=self.loss_told)
+        self._let_go(lost=self.deliverer.loss_told)
 
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published: none will be tried again."""
@@ -213,24 +234,11 @@ class Transport(Failback, EventLoop, virtual.Transport):
 
     def _let_go(self, lost: bool) -> None:
         self._released = True
-        registration, outbox = self.link.session.registration, self.link.session.outbox
-        if lost:
-            consumed = {item.queue for item in self.subscriptions}
-            registration.topology.keep(self.link.routes, self.declared_queues, consumed)
-        for item in list(self.subscriptions):
-            item.ended()
-            registration.unsubscribe(item.queue, item.no_ack)
-            if lost and self._may_go_by_itself(item.queue):
-                registration.linger(item.queue)
-            else:
-                registration.detach_later(item.queue)
-            outbox.return_later(item.take_back(), no_ack=item.no_ack)
-        self.subscriptions.clear()
-        self._reset_order()
-        self.leave_loop()
+        self.consumers.drop(lost)
+        self.loop.leave()
         self.link.store.close()  # a reserve under way is noted as lost by its callback
-        self.leave_failback()
-        self.link.session.leave(self, lost=lost, elsewhere=bool(self.urls))
+        self.failback.leave()
+        self.link.session.leave(self, lost=lost, elsewhere=bool(self.failback.urls))
 
     def forget_parent(self) -> None:
         """Drop, in a forked child, what the parent consumes and holds."""
@@ -239,178 +247,79 @@ class Transport(Failback, EventLoop, virtual.Transport):
             for item in channel.subscriptions.values():
                 item.ended()
             channel.subscriptions.clear()
-        self.subscriptions.clear()
-        self._reset_order()
-        self.deferred.clear()
-        self.forget_loop()
+        self.turns.clear()
+        self.loop.deferred.clear()
+        self.loop.forget()
         self.link = self.link.over(self.link.session.open_store())
-        self.link.store.keeps_long = self.may_spool
+        self.link.store.keeps_long = self.failback.may_spool
 
-    def redeclare(self, queue: str, store: Store | None = None) -> bool:
-        """Declare again a queue this connection declared and the broker has lost.
+    # -- what drives it
 
-        Over *store*, where this connection may be gone.
-        """
-        declared = self.declared_queues.get(queue)
-        if declared is None or not is_durable(declared[1]):
-            return False  # never ours, or one that is meant to go by itself
-        logger.warning("queue %r was lost by the broker and is declared again", queue)
-        (store or self.link.store).declare_queue(queue, False, *declared)
-        return True
+    def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
+        """Deliver one message; see :meth:`Deliverer.drain`."""
+        here()  # a child delivers nothing that its parent has reserved
+        other = serving(self, connection)
+        if other is self:
+            self.deliverer.drain(timeout)
+        else:
+            self.deliverer.require_no_deserter()
+            other.drain_events(connection, timeout=timeout)
 
-    def _may_go_by_itself(self, queue: str) -> bool:
-        declared = self.declared_queues.get(queue)
-        return declared is None or not is_durable(declared[1])
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let *loop* drive this transport; called again by Celery for each new connection."""
+        other = serving(self, connection)
+        if other is self:
+            self.loop.register(loop)
+        else:
+            other.register_with_event_loop(connection, loop)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Leave *loop*."""
+        other = serving(self, connection)
+        if other is self:
+            self.loop.leave()
+        else:
+            other.unregister_from_event_loop(connection, loop)
+
+    # -- what its session asks
+
+    def read_replies(self) -> None:
+        """Read what has come while the application was busy; the background loop calls it."""
+        store = self.link.store
+        if store.waiting:
+            with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
+                store.receive()
 
     def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind over *store* a queue that this connection has declared; False: not.
+        """Declare and bind over *store* a queue that this connection has declared; False: not."""
+        return self.declarations.declare_again(queue, store)
 
-        Of whatever kind: who consumes from it comes back.
-        """
-        declared = self.declared_queues.get(queue)
-        if declared is None:
-            return False
-        store.declare_queue(queue, False, *declared)
-        self.link.routes.bind_again(queue, store)
-        return True
+    @property
+    def asking(self) -> bool:
+        """Whether a consumer's reserve is under way that may bring leases."""
+        return self.reserver.asking
 
-    def forget_declared(self, queue: str) -> None:
-        """Note that *queue* was deleted: it is not to be declared again by itself."""
-        self.declared_queues.pop(queue, None)
-        self.link.session.registration.topology.forget_queue(queue)
+    def reserving(self, consumer: str) -> bool:
+        """Whether a reserve is under way as this consumer: what it took is not known yet."""
+        return self.reserver.reserving(consumer)
 
-    def do_deferred(self) -> None:
-        """Do what a reply asked for and could not be done while it was read."""
-        while self.deferred:
-            self.deferred.popleft()()
-
-    # -- subscriptions
-
-    def add_subscription(self, subscription: Subscription) -> None:
-        """Begin to consume; raises NotFound for a queue that is not there.
-
-        Where the broker cannot be told, nothing has begun.
-        """
-        queue = subscription.queue
-        session = self.link.session
-        session.duties.dead_consumers.clear(queue, self.link.store)
-        count = session.subscribe(queue, subscription.no_ack)
-        try:
-            session.duties.heartbeat.register(self.link.store)
-            if not self._attach(queue, count):
-                raise NotFound(f"no queue {queue!r} to consume from; declare it first")
-        except ReliqError as exc:
-            subscription.ended()
-            session.registration.unsubscribe(queue, subscription.no_ack)
-            if not isinstance(exc, NotFound):
-                session.registration.detach_later(queue)  # it may have noted it all the same
-            raise
-        self.begin_to_consume()
-        self.subscriptions.append(subscription)
-        self._reset_order()
-        self.link.store.end_wait()
-        self.keep_leases()
-        self.watch_primary()
-
-    def _attach(self, queue: str, count: int) -> bool:
-        """Note a consumer of *queue*; False where it is not there.
-
-        One that went while we were away, with us as its last consumer, is declared again.
-        """
-        if self.link.store.attach(queue, self.link.session.id, count):
-            return True
-        declared = self.link.session.registration.topology.revive(
-            queue, self.link.routes, self.link.store
-        )
-        if declared is None:
-            return False
-        self.declared_queues[queue] = declared
-        return self.link.store.attach(queue, self.link.session.id, count)
-
-    def remove_subscription(self, subscription: Subscription) -> None:
-        """Stop consuming; what was reserved and not delivered goes back at once."""
-        self.subscriptions.remove(subscription)
-        subscription.ended()
-        self._reset_order()
-        session = self.link.session
-        count = session.registration.unsubscribe(subscription.queue, subscription.no_ack)
-        if self.loss_told and self._may_go_by_itself(subscription.queue):
-            # Cancelled because its connection is lost, as Celery does with rpc:// before it
-            # consumes again: a queue that goes with its last consumer waits for that.
-            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            session.registration.linger(subscription.queue)
-            return
-        try:
-            self._end_subscription(subscription, count)
-        except BrokerUnavailable:
-            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            session.registration.detach_later(subscription.queue)
-            raise
-
-    def _end_subscription(self, subscription: Subscription, count: int) -> None:
-        self.link.store.end_wait()
-        if subscription.in_flight:
-            self.link.store.wait_for_replies()
-        self.flush_acks()
-        if subscription.no_ack:
-            self.link.session.outbox.return_later(subscription.take_back(), no_ack=True)
-            self.link.session.outbox.hand_back(self.link.store)
-        else:
-            self.return_undelivered(subscription.take_back())
-        if not self.link.store.attach(subscription.queue, self.link.session.id, count):
-            self.forget_declared(subscription.queue)
-            self.link.routes.forget_queue(subscription.queue)
-        if not self.link.session.registration.subscriptions:
-            self.link.session.duties.heartbeat.unregister(self.link.store)
-        if all(item.no_ack for item in self.subscriptions):
-            self._stop_taking(subscription.channel)
-
-    def _stop_taking(self, channel: Channel) -> None:
-        """Prepare for the end: the last consumer of tasks is cancelled.
-
-        In a worker that shuts down, what Celery has prefetched and not started it
-        now drops; those messages go back at once. Those of running tasks stay
-        leased, and from here on a thread renews them, because the loop ends before
-        the tasks do.
-        """
-        if self.worker:
-            channel.let_messages_go()
-            self.return_abandoned()
-        if self.link.session.leases.held:
-            self.keep_leases(loop_ends=True)
-
-    def return_abandoned(self) -> None:
-        """Give back messages that nobody holds any more."""
-        gc.collect()  # Celery's requests are parts of reference cycles
-        self.link.session.send_owed(self.link.store)
-
-    def credit_changed(self, channel: Channel) -> None:
-        """Give back what a lower prefetch limit leaves no room for."""
-        qos = channel.qos_
-        surplus = len(qos.delivered) + qos.undelivered - qos.prefetch_count
-        if qos.prefetch_count and surplus > 0:
-            for item in self.subscriptions:
-                if item.channel is channel and not item.no_ack and surplus > 0:
-                    taken = item.take_back(surplus)
-                    surplus -= len(taken)
-                    item.want()
-                    self.return_undelivered(taken)
-        self.credit_regained()
+    # -- what is finished
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
-        if self._loop is None or not self.batch_ack(queue, tags):
-            self.link.session.outbox.ack(self.link.store, queue, tags)
-        if queue in self.held_back:
-            self.ask_again(queue)
-        if self._starved:
-            self.credit_regained()
+        if self.loop.hub is None or not self.loop.batch_ack(queue, tags):
+            link = self.link
+            link.session.outbox.ack(link.store, queue, tags)
+        if queue in self.reserver.held_back:
+            self.reserver.ask_again(queue)
+        if self.deliverer.starved:
+            self.deliverer.credit_regained()
 
     def dead_lettered(self, queue: str) -> None:
         """Note that a message of *queue* became a dead letter: there is room for the next."""
-        self.ask_again(queue)
-        self.note_dead_letter()
-        self.credit_regained()
+        self.reserver.ask_again(queue)
+        self.loop.note_dead_letter()
+        self.deliverer.credit_regained()
 
 
 # Set here, because inside the class the name would hide the type.

@@ -8,7 +8,7 @@ messages with their numbers: flushing again stores each once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from kombu import exceptions
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..store.values import Publication
     from .link import Link
     from .outgoing import Outgoing
-    from .publishing import Publishing
+    from .parts import Parts
 
 _MOST_BYTES = 8 * 1024 * 1024
 _SENT_AT_ONCE = 100
@@ -51,6 +51,28 @@ class _BatchUncertain(
     getattr(exceptions, "BatchPublishError", exceptions.KombuError),  # type: ignore[misc]
 ):
     __doc__ = BatchUncertain.__doc__
+
+
+class Publisher(Protocol):
+    """Who has batches: a channel."""
+
+    closed: bool
+
+    @property
+    def transport(self) -> Parts:
+        """What it publishes over."""
+
+    def prepare(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+    ) -> Outgoing:
+        """Check and encode *message*; raises MessageRefused. Nothing is sent."""
+
+    def report_unroutable(self, exchange: str, routing_key: str) -> None:
+        """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
 
 
 class _Entry:
@@ -116,7 +138,7 @@ class PublishBatch:
 
     _lock = OwnLock(reentrant=True)
 
-    def __init__(self, channel: Publishing, max_size: int) -> None:
+    def __init__(self, channel: Publisher, max_size: int) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
             raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
         self.channel = channel
@@ -326,7 +348,7 @@ class PublishBatch:
     def _comes_back(self, queue: str, store: Store, lost: dict[str, bool]) -> bool:
         """Declare again a queue that this connection declared and the broker lost; ask once."""
         if queue not in lost:
-            lost[queue] = self.channel.transport.redeclare(queue, store)
+            lost[queue] = self.channel.transport.declarations.redeclare(queue, store)
         return lost[queue]
 
     @staticmethod

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -20,25 +20,38 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import is_durable, queue_arguments
-from ..signals import emit, emit_at_the_limit, identity, message_dead
-from ..store.values import Delivery, How, Lease
 from .client import Client
 from .confirming import by_default
 from .delay import ETA, NATIVE_ETA
 from .message import Message, in_words, raw_message
-from .publishing import Publishing
+from .publishing import Publishing, PublishingTransport
 from .qos import QoS
+from .settlement import Settlement, SettlingTransport, leases_of
 from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..store.protocol import Store
-    from .base import Transport
+    from ..store.values import Delivery, How
+    from .consumers import Consumers
 
 logger = logging.getLogger("reliq")
 
 _BIND_TRIES = 5
+
+
+class ChannelTransport(PublishingTransport, SettlingTransport, Protocol):
+    """What a channel needs of its transport."""
+
+    consumers: Consumers
+    connection_errors: tuple[type[Exception], ...]
+
+    def ack(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages, now or at the end of this tick of the loop."""
+
+    def close_channel(self, channel: Channel) -> None:
+        """Forget a closed channel."""
 
 
 class Channel(Publishing, virtual.Channel):
@@ -47,14 +60,15 @@ class Channel(Publishing, virtual.Channel):
     supports_fanout = True
     do_restore = True
 
-    def __init__(self, connection: Transport, **_: Any) -> None:
+    def __init__(self, connection: ChannelTransport, **_: Any) -> None:
         # Not the base's: no exchange classes, and options are parsed once for all.
-        self.connection: Transport | None = connection
-        self.transport = connection
+        self.connection: ChannelTransport | None = connection
+        self.transport: ChannelTransport = connection
         self.options = connection.options
         self.confirmation = by_default(self.options)
         self.closed = False
         self.qos_ = QoS(self)
+        self._settlement = Settlement(self)
         self.no_ack_consumers: set[str] = set()
         self.subscriptions: dict[str, Subscription] = {}
         # Unacked messages that only the application holds now: it may still ack them.
@@ -143,13 +157,15 @@ class Channel(Publishing, virtual.Channel):
         del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
         encoded, meta = queue_arguments(name, auto_delete, arguments)
+        here()  # a child has a link of its own
+        session, store, routes = self.transport.link
         if not (passive or is_durable(meta)):
-            self.transport.link.session.duties.dead_consumers.clear(name, self.transport.link.store)
+            session.duties.dead_consumers.clear(name, store)
         if ("expires" in meta or passive) and (
-            self.transport.link.store.delete_queue(name, if_idle=True).outcome == "deleted"
+            store.delete_queue(name, if_idle=True).outcome == "deleted"
         ):
-            self.transport.link.routes.forget_queue(name)
-        declared = self.transport.link.store.declare_queue(name, passive, encoded, meta)
+            routes.forget_queue(name)
+        declared = store.declare_queue(name, passive, encoded, meta)
         if declared.outcome == "missing":
             raise NotFound(f"no queue {name!r}; declare it first")
         if declared.outcome == "differs":
@@ -159,10 +175,10 @@ class Channel(Publishing, virtual.Channel):
                 "Delete it or declare it with its own arguments"
             )
         if not passive:
-            self.transport.declared_queues[name] = (encoded, meta)
+            self.transport.declarations.queues[name] = (encoded, meta)
             if "dead_letter_exchange" in meta:
-                self.transport.link.session.duties.passes.look_after(name)
-        back = self.transport.link.session.registration.lingers(name)  # we come back just now
+                session.duties.passes.look_after(name)
+        back = session.registration.lingers(name)  # we come back just now
         return queue_declare_ok_t(name, declared.messages, max(declared.consumers - back, 0))
 
     def queue_bind(
@@ -181,7 +197,7 @@ class Channel(Publishing, virtual.Channel):
         """
         del arguments, nowait
         binding = (queue, exchange or "amq.direct", routing_key or "")
-        declared = self.transport.declared_queues.get(queue)
+        declared = self.transport.declarations.queues.get(queue)
         if declared is None:
             self.transport.link.routes.bind(*binding)
             return
@@ -220,7 +236,7 @@ class Channel(Publishing, virtual.Channel):
             raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
         if deleted.outcome == "in_use":
             raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.number} consumers")
-        self.transport.forget_declared(queue)
+        self.transport.declarations.forget(queue)
         self.transport.link.routes.forget_queue(queue)
         return deleted.number
 
@@ -245,13 +261,14 @@ class Channel(Publishing, virtual.Channel):
     # -- publishing
 
     def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Make Kombu's raw message; before that, go home where that is due (see failback.py).
+        """Make Kombu's raw message; before that, fail back where that is due.
 
         It is the first thing that Kombu does to publish: what is declared next is
         declared where the message goes.
         """
-        if self.transport.urls:
-            self.transport.fail_back()
+        failback = self.transport.failback
+        if failback.urls:
+            failback.fail_back()
         prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
         return prepared
 
@@ -261,8 +278,17 @@ class Channel(Publishing, virtual.Channel):
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
     ) -> str:
         """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
-        subscription = Subscription(self, queue, consumer_tag, bool(no_ack), callback)
-        self.transport.add_subscription(subscription)
+        transport = self.transport
+        subscription = Subscription(
+            self,
+            queue,
+            consumer_tag,
+            bool(no_ack),
+            callback,
+            transport.link.session,
+            transport.isolated,
+        )
+        transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
         if no_ack:
             self.no_ack_consumers.add(consumer_tag)
@@ -274,26 +300,26 @@ class Channel(Publishing, virtual.Channel):
         subscription = self.subscriptions.pop(consumer_tag, None)
         self.no_ack_consumers.discard(consumer_tag)
         if subscription is not None and not self.closed:
-            self.transport.remove_subscription(subscription)
+            self.transport.consumers.remove(subscription)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """Take one message of *queue*; None when it is empty."""
         while True:
-            reservation = self.transport.get_one(queue, no_ack)
+            reservation = self.transport.reserver.get_one(queue, no_ack)
             if not reservation.deliveries:
                 return None
             if not no_ack:
-                self.transport.keep_leases()
+                self.transport.loop.keep_leases()
             message = self.open_delivery(reservation.deliveries[0], no_ack)
             if message is not None:
                 return message
 
     def open_delivery(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now this channel's; None when it was set aside."""
+        """Return the message in *delivery*, now this channel's; None: it is a dead letter."""
         try:
             message = Message(raw_message(delivery), channel=self)
         except EnvelopeError as exc:
-            self._dead_letter_undecodable(delivery, exc, no_ack)
+            self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
         eta = message.headers.pop(NATIVE_ETA, None)
@@ -304,9 +330,8 @@ class Channel(Publishing, virtual.Channel):
                 message.headers[ETA] = eta
         if not no_ack:
             self.qos_.append(message, delivery.tag)
-            self.transport.link.session.leases.keep_while_alive(
-                delivery.tag, delivery.token, message
-            )
+            leases = self.transport.link.session.leases
+            leases.keep_while_alive(delivery.tag, delivery.token, message)
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
@@ -324,9 +349,8 @@ class Channel(Publishing, virtual.Channel):
             return False
         if not worker:
             if not no_ack:
-                self.transport.link.session.leases.delivery_failed(
-                    message.delivery_tag, message.token
-                )
+                leases = self.transport.link.session.leases
+                leases.delivery_failed(message.delivery_tag, message.token)
             return False
         settled = WATCH.dead_lettered(self.transport, message, error)
         if settled is None:
@@ -343,26 +367,7 @@ class Channel(Publishing, virtual.Channel):
             _, text = message.verdict
             log_events.raised(message.queue, message.delivery_tag, text, no_ack)
             return
-        self._dead_letter([message])
-
-    def _dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
-        if no_ack:
-            logger.error(
-                "message %s of %r is undecodable and is gone, as its consumer needs no ack: %s",
-                delivery.tag,
-                delivery.queue,
-                error,
-            )
-        else:
-            lease = Lease(delivery.tag, delivery.token)
-            reason, text = "undecodable", str(error)
-            if not self.transport.link.session.outbox.dead_letter(
-                self.transport.link.store, delivery.queue, reason, text, [lease]
-            ):
-                log_events.dead_lettered(delivery.queue, delivery.tag, reason, text)
-                count = max(delivery.failed, 0)
-                self._tell_dead(delivery.queue, delivery.tag, {}, count, reason, text)
-            self.transport.dead_lettered(delivery.queue)
+        self._settlement.dead_letter([message])
 
     # -- finishing
 
@@ -394,7 +399,7 @@ class Channel(Publishing, virtual.Channel):
         for queue, tags in _by_queue([m for m in messages if m.decode_error is None]):
             self.transport.ack(queue, tags)
         if unreadable:
-            self._dead_letter(unreadable)
+            self._settlement.dead_letter(unreadable)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back, counted as a failed delivery, or give up on it (dead letters).
@@ -408,10 +413,10 @@ class Channel(Publishing, virtual.Channel):
         if message is not None and error is not None and WATCH.takes_from(self.transport):
             message.error = in_words(error)  # Celery rejects what it cannot understand
         if requeue:
-            self._release("nacked", messages)
+            self._settlement.release("nacked", messages)
         else:
-            self._dead_letter(messages)
-        self.transport.credit_regained()
+            self._settlement.dead_letter(messages)
+        self.transport.deliverer.credit_regained()
 
     def basic_recover(self, requeue: bool = False) -> None:
         """Put every unacked message of this channel back, counted."""
@@ -425,81 +430,18 @@ class Channel(Publishing, virtual.Channel):
         messages = list(self.qos_.delivered.values())
         self.qos_.delivered.clear()
         for kind, some in self._by_how(how, messages):
-            self._release(kind, some)
-        self.transport.credit_regained()
+            self._settlement.release(kind, some)
+        self.transport.deliverer.credit_regained()
 
-    def _open_store(self) -> Store:
+    def open_store(self) -> Store:
         """Return a connection that works also after this channel was closed."""
-        return (
-            self.transport.link.session.spare_store() if self.closed else self.transport.link.store
-        )
+        link = self.transport.link
+        return link.session.spare_store() if self.closed else link.store
 
-    def _release(self, how: How, messages: list[Message]) -> None:
-        groups = iter(_leases(messages))
-        for queue, leases in groups:
-            try:
-                released = self.transport.link.session.outbox.release(
-                    self._open_store(), queue, how, leases
-                )
-            except BrokerUnavailable:  # noqa: PERF203 - it ends the loop
-                for other, rest in groups:
-                    self.transport.link.session.outbox.release_later(other, how, rest)
-                raise
-            else:
-                self.transport.ask_again(queue)
-                _report(released.refused, queue, how)
-                log_events.at_the_limit(queue, released.dead)
-                if released.dead:
-                    known = {message.delivery_tag: message.headers for message in messages}
-                    broker = self.transport.link.store.broker
-                    emit_at_the_limit(broker, queue, released.dead, "nacked", known)
-                    self._route_soon(queue)
-
-    def _dead_letter(self, messages: list[Message]) -> None:
-        for message in messages:
-            reason, text = message.verdict
-            lease = Lease(message.delivery_tag, message.token)
-            try:
-                store = self._open_store()
-                refused = self.transport.link.session.outbox.dead_letter(
-                    store, message.queue, reason, text, [lease]
-                )
-            except BrokerUnavailable:
-                # It is still to be settled.
-                (self._let_go if self.closed else self.qos_.delivered)[message.delivery_tag] = (
-                    message
-                )
-                raise
-            _report(refused, message.queue, reason)
-            if not refused:
-                log_events.dead_lettered(message.queue, message.delivery_tag, reason, text)
-                count = message.headers.get("x-delivery-count", 0)
-                self._tell_dead(
-                    message.queue, message.delivery_tag, message.headers, count, reason, text
-                )
-            self._route_soon(message.queue)
-            self.transport.dead_lettered(message.queue)
-
-    def _tell_dead(
-        self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
-    ) -> None:
-        emit(
-            message_dead,
-            self.transport.link.store.broker,
-            queue=queue,
-            tag=tag,
-            count=count,
-            consumer=self.transport.link.store.consumer,
-            reason=reason,
-            error=error,
-            **identity(headers),
-        )
-
-    def _route_soon(self, queue: str) -> None:
-        """Have the dead letters of *queue* routed on, where we know that it asks for it."""
-        declared = self.transport.declared_queues.get(queue)
-        if declared is not None and "dead_letter_exchange" in declared[1]:
-            self.transport.link.session.duties.route_soon(queue)
+    def keep_unsettled(self, message: Message) -> None:
+        """Have a message again that could not be settled."""
+        messages = self._let_go if self.closed else self.qos_.delivered
+        messages[message.delivery_tag] = message
 
     # -- credit
 
@@ -509,7 +451,7 @@ class Channel(Publishing, virtual.Channel):
         """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
-        self.transport.credit_changed(self)
+        self.transport.deliverer.credit_changed(self, self.qos_.surplus)
 
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""
@@ -529,11 +471,11 @@ class Channel(Publishing, virtual.Channel):
         try:
             for tag in list(self.subscriptions):
                 self.basic_cancel(tag)
-            transport.flush_acks()
-            if transport.worker:
+            transport.loop.flush_acks()
+            if WATCH.worker:
                 # A running task keeps its message; what only we still know goes back.
                 self.let_messages_go()
-                transport.return_abandoned()
+                transport.consumers.return_abandoned()
             else:
                 self.give_back("released")
         except BrokerUnavailable as exc:
@@ -558,13 +500,16 @@ class Channel(Publishing, virtual.Channel):
         self._let_go.update(messages)
         left = [message for message in messages.values() if message.callback_raised]
         for how, some in self._by_how("released", left):
-            for queue, leases in _leases(some):
+            for queue, leases in leases_of(some):
                 self.transport.link.session.outbox.release_later(queue, how, leases)
 
     def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
         """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
-        leases = self.transport.link.session.leases
-        failed = [message for message in messages if leases.failed(message.delivery_tag)]
+        failed = [
+            message
+            for message in messages
+            if self.transport.link.session.leases.failed(message.delivery_tag)
+        ]
         if how != "released" or not failed:
             return [(how, messages)]
         rest = [message for message in messages if message not in failed]
@@ -574,22 +519,6 @@ class Channel(Publishing, virtual.Channel):
 def _by_queue(messages: list[Message]) -> Iterable[tuple[str, list[str]]]:
     for queue, group in groupby(messages, attrgetter("queue")):
         yield queue, [message.delivery_tag for message in group]
-
-
-def _leases(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:
-    for queue, group in groupby(messages, attrgetter("queue")):
-        yield queue, [Lease(message.delivery_tag, message.token) for message in group]
-
-
-def _report(refused: list[str], queue: str, how: str) -> None:
-    for tag in refused:
-        logger.warning(
-            "message %s of %r could not be %s: its lease was lost, another consumer "
-            "may have it; raise visibility_timeout if this happens in normal operation",
-            tag,
-            queue,
-            how,
-        )
 
 
 # Set here, because inside the class the names would hide the types.

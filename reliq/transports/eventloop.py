@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import BrokerUnavailable
 from ..integrations.celery import WATCH
-from .consuming import Consuming
-from .passed import serving
+from .link import Linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..options import Options
+    from .deliverer import Deliverer
+    from .reserver import Reserver
+    from .turns import Turns
+
 _DELIVERED_A_TICK = 100
-_ACKED_AT_ONCE = 200
 _ALARM_PRECISION_S = 0.0005
 
 
@@ -53,23 +57,36 @@ class _Kick:
         self._writer.close()
 
 
-class EventLoop(Consuming):
-    """One registration per transport: two readers, one tick callback, one timer."""
+class Driven(Linked, Protocol):
+    """What the loop drives: a transport."""
 
-    do_deferred: Callable[[], None]
-    disconnect_when_drained: Callable[[], None]
+    options: Options
+    turns: Turns
+    reserver: Reserver
+    deliverer: Deliverer
 
-    def __init__(self) -> None:
-        Consuming.__init__(self)
+
+class EventLoop:
+    """One registration per transport: two readers, one tick callback, one timer.
+
+    Of the loop's thread. Others may only wake it, and ask it to keep an ack, which it refuses.
+    """
+
+    def __init__(self, transport: Driven, disconnect_when_drained: Callable[[], None]) -> None:
+        self._transport = transport
+        self._disconnect_when_drained = disconnect_when_drained
+        self.deferred: deque[Callable[[], None]] = deque()
+        """What a reply asked for and cannot be done while it is read."""
         self._kick: _Kick | None = None
-        self.forget_loop()
+        self.forget()
 
-    def forget_loop(self) -> None:
+    def forget(self) -> None:
         """Belong to no loop."""
         kick, self._kick = self._kick, None
         if kick is not None:
             kick.close()
-        self._loop: Any = None
+        self.hub: Any = None
+        """Kombu's loop, where one drives the transport."""
         self._loop_thread = 0
         self._timer: Any = None
         self._timer_period = 0.0
@@ -83,46 +100,35 @@ class EventLoop(Consuming):
 
     # -- registration
 
-    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Let *loop* drive this transport; called again by Celery for each new connection."""
-        other = serving(self, connection)
-        if other is not self:
-            other.register_with_event_loop(connection, loop)
-            return
-        self.leave_loop()
-        self._loop = loop
+    def register(self, loop: Any) -> None:
+        """Let *loop* drive the transport, instead of the one that did before."""
+        self.leave()
+        store = self._transport.link.store
+        self.hub = loop
         for fd, callback in (
-            (self.link.store.fileno(), self._on_reply),
-            (self.link.store.notifier.fileno(), self._on_notification),
+            (store.fileno(), self._on_reply),
+            (store.notifier.fileno(), self._transport.deliverer.heed_notification),
         ):
             loop.add_reader(fd, callback)
             self._fds.append(fd)
         # The loop watches these very descriptors: after a failure Celery connects anew.
-        self.link.store.disable_reconnect()
-        self.link.store.notifier.disable_reconnect()
+        store.disable_reconnect()
+        store.notifier.disable_reconnect()
         loop.on_tick.add(self.on_tick)
         self._set_timer()
 
     def _set_timer(self) -> None:
         """Let the background loop tick as often as it has to by now."""
-        period = self.link.session.leases.period_s
+        period = self._transport.link.session.leases.period_s
         if period != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_repeatedly(period, self._on_timer)
+            self._timer = self.hub.call_repeatedly(period, self._on_timer)
             self._timer_period = period
 
-    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
-        """Leave *loop*."""
-        other = serving(self, connection)
-        if other is not self:
-            other.unregister_from_event_loop(connection, loop)
-            return
-        self.leave_loop()
-
-    def leave_loop(self) -> None:
+    def leave(self) -> None:
         """Take everything out of the loop; acks of this tick go out over the next connection."""
-        loop = self._loop
+        loop = self.hub
         if loop is not None:
             loop.on_tick.discard(self.on_tick)
             for timer in (self._timer, self._alarm):
@@ -136,8 +142,13 @@ class EventLoop(Consuming):
             if kick is not None:
                 kick.leave()
         for queue, tags in self._acks.items():
-            self.link.session.outbox.ack_later(queue, tags)
-        self.forget_loop()
+            self._transport.link.session.outbox.ack_later(queue, tags)
+        self.forget()
+
+    def do_deferred(self) -> None:
+        """Do what replies have asked for."""
+        while self.deferred:
+            self.deferred.popleft()()
 
     # -- the loop's calls
 
@@ -145,26 +156,27 @@ class EventLoop(Consuming):
         """Send the acks of this tick, deliver what is there, ask for more, or wait."""
         self._loop_thread = threading.get_ident()
         self._require_connection()
-        background = self.link.session.background
+        transport = self._transport
+        background = transport.link.session.background
         if WATCH.forks:
             if background.threaded:
                 background.stop()  # a process that forks should have no threads
-        elif self.subscriptions and not background.threaded:
+        elif transport.turns.subscriptions and not background.threaded:
             background.start()
-        self.raise_failure()
+        transport.reserver.raise_failure()
         self.flush_acks()
         self._has_run = self._deliver_some()
-        if self._has_run and self._loop is not None:
+        if self._has_run and self.hub is not None:
             # Its ack, and the next message, wait for the loop's next turn.
             if self._kick is None:
-                self._kick = _Kick(self._loop)
+                self._kick = _Kick(self.hub)
             self._kick.kick()
-        if self._loop is not None:
-            self.post_requests()
-            self.wait_for_notification()
+        if self.hub is not None:
+            transport.reserver.post_requests()
+            transport.deliverer.wait_for_notification()
             self._set_timer()
             self._set_alarm()
-            self.disconnect_when_drained()
+            self._disconnect_when_drained()
 
     def _set_alarm(self) -> None:
         """Turn the loop when the next delayed message is due.
@@ -172,15 +184,15 @@ class EventLoop(Consuming):
         The notifier's wait ends then too, but Redis looks at the timeouts of those who
         wait only ten times a second.
         """
-        left = self.next_due_s()
-        if not 0 < left <= self.options.poll_interval:
+        left = self._transport.deliverer.next_due_s()
+        if not 0 < left <= self._transport.options.poll_interval:
             return  # now, or at a time that a later tick will see to
         at = monotonic() + left
         if self._alarm is None or abs(at - self._alarm_at) > _ALARM_PRECISION_S:
             if self._alarm is not None:
                 self._alarm.cancel()
             self._alarm_at = at
-            self._alarm = self._loop.call_later(left, self._on_alarm, self._loop)
+            self._alarm = self.hub.call_later(left, self._on_alarm, self.hub)
 
     def _on_alarm(self, loop: Any) -> None:
         self._alarm = None
@@ -195,27 +207,30 @@ class EventLoop(Consuming):
         inline = WATCH.inline
         if inline and WATCH.stopping:
             return False
+        deliver_one = self._transport.deliverer.deliver_one
         for _ in range(_DELIVERED_A_TICK):
             dead_lettered = self._dead_lettered
-            if not self.deliver_one():
+            if not deliver_one():
                 return False
-            # What was set aside has run nothing, and its end does not make the loop turn.
+            # A dead letter has run nothing, and its end does not make the loop turn.
             if inline and dead_lettered == self._dead_lettered:
                 break
         self._come_back_for_more()  # in the next tick, after timers had their turn
         return inline
 
     def _come_back_for_more(self) -> None:
-        loop = self._loop
-        if loop is not None and any(item.can_deliver() for item in self.subscriptions):
+        loop, subscriptions = self.hub, self._transport.turns.subscriptions
+        if loop is not None and any(item.can_deliver() for item in subscriptions):
             loop.call_soon(_come_back)
 
     def _on_reply(self) -> None:
-        self.link.store.receive()
+        transport = self._transport
+        link = transport.link
+        link.store.receive()
         self.do_deferred()
         if WATCH.forks:
-            self.link.session.duties.do_later(self.link.store)
-        self.raise_failure()
+            link.session.duties.do_later(link.store)
+        transport.reserver.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
             # one is done, and is not to wait for the end of another, which may take hours.
@@ -224,65 +239,57 @@ class EventLoop(Consuming):
             self._deliver_some()
         self.flush_acks()
 
-    def _on_notification(self) -> None:
-        self.heed_notification()
-
     def _on_timer(self) -> None:
         self._require_connection()
-        self.link.store.check()
-        self.link.store.notifier.check()
+        session, store, _ = self._transport.link
+        store.check()
+        store.notifier.check()
         if WATCH.forks:
-            self.link.session.duties.tick(self.link.store)
-            if not self.link.store.waiting:
-                self.link.session.duties.do_later(self.link.store)
+            session.duties.tick(store)
+            if not store.waiting:
+                session.duties.do_later(store)
 
     def _require_connection(self) -> None:
-        if not self.link.store.alive:
+        if not self._transport.link.store.alive:
             raise BrokerUnavailable("the connection to the broker was lost")
 
-    def wake_loop(self) -> None:
+    def wake(self) -> None:
         """Make the loop turn if another thread has read what was meant for it."""
-        if self._loop is not None and self._loop_thread != threading.get_ident():
-            self._loop.call_soon(_come_back)
+        if self.hub is not None and self._loop_thread != threading.get_ident():
+            self.hub.call_soon(_come_back)
 
     def note_dead_letter(self) -> None:
         """Note that a message became a dead letter: there is credit for the next."""
         self._dead_lettered += 1
-        if self._loop is not None:
-            self._loop.call_soon(_come_back)
+        if self.hub is not None:
+            self.hub.call_soon(_come_back)
 
     # -- acks
 
     def batch_ack(self, queue: str, tags: Sequence[str]) -> bool:
         """Keep acks for the end of this tick; False where no tick is sure to follow."""
         if (
-            self._loop is None
+            self.hub is None
             # Where tasks run in the loop (solo) its tick lasts as long as they do.
             or not WATCH.forks
             or self._loop_thread != threading.get_ident()
-            or all(item.no_ack for item in self.subscriptions)
+            or all(item.no_ack for item in self._transport.turns.subscriptions)
         ):
             return False
         self._acks.setdefault(queue, []).extend(tags)
         return True
 
     def flush_acks(self) -> None:
-        """Send the acks of this tick: one command for each queue."""
+        """Send the acks of this tick; the session owes those that could not be sent."""
+        link = self._transport.link
         while self._acks:
             queue, tags = self._acks.popitem()
-            for start in range(0, len(tags), _ACKED_AT_ONCE):
-                try:
-                    self.link.session.outbox.ack(
-                        self.link.store, queue, tags[start : start + _ACKED_AT_ONCE]
-                    )
-                except BrokerUnavailable:  # noqa: PERF203 - once for hundreds of acks
-                    self.link.session.outbox.ack_later(queue, tags[start:])
-                    raise
+            link.session.outbox.ack(link.store, queue, tags)
 
     def keep_leases(self, loop_ends: bool = False) -> None:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""
-        if self._loop is None or loop_ends:
-            self.link.session.background.start()
+        if self.hub is None or loop_ends:
+            self._transport.link.session.background.start()
 
 
 def _come_back() -> None:

@@ -1,52 +1,40 @@
-"""Failback: the half of a transport that knows of other brokers, and goes home.
+"""Failback: the part of a transport that knows of other brokers, and of the way back.
 
-The first URL of a connection's list is home. A transport on another one learns from
-the fail-back's thread when home answers again: without consumers it moves there in
-place, before the next message is published; with consumers it goes on until nothing
-is left where it is, and then ends the connection, so that the application connects
-anew and finds home.
+The first URL of a connection's list is the primary broker. A transport on another one
+learns from the fail-back's thread when the primary answers again: without consumers it
+moves there in place, before the next message is published; with consumers it goes on
+until nothing is left where it is, and then ends the connection, so that the application
+connects anew and finds the primary.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import Connection
-from kombu.utils.url import parse_url
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..failover.brokers import BROKERS, admit, without_password
 from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
+from .broker_urls import PARTS, arguments_of, is_embedded, is_spool, urls_of
+from .link import Linked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..options import Options
     from ..store.protocol import Store
-    from .channel import Channel
+    from .eventloop import EventLoop
     from .link import Link
-    from .subscription import Subscription
+    from .turns import Turns
 
 logger = logging.getLogger("reliq")
 
 _PROBE_S = 1.0
-_PARTS = {
-    "transport_cls": "transport",
-    "hostname": "hostname",
-    "port": "port",
-    "userid": "userid",
-    "password": "password",
-    "virtual_host": "virtual_host",
-}
-_EMBEDDED = "reliq-sqlite:"
-_SENTINEL = "reliq-sentinel:"
-# What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
-_STICKY = {"port": None, "virtual_host": "/", "ssl": False}
 
 
 def probe(url: str, arguments: Mapping[str, Any]) -> float:
@@ -71,140 +59,80 @@ def probe(url: str, arguments: Mapping[str, Any]) -> float:
 BROKERS.ask_with(probe)
 
 
-def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
-    """Return (all brokers of a Kombu connection, the one it is set to now); () for one.
+class Moving(Linked, Protocol):
+    """What fails back: a transport."""
 
-    All Sentinels of a list are one broker: their URLs, separated by semicolons.
-    """
-    urls, current = _listed(client)
-    sentinels = ";".join(url for url in urls if url.startswith(_SENTINEL))
-    brokers = {url: sentinels if url.startswith(_SENTINEL) else url for url in urls}
-    found = tuple(dict.fromkeys(brokers.values()))
-    return (found, brokers[current]) if len(found) > 1 else ((), "")
+    client: Any
+    turns: Turns
+    loop: EventLoop
 
+    @property
+    def options(self) -> Options:
+        """Its options."""
 
-def _listed(client: Any) -> tuple[tuple[str, ...], str]:
-    """Return (all URLs of a Kombu connection, the one it is set to now); () for one."""
-    urls = tuple(url for url in client.alt or () if "://" in url)
-    if len(set(urls)) < 2:  # noqa: PLR2004 - one broker is no choice
-        return (), ""
-    fitting = {url: named for url in urls if (named := _named(url, client)) is not None}
-    return urls, max(fitting, key=fitting.__getitem__, default=urls[0])
+    @property
+    def unacked(self) -> bool:
+        """Whether the application has messages of it that it has not finished."""
 
-
-def reset_inherited_url(client: Any) -> None:
-    """Take from a Kombu connection what it has kept of another URL of its list.
-
-    Switched to a URL without a port or a path, Kombu keeps those of the URL before.
-    """
-    urls, url = _listed(client)
-    if not url:
-        return
-    own, others = parse_url(url), [parse_url(other) for other in urls if other != url]
-    for name, empty in _STICKY.items():
-        value = _plain(getattr(client, name))
-        if _plain(own.get(name)) is None and value in [_plain(item.get(name)) for item in others]:
-            setattr(client, name, empty)
-
-
-def _named(url: str, client: Any) -> int | None:
-    """Return how much *url* names of where *client* is; None where that is elsewhere.
-
-    What sticks (see reset_inherited_url) is not compared where the URL does not name it.
-    """
-    parts = parse_url(url)
-    named = 0
-    for name, part in _PARTS.items():
-        expected = _plain(parts.get(part))
-        if expected is not None:
-            if expected != _plain(getattr(client, name)):
-                return None
-            named += 1
-        elif name not in _STICKY and _plain(getattr(client, name)) is not None:
-            return None
-    return named
-
-
-def _is_spool(url: str) -> bool:
-    """Whether *url* is a broker in a file that there is; looking at it must not create it."""
-    if not url.startswith(_EMBEDDED):
-        return False
-    path = parse_url(url)["virtual_host"]
-    return bool(path) and Path(path).expanduser().exists()
-
-
-def _plain(value: Any) -> Any:
-    return None if not value or value == "/" else value
+    def move_to(self, other: Link) -> None:
+        """Go on over the link to another broker, with what was declared at this one."""
 
 
 class Failback:
-    """See the module's description. A mixin of Transport."""
+    """See the module's description. Of the thread that uses the transport.
 
-    client: Any
-    link: Link
-    options: Options
-    channels: list[Channel]
-    subscriptions: list[Subscription]
-    _loop: Any
+    The fail-back's thread reads, and calls :meth:`primary_answers`.
+    """
 
-    def __init__(self) -> None:
-        self.urls, self.url = self.brokers_of(self.client)
-        self.failing_back = False
-        if self.urls:
-            BROKERS.learn(self.urls, self._arguments)
-
-    @property
-    def _arguments(self) -> dict[str, Any]:
+    def __init__(self, transport: Moving) -> None:
+        self._transport = transport
+        self._options = transport.options
+        self.urls, self.url = urls_of(transport.client)
+        self.arguments = arguments_of(transport.client)
         """What a Connection to another broker of the list is made with."""
-        arguments = {"transport_options": self.client.transport_options}
-        given = self.client.ssl
-        # What a URL of the list says of TLS is for that one; it says so by itself.
-        if given and given not in [parse_url(url).get("ssl") for url in self.client.alt or ()]:
-            arguments["ssl"] = given
-        return arguments
-
-    @staticmethod
-    def brokers_of(client: Any) -> tuple[tuple[str, ...], str]:
-        """Return (all brokers of a connection, the one it is set to now); () for one."""
-        return urls_of(client)
+        self._due = False
+        """Whether the primary broker answers again."""
+        if self.urls:
+            BROKERS.learn(self.urls, self.arguments)
 
     @property
     def probe_interval(self) -> float:
         """Seconds between two questions to the first broker."""
-        return self.options.probe_interval
+        return self._options.probe_interval
 
     @property
     def turns(self) -> bool:
         """Whether an event loop drives it."""
-        return self._loop is not None
+        return self._transport.loop.hub is not None
 
     @property
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
-        return self.link.session.lease_ms
+        return self._transport.link.session.lease_ms
 
     @property
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
-        return sorted({item.queue for item in list(self.subscriptions) if not item.no_ack})
+        subscriptions = list(self._transport.turns.subscriptions)
+        return sorted({item.queue for item in subscriptions if not item.no_ack})
 
     @property
     def may_spool(self) -> bool:
         """Whether one of the other brokers is a file, there or not."""
-        return any(url.startswith(_EMBEDDED) for url in self.urls[1:])
+        return any(is_embedded(url) for url in self.urls[1:])
 
     @property
     def spools(self) -> Sequence[str]:
         """Those of the other brokers that are files of this machine."""
-        return [url for url in self.urls[1:] if _is_spool(url)]
+        return [url for url in self.urls[1:] if is_spool(url)]
 
     @property
     def _fresh_s(self) -> float:
-        return self.options.probe_interval * 2 if self.options.failback else 0.0
+        return self._options.probe_interval * 2 if self._options.failback else 0.0
 
     # -- connecting
 
-    def connect_in_turn(self) -> None:
+    def connect(self) -> None:
         """Open the connection, unless another broker is to be tried before this one.
 
         Raises BrokerUnavailable, and lets the broker rest that could not be reached.
@@ -229,13 +157,14 @@ class Failback:
         failed they do with pauses, and over the other URLs; after one that was lost, at
         once and over the same one. So a replica must fail here, not later.
         """
-        pace = self.link.session.pace
+        session, store, _ = self._transport.link
+        pace = session.pace
         # A publish with a retry policy has pauses of its own, and comes when its caller does.
-        publishes = "max_retries" in (self.client.transport_options or ())
-        pace.wait(once=publishes and not self.link.session.registration.consumed)
+        publishes = "max_retries" in (self._transport.client.transport_options or ())
+        pace.wait(once=publishes and not session.registration.consumed)
         try:
-            self.link.store.connect()
-            self.link.store.require_writable()
+            store.connect()
+            store.require_writable()
         except BrokerUnavailable:
             pace.trouble()
             raise
@@ -243,34 +172,33 @@ class Failback:
 
     def watch_primary(self) -> None:
         """Have the fail-back look after this transport: away, consuming, or beside a spool."""
-        if not self.urls or not self.options.failback:
+        if not self.urls or not self._options.failback:
             return
         if self.url != self.urls[0] or self.consumed or self.spools:
             FAILBACK.watch(self)
 
-    def leave_failback(self) -> None:
+    def leave(self) -> None:
         """Be looked after no longer."""
         if self.urls:
             FAILBACK.leave(self)
 
-    # -- going home
+    # -- back to the primary
 
     def primary_answers(self) -> None:
-        """Learn that home answers again; called by the fail-back's thread."""
-        if not self.failing_back:
+        """Learn that the primary answers again; called by the fail-back's thread."""
+        if not self._due:
             FAILBACK.came_back(self.url)
-        self.failing_back = True
-        self.link.store.notifier.wake()
+        self._due = True
+        self._transport.link.store.notifier.wake()
 
     def fail_back(self) -> None:
-        """Go on at home, in place, where nothing ties this transport to where it is."""
+        """Go on at the primary, in place, where nothing ties this transport to where it is."""
         FAILBACK.go_on()
-        if not self.failing_back or self.subscriptions:
+        transport = self._transport
+        if not self._due or transport.turns.subscriptions or transport.unacked:
             return
-        if any(channel.qos_.delivered for channel in self.channels):
-            return
-        self.failing_back = False
-        primary = Connection(self.urls[0], **self._arguments)
+        self._due = False
+        primary = Connection(self.urls[0], **self.arguments)
         other = primary.transport
         try:
             other.link.store.connect()
@@ -282,42 +210,39 @@ class Failback:
         self._adopt(primary, other)
 
     def _adopt(self, primary: Connection, other: Any) -> None:
-        left = self.link
+        transport, link = self._transport, other.link
         try:
-            left.store.wait_for_replies()
+            transport.link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        other.link.session.carriers.add(self)
-        self.link = left.at(other.link)
-        other.link.session.leave(other)
-        left.session.leave(self)  # type: ignore[arg-type]
-        left.store.close()
+        transport.move_to(link)
+        link.session.leave(other)
         # Kombu declares again what it is about to publish to, and says where it is.
-        self.client.declared_entities.clear()
-        for name in _PARTS:
-            setattr(self.client, name, getattr(primary, name))
+        transport.client.declared_entities.clear()
+        for name in PARTS:
+            setattr(transport.client, name, getattr(primary, name))
         FAILBACK.came_back(self.url)
         self.url = self.urls[0]
-        self.leave_failback()
+        self.leave()
         self.watch_primary()
         BROKERS.answered(self.url)
         self._say_where("the first broker answers again")
 
     def disconnect_when_drained(self) -> None:
-        """End the connection where home answers and nothing is left to consume here.
+        """End the connection where the primary answers and nothing is left to consume here.
 
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
         FAILBACK.go_on()
-        if not self.failing_back or not self.consumed or self.link.session.leases.held:
+        if not self._due or not self.consumed or self._transport.link.session.leases.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
-            for item in self.subscriptions
+            for item in self._transport.turns.subscriptions
             if not item.no_ack
         ):
             return
-        self.failing_back = False
+        self._due = False
         if not BROKERS.answered_within(self.urls[0], self._fresh_s):
             return
         FAILBACK.came_back(self.url)
@@ -338,9 +263,9 @@ class Failback:
     def temporary_connection(self, url: str, *, end_dead: bool = False) -> Iterator[Store]:
         """Open a store at *url* for a while; what this process owed there is sent.
 
-        With *bury* what dead consumers left there is ended, where nobody lives who does that.
+        With *end_dead* what dead consumers left there is ended, where nobody lives who does that.
         """
-        with Connection(url, **self._arguments) as connection:
+        with Connection(url, **self.arguments) as connection:
             transport = connection.transport
             transport.establish_connection()
             try:

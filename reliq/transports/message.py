@@ -10,7 +10,6 @@ from ..message.envelope import decode
 
 if TYPE_CHECKING:
     from ..store.values import Delivery
-    from .channel import Channel
 
 _LONGEST_ERROR = 1000
 
@@ -55,7 +54,7 @@ class Message(virtual.Message):
     """A Kombu message that knows its lease.
 
     queue, token: the lease. decode_error: what went wrong when the body was
-    decoded; such a message is set aside when it is acked or rejected, because
+    decoded; such a message becomes a dead letter when it is acked or rejected, because
     Celery acks what it cannot read, and it would be lost.
     """
 
@@ -72,7 +71,7 @@ class Message(virtual.Message):
     eta: str | None = None
     """Of a task for Celery's worker: which eta it has waited for in the broker."""
 
-    def __init__(self, payload: dict[str, Any], channel: Channel, **kwargs: Any) -> None:
+    def __init__(self, payload: dict[str, Any], channel: Any, **kwargs: Any) -> None:
         headers = payload["headers"]
         if kwargs or "compression" in headers:
             super().__init__(payload, channel=channel, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
@@ -19,10 +19,10 @@ from .batch import PublishBatch
 from .confirming import Wanted, wanted
 from .delay import take_delay, ttl_ms
 from .outgoing import Outgoing, list_created, publications, refuse_full, stored_of
+from .parts import Parts
 
 if TYPE_CHECKING:
     from ..options import Options
-    from .base import Transport
 
 logger = logging.getLogger("reliq")
 
@@ -33,10 +33,17 @@ _TRIES = 5
 _MOST_REMEMBERED = 1024
 
 
+class PublishingTransport(Parts, Protocol):
+    """What publishing needs of a transport."""
+
+    unroutable: set[tuple[str, str]]
+    """(exchange, routing key) of which it was said that no queue is bound for it."""
+
+
 class Publishing:
     """basic_publish and what it needs."""
 
-    transport: Transport
+    transport: PublishingTransport
     options: Options
     confirmation: Wanted
     closed: bool
@@ -86,7 +93,8 @@ class Publishing:
             items = publications(item, (item.routing_key,), tag, link.store.broker)
             if confirm.level == "none":
                 self._before_posting()
-                link.store.post_publish(items, partial(self._posted, items, item))
+                store = self.transport.link.store  # what was deferred may have failed back
+                store.post_publish(items, partial(self._posted, items, item))
             else:
                 confirm.require(link.store)
                 outcomes = link.store.publish(items)
@@ -133,11 +141,12 @@ class Publishing:
 
         A message may come before its consumer. But a reply comes after who waited for it,
         and so does what goes to a queue that was to go by itself: made anew, it would stay.
-        Away from home all is stored: home decides.
+        Away from the primary broker all is stored: the primary decides.
         """
-        if self.transport.urls and self.transport.url != self.transport.urls[0]:
+        failback = self.transport.failback
+        if failback.urls and failback.url != failback.urls[0]:
             return True
-        declared = self.transport.declared_queues.get(queue)
+        declared = self.transport.declarations.queues.get(queue)
         if declared is not None and not is_durable(declared[1]):
             return False
         return not (queue.startswith("amq.") or is_reply(properties, headers))
@@ -166,7 +175,8 @@ class Publishing:
                 refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
                 # One that this connection declared and the broker lost comes back.
-                again = [queue for queue in missing if self.transport.redeclare(queue)]
+                redeclare = self.transport.declarations.redeclare
+                again = [queue for queue in missing if redeclare(queue, link.store)]
                 if STALE not in outcomes and not again:
                     break
             elif route.version == link.store.bindings_version(exchange) is not None:
@@ -225,7 +235,7 @@ class Publishing:
         store = self.transport.link.store
         store.receive()
         store.check()
-        self.transport.do_deferred()
+        self.transport.loop.do_deferred()
 
     def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
         link = self.transport.link
@@ -234,12 +244,12 @@ class Publishing:
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
 
         def send_the_rest(reached: tuple[str, ...]) -> None:
-            link.routes.refresh(exchange)
+            self.transport.link.routes.refresh(exchange)
             self._post_except(reached, item)
 
         def on_version(version: bytes | ReliqError | None) -> None:
             if version != route.version and not isinstance(version, ReliqError):
-                self.transport.deferred.append(partial(send_the_rest, done))
+                self.transport.loop.deferred.append(partial(send_the_rest, done))
 
         if not queues:  # nobody listens, as far as we know
             link.store.post_bindings_version(exchange, on_version)
@@ -250,7 +260,7 @@ class Publishing:
             self._posted(items, item, outcomes)
             if not isinstance(outcomes, ReliqError) and STALE in outcomes:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
-                self.transport.deferred.append(partial(send_the_rest, (*done, *reached)))
+                self.transport.loop.deferred.append(partial(send_the_rest, (*done, *reached)))
 
         link.store.post_publish(items, on_result)
 
@@ -263,15 +273,14 @@ class Publishing:
         full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
         if full:
             logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+        deferred = self.transport.loop.deferred
         if not item.exchange and NO_QUEUE in outcomes:
-            self.transport.deferred.append(partial(self.report_unroutable, "", item.routing_key))
+            deferred.append(partial(self.report_unroutable, "", item.routing_key))
         if message_published.receivers:
             stored = stored_of(items, outcomes)
             broker = self.transport.link.store.broker
             # Not here: while a reply is read the connection is locked.
-            self.transport.deferred.append(
-                partial(emit_published, broker, stored, item.headers, item.routing_key)
-            )
+            deferred.append(partial(emit_published, broker, stored, item.headers, item.routing_key))
 
     # -- pieces
 

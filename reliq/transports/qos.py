@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
-    from .channel import Channel
+    from collections.abc import Mapping
+
+    from ..store.values import How
     from .message import Message
+    from .subscription import Consumer, Subscription
+
+
+class Owner(Protocol):
+    """Whose credit it is: a channel."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Its consumers."""
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge."""
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put a message back, or give up on it."""
+
+    def give_back(self, how: How) -> None:
+        """Put every unacked message of the channel back."""
 
 
 class QoS(virtual.QoS):
     """Prefetch credit of one channel. The leases themselves are the session's."""
 
-    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+    def __init__(self, channel: Owner, prefetch_count: int = 0) -> None:
         # Not the base's: it would restore messages from a finalizer, one by one.
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
@@ -26,6 +46,13 @@ class QoS(virtual.QoS):
         return sum(
             len(item.buffer) for item in self.channel.subscriptions.values() if not item.no_ack
         )
+
+    @property
+    def surplus(self) -> int:
+        """How many messages there are for which the limit leaves no room."""
+        if not self.prefetch_count:
+            return 0
+        return max(len(self.delivered) + self.undelivered - self.prefetch_count, 0)
 
     @property
     def reserved(self) -> int:
@@ -107,3 +134,23 @@ class QoS(virtual.QoS):
         """Put every unacked message of the channel back, in order and uncounted."""
         del stderr
         self.channel.give_back("released")
+
+
+class Credit:
+    """What channels may reserve, looked up once for each: it is a sum over all consumers."""
+
+    def __init__(self) -> None:
+        self._left: dict[Consumer, int] = {}
+
+    def of(self, item: Subscription) -> int:
+        """Return how many messages may be reserved for *item*."""
+        if item.no_ack:
+            return item.credit()
+        if item.channel not in self._left:
+            self._left[item.channel] = item.credit()
+        return self._left[item.channel]
+
+    def use(self, item: Subscription, n: int) -> None:
+        """Note that *n* of it are spoken for; where there is no limit there is none."""
+        if item.channel.qos_.limited:
+            self._left[item.channel] -= max(n, 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..engines.redis.store import RedisStore
 from ..engines.redis.urls import Said, address_of
 from .base import Transport as BaseTransport
-from .failback import reset_inherited_url
+from .broker_urls import reset_inherited_url
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

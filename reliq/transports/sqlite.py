@@ -10,7 +10,7 @@ from ..engines.sqlite.store import SqliteStore
 from ..errors import ConfigurationError
 from ..integrations.eventlet import has_patched
 from .base import Transport as BaseTransport
-from .failback import reset_inherited_url
+from .broker_urls import reset_inherited_url
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

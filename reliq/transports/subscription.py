@@ -5,15 +5,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..consumer.isolation import ISOLATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..consumer.session import Session
     from ..store.values import Delivery, Reservation
-    from .channel import Channel
+    from .isolated import IsolatedDelivery
+    from .message import Message
 
 # What one reserve brings at most where the prefetch is unlimited.
 UNLIMITED = 100
@@ -25,11 +27,52 @@ _PROMPT_S = 0.05
 _PROMOTE_EVERY_S = 0.05
 
 
+class Prefetch(Protocol):
+    """What a channel may have unacked."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit to what may be unacked."""
+
+    def can_consume(self) -> bool:
+        """Whether one more message may be delivered."""
+
+    def credit(self, most: int) -> int:
+        """Return how many messages may be reserved now, at most *most*."""
+
+    def well_stocked(self, most: int) -> bool:
+        """Whether at least half of what may be reserved is here or asked for."""
+
+
+class Consumer(Protocol):
+    """Whose messages they are: a channel."""
+
+    @property
+    def qos_(self) -> Prefetch:
+        """What it may have unacked."""
+
+    def let_messages_go(self) -> None:
+        """Keep the leases of unacked messages only while somebody else has the messages."""
+
+    def open_delivery(self, delivery: Delivery, no_ack: bool) -> Message | None:
+        """Return the message in *delivery*, now this channel's; None: it is a dead letter."""
+
+    def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
+        """Note a failed delivery; False where the application is to have the exception."""
+
+
 class Subscription:
     """The state of one ``basic_consume``."""
 
     def __init__(
-        self, channel: Channel, queue: str, tag: str, no_ack: bool, callback: Callable[[Any], Any]
+        self,
+        channel: Consumer,
+        queue: str,
+        tag: str,
+        no_ack: bool,
+        callback: Callable[[Any], Any],
+        session: Session,
+        isolated: IsolatedDelivery,
     ) -> None:
         self.channel = channel
         self.queue = queue
@@ -37,7 +80,7 @@ class Subscription:
         self.no_ack = no_ack
         self.callback = callback
         self.buffer: deque[Delivery] = deque()
-        session = channel.transport.link.session
+        self._isolated = isolated
         self._dropped = weakref.finalize(
             self, session.registration.subscription_dropped, queue, no_ack, self.buffer
         )
@@ -77,7 +120,7 @@ class Subscription:
         """Return how many messages may be reserved for it now."""
         if self.no_ack:
             return NO_ACK_AHEAD - len(self.buffer)
-        if ISOLATION.active and self.channel.transport.shut_out(self):
+        if ISOLATION.active and self._isolated.shuts_out(self.began_at):
             return 0
         return self.channel.qos_.credit(UNLIMITED)
 
@@ -130,8 +173,8 @@ class Subscription:
     def deliver(self) -> None:
         """Hand one buffered message to the application; what it raises is the caller's.
 
-        Unless a Celery worker's own code raises for what is in the message: then that is
-        set aside, and the worker goes on.
+        Unless a Celery worker's own code raises for what is in the message: then that
+        becomes a dead letter, and the worker goes on.
         """
         delivery = self.buffer.popleft()
         message = self.channel.open_delivery(delivery, self.no_ack)

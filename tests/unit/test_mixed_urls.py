@@ -3,7 +3,7 @@
 import pytest
 from kombu import Connection
 
-from reliq.transports.failback import reset_inherited_url, urls_of
+from reliq.transports.broker_urls import reset_inherited_url, urls_of
 
 SPOOL = "reliq-sqlite:////var/spool/reliq.db"
 

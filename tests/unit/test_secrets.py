@@ -141,4 +141,4 @@ def test_tls_that_was_given_beside_the_urls_stays():
     connection = Connection(urls, ssl={"cert_reqs": "none"})
     connection.switch(urls[1])
     assert connection.transport.address.tls
-    assert {"cert_reqs": "none"} == connection.transport._arguments["ssl"]
+    assert {"cert_reqs": "none"} == connection.transport.failback.arguments["ssl"]

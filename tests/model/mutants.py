@@ -223,7 +223,7 @@ MUTANTS = (
     Mutant(
         "replay keeps the count", "replay", "redis.call('HDEL', deliveries, unpack(replayed))", ""
     ),
-    Mutant("replay of what is moving", "replay", "not on_its_way(moving[i], clock)", "true"),
+    Mutant("replay of what is moving", "replay", "not is_moving(moving[i], clock)", "true"),
     Mutant("move: a number is given again", "move", "if not move and", "if"),
     Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
     Mutant("restore: rings while paused", "restore_visible", "waiting and not paused", "waiting"),

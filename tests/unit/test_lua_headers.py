@@ -312,11 +312,9 @@ CALLS = {
     "list_queue": lambda store: store.list_queue("q"),
     "bind": lambda store: store.bind("x", True, [b"binding"]),
     "unbound": lambda store: store.delete_exchange("x", if_unbound=True),
-    "status": lambda store: store.status("q"),
     "measure": lambda store: store.measure(["q"]),
     "once": lambda store: store.claim("x", "t", 1000),
     "browse": lambda store: store.browse("q", "ready", 9),
-    "oldest": lambda store: store.oldest_ms("q"),
     "configure": lambda store: store.configure("q", {"max_length": "9"}),
     "pause": lambda store: store.pause("q", True),
     # Kombu's own keys are named by its options, its lists by the queue.

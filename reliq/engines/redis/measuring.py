@@ -1,7 +1,8 @@
-"""Metrics over Redis: one script for each queue, all of them in one round trip."""
+"""What is counted of a queue, over Redis: one script, which reads all at one instant."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
@@ -10,8 +11,7 @@ from ...store.inspection import Measure, QueueStatus
 from ...store.limits import BATCH
 from ...store.unreadable import left_out
 from . import scripts
-from .base import StoreBase, text_of
-from .operators import ledger_of
+from .base import StoreBase, text_of, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,35 @@ if TYPE_CHECKING:
     from .wire import Command
 
 
+_COUNT = re.compile(rb"-?[0-9]{1,19}")
+
+
+def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
+    """Return the counters of a queue; one that is no number is left out."""
+    found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
+    wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
+    if wrong:
+        left_out(broker, f"counters of {queue!r}", wrong)
+    return {name: int(value) for name, value in found.items() if name not in wrong}
+
+
 class RedisMeasuring(StoreBase):
-    """What a store tells a collector of metrics."""
+    """What a store counts."""
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return the counts and the ledger of *queue*; None where there is no such queue."""
+        measured = self._measured(queue)
+        return None if measured is None else measured.status
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return when the oldest ready message was published; None where nothing is ready."""
+        measured = self._measured(queue)
+        return None if measured is None else measured.oldest_ms
+
+    def _measured(self, queue: str) -> Measure | None:
+        names = scripts.MEASURE.of(self._keys(queue))
+        exists, *reply = self._wire.execute(scripts.MEASURE, names, ())
+        return _measure(self.broker, queue, *reply) if exists else None
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone."""
@@ -63,7 +90,7 @@ def _measure(  # the reply, part by part
     due: int,
     ranks: list[Any],
 ) -> Measure:
-    ledger = ledger_of(broker, queue, stats)
+    ledger = _ledger_of(broker, queue, stats)
     status = QueueStatus(
         queue,
         ready,

@@ -1,32 +1,20 @@
-"""What operators ask of Redis, and the claims of ``reliq.once``."""
+"""What operators ask of Redis, and change of a queue."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from ...message.delivery_tag import published_ms
 from ...message.queue_arguments import FIELDS
-from ...store.inspection import Place, QueueStatus, Stored
+from ...store.inspection import Place, Stored
 from ...store.limits import BROWSED_AT_ONCE
 from ...store.unreadable import left_out, number
-from . import keys, scripts
-from .base import StoreBase, text_of, texts
+from . import scripts
+from .base import StoreBase, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _LEASE_FIELDS = 4
-_COUNT = re.compile(rb"-?[0-9]{1,19}")
-
-
-def ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
-    """Return the counters of a queue; one that is no number is left out."""
-    found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
-    wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
-    if wrong:
-        left_out(broker, f"counters of {queue!r}", wrong)
-    return {name: int(value) for name, value in found.items() if name not in wrong}
 
 
 class RedisOperators(StoreBase):
@@ -36,19 +24,6 @@ class RedisOperators(StoreBase):
         """Return the server's time, in ms since the epoch."""
         seconds, micros = self._wire.call(("TIME",))
         return int(seconds) * 1000 + int(micros) // 1000
-
-    def status(self, queue: str) -> QueueStatus | None:
-        """Return the counts and the ledger of *queue*; None where there is no such queue."""
-        names = scripts.STATUS.of(self._keys(queue))
-        exists, *counts, stats, arguments, paused = self._wire.execute(scripts.STATUS, names, ())
-        if not exists:
-            return None
-        ready, delayed, unacked, dead, stored, consumers = counts
-        ledger = ledger_of(self.broker, queue, stats)
-        arguments = {"": arguments}
-        return QueueStatus(
-            queue, ready, delayed, unacked, dead, stored, consumers, ledger, arguments, paused == 1
-        )
 
     def pause(self, queue: str, paused: bool) -> bool:
         """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
@@ -77,11 +52,6 @@ class RedisOperators(StoreBase):
             found.append(Stored(text_of(tag), envelope, count, at_ms, held_by))
         return found
 
-    def oldest_ms(self, queue: str) -> int | None:
-        """Return when the oldest ready message was published; None where nothing is ready."""
-        heads = texts(self._wire.execute(scripts.OLDEST, scripts.OLDEST.of(self._keys(queue)), ()))
-        return min(filter(None, map(published_ms, heads)), default=None)
-
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field."""
         pairs = [part for field, value in changes.items() for part in (field, value or "")]
@@ -95,9 +65,3 @@ class RedisOperators(StoreBase):
             for field in FIELDS.values()
             if field.encode() in fields
         }
-
-    def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
-        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""
-        names = scripts.ONCE.named(once=keys.once(self._prefix, name))
-        args = (token, keep_ms, 1 if finished else 0)
-        return int(self._wire.execute(scripts.ONCE, names, args))

@@ -66,7 +66,7 @@ def waiting_in(transaction: Transaction, queue: int, most: int) -> int:
     return total
 
 
-def drop_surplus(transaction: Transaction, queue: int, dead_letter_max: int) -> int:
+def trim_dead(transaction: Transaction, queue: int, dead_letter_max: int) -> int:
     """Keep the stated cap of the dead letters: the oldest leave, counted; return how many."""
     (dead,) = transaction.execute(
         "SELECT count(*) FROM messages WHERE queue = ? AND state = ?", (queue, DEAD)
@@ -273,6 +273,6 @@ class Insert:
         )
         if dropped:
             transaction.count_deaths(self._queue, "maxlen", dropped)
-            drop_surplus(transaction, self._queue, dead_letter_max)
+            trim_dead(transaction, self._queue, dead_letter_max)
         if self._notified and not self._notification:
             transaction.notify(self._first.queue)

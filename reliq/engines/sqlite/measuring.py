@@ -1,4 +1,4 @@
-"""What metrics need of a file: counts, ledger and ages of many queues."""
+"""What is counted of a queue, in a file: its messages, its ledger and its age."""
 
 from __future__ import annotations
 
@@ -6,21 +6,118 @@ from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused
 from ...message.delivery_tag import published_ms
-from ...store.inspection import Measure
-from ...store.limits import RANK
+from ...store.inspection import Measure, QueueStatus
+from ...store.limits import HIGHEST_RANK, RANK
 from ...store.unreadable import left_out
-from .base import DELAYED, READY, StoreBase
-from .operators import status_of
-from .reading import heads
+from .base import DEAD, DELAYED, READY, UNACKED, StoreBase
+from .topology import users
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .base import Transaction
 
 
+# The columns of the ledger, and what else is counted beside them.
+_LEDGER = (
+    "published",
+    "acked",
+    "expired",
+    "purged",
+    "dropped",
+    "moved",
+    "dead_lettered",
+    "replayed",
+    "restored",
+    "undelivered",
+    "released",
+    "nacked",
+    "redelivered",
+    "lapsed",
+    "token",
+    "waiting_bytes",
+)
+
+
+def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueStatus | None:
+    """Return the counts and the ledger of *queue*; None where there is no such queue.
+
+    *checked*: look whether each message has its envelope, which takes most of the time.
+    """
+    columns = ", ".join(_LEDGER)
+    row = transaction.execute(
+        f"SELECT id, paused, arguments, {columns} FROM queues "  # noqa: S608 - ours
+        "WHERE prefix = ? AND name = ?",
+        (transaction.prefix, queue),
+    ).fetchone()
+    if row is None:
+        return None
+    number, paused, arguments, *counters = row
+    counts = dict(
+        transaction.execute(
+            "SELECT state, count(*) FROM messages WHERE queue = ? GROUP BY state", (number,)
+        ).fetchall()
+    )
+    stored = sum(counts.values())
+    if checked:
+        (stored,) = transaction.execute(
+            "SELECT count(*) FROM messages m JOIN envelopes e ON e.id = m.envelope "
+            "WHERE m.queue = ?",
+            (number,),
+        ).fetchone()
+    deaths = transaction.execute(
+        "SELECT reason, count FROM deaths WHERE queue = ?", (number,)
+    ).fetchall()
+    ledger = {name: int(n) for name, n in zip(_LEDGER, counters, strict=True) if n}
+    ledger |= {f"dead:{reason}": int(n) for reason, n in deaths}
+    ready, delayed, unacked, dead = (
+        counts.get(state, 0) for state in (READY, DELAYED, UNACKED, DEAD)
+    )
+    return QueueStatus(
+        queue,
+        ready,
+        delayed,
+        unacked,
+        dead,
+        stored,
+        users(transaction, queue),
+        {"published": 0, **ledger},
+        {"": arguments or b""},
+        bool(paused),
+    )
+
+
+def heads(transaction: Transaction, queue: int) -> Iterator[tuple[int, str]]:
+    """Yield (rank, tag) of the ready message that is first at its rank, for each rank."""
+    least = 0
+    for _ in range(HIGHEST_RANK + 1):
+        head = transaction.execute(
+            "SELECT tag, position FROM messages WHERE queue = ? AND state = ? "
+            "AND position >= ? ORDER BY position LIMIT 1",
+            (queue, READY, least),
+        ).fetchone()
+        if head is None:
+            return
+        tag, position = head
+        rank = position // RANK
+        yield rank, tag
+        least = (rank + 1) * RANK
+
+
 class SqliteMeasuring(StoreBase):
     """What a store counts."""
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return the counts and the ledger of *queue*; None where there is no such queue."""
+        with self.read() as transaction:
+            return status_of(transaction, queue, checked=True)
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return when the oldest ready message was published; None where nothing is ready."""
+        with self.read() as transaction:
+            row = transaction.queue(queue)
+            found = [] if row is None else list(heads(transaction, row.id))
+        return min(filter(None, (published_ms(tag) for _, tag in found)), default=None)
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone.

@@ -1,103 +1,24 @@
-"""What operators ask of a file, and what becomes of dead letters."""
+"""What operators ask of a file, and change of a queue."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from ...store.batches import batches
-from ...store.inspection import DeadLetter, QueueStatus
-from ...store.limits import DAY_US
+from ...message.queue_arguments import FIELDS
+from ...store.inspection import Place, Stored
+from ...store.limits import BROWSED_AT_ONCE
 from ...store.unreadable import number
-from .base import DEAD, DELAYED, READY, UNACKED, StoreBase, rank_score
+from .base import DELAYED, HELD_BY_MOVE, READY, UNACKED, StoreBase
 from .disk_reserve import essential
-from .insert import drop_surplus
-from .topology import users
+from .topology import column_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from ...store.values import Lease
     from .base import Transaction
 
-# The columns of the ledger, and what else is counted beside them.
-_LEDGER = (
-    "published",
-    "acked",
-    "expired",
-    "purged",
-    "dropped",
-    "moved",
-    "dead_lettered",
-    "replayed",
-    "restored",
-    "undelivered",
-    "released",
-    "nacked",
-    "redelivered",
-    "lapsed",
-    "token",
-    "waiting_bytes",
-)
-
-
-def is_moving(transaction: Transaction, queue: int, tag: str) -> bool:
-    """Whether a dead letter is on its way elsewhere since less than a day.
-
-    A move's number is the time at which it began, in us.
-    """
-    row = transaction.execute(
-        "SELECT number FROM moves WHERE queue = ? AND tag = ?", (queue, tag)
-    ).fetchone()
-    return row is not None and transaction.now * 1000 - row[0] <= DAY_US
-
-
-def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueStatus | None:
-    """Return the counts and the ledger of *queue*; None where there is no such queue.
-
-    *checked*: look whether each message has its envelope, which takes most of the time.
-    """
-    columns = ", ".join(_LEDGER)
-    row = transaction.execute(
-        f"SELECT id, paused, arguments, {columns} FROM queues "  # noqa: S608 - ours
-        "WHERE prefix = ? AND name = ?",
-        (transaction.prefix, queue),
-    ).fetchone()
-    if row is None:
-        return None
-    number, paused, arguments, *counters = row
-    counts = dict(
-        transaction.execute(
-            "SELECT state, count(*) FROM messages WHERE queue = ? GROUP BY state", (number,)
-        ).fetchall()
-    )
-    stored = sum(counts.values())
-    if checked:
-        (stored,) = transaction.execute(
-            "SELECT count(*) FROM messages m JOIN envelopes e ON e.id = m.envelope "
-            "WHERE m.queue = ?",
-            (number,),
-        ).fetchone()
-    deaths = transaction.execute(
-        "SELECT reason, count FROM deaths WHERE queue = ?", (number,)
-    ).fetchall()
-    ledger = {name: int(n) for name, n in zip(_LEDGER, counters, strict=True) if n}
-    ledger |= {f"dead:{reason}": int(n) for reason, n in deaths}
-    ready, delayed, unacked, dead = (
-        counts.get(state, 0) for state in (READY, DELAYED, UNACKED, DEAD)
-    )
-    return QueueStatus(
-        queue,
-        ready,
-        delayed,
-        unacked,
-        dead,
-        stored,
-        users(transaction, queue),
-        {"published": 0, **ledger},
-        {"": arguments or b""},
-        bool(paused),
-    )
+_STATES: dict[Place, int] = {"ready": READY, "delayed": DELAYED, "unacked": UNACKED}
 
 
 class SqliteOperators(StoreBase):
@@ -106,11 +27,6 @@ class SqliteOperators(StoreBase):
     def now_ms(self) -> int:
         """Return the machine's time, in ms since the epoch."""
         return time.time_ns() // 1_000_000
-
-    def status(self, queue: str) -> QueueStatus | None:
-        """Return the counts and the ledger of *queue*; None where there is no such queue."""
-        with self.read() as transaction:
-            return status_of(transaction, queue, checked=True)
 
     def pause(self, queue: str, paused: bool) -> bool:
         """Keep *queue* from giving anything out, or let it go on; False: no such queue."""
@@ -132,153 +48,61 @@ class SqliteOperators(StoreBase):
                     transaction.notify(queue)
             return True
 
-    # -- dead letters
-
-    def dead_letter(
-        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
-    ) -> list[str]:
-        """Give up on messages; return the tags that were refused."""
-        refused: list[str] = []
-        for batch in batches(leases):
-            refused += self._dead_letter_some(queue, reason, error, batch)
-        return refused
-
-    @essential
-    def _dead_letter_some(
-        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
-    ) -> list[str]:
-        with self.write() as transaction:
-            row = transaction.queue(queue)
-            if row is None:
-                return [lease.tag for lease in leases]
-            refused = [
-                lease.tag
-                for lease in leases
-                if not transaction.execute(
-                    "UPDATE messages SET state = ?, position = ?, reason = ?, error = ?, "
-                    "due = NULL WHERE queue = ? AND tag = ? AND state = ? AND token = ?",
-                    (
-                        DEAD,
-                        transaction.now,
-                        reason,
-                        error,
-                        row.id,
-                        lease.tag,
-                        UNACKED,
-                        int(lease.token),
-                    ),
-                ).rowcount
-            ]
-            died = len(leases) - len(refused)
-            if died:
-                transaction.count_deaths(row.id, reason, died)
-                drop_surplus(transaction, row.id, self.options.dead_letter_max)
-            return refused
-
-    def dead_letters(
-        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
-    ) -> list[DeadLetter]:
-        """Return up to *limit* that died at *from_ms* or later, oldest first."""
-        envelope = "(SELECT e.envelope FROM envelopes e WHERE e.id = m.envelope)"
-        columns = (
-            f"tag, position, reason, failed, owner, error, {envelope if envelopes else 'NULL'}"
-        )
+    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
+        """Return up to *limit* messages of *place* after *skip*, without touching them."""
         with self.read() as transaction:
             row = transaction.queue(queue)
-            if row is None:
+            if row is None or limit <= 0:
                 return []
             found = transaction.execute(
-                f"SELECT {columns} FROM messages m WHERE queue = ? AND state = ? "  # noqa: S608
-                "AND position >= ? ORDER BY position, tag LIMIT ?",
-                (row.id, DEAD, from_ms, limit),
+                "SELECT m.tag, m.position, e.envelope, m.owner, m.failed FROM messages m "
+                "JOIN envelopes e ON e.id = m.envelope WHERE m.queue = ? AND m.state = ? "
+                "ORDER BY m.position, m.tag LIMIT ? OFFSET ?",
+                (row.id, _STATES[place], min(limit, BROWSED_AT_ONCE), skip),
             )
             return [
-                DeadLetter(
+                Stored(
                     str(tag),
-                    number(died),
-                    str(reason or ""),
-                    number(failed),
-                    str(owner or ""),
-                    str(error or ""),
-                    content if isinstance(content, bytes) else None,
+                    envelope if isinstance(envelope, bytes) else b"",
+                    -1 if failed is None else number(failed),
+                    # What is on its way to another broker has a lease without an end.
+                    0 if place == "ready" or position == HELD_BY_MOVE else number(position),
+                    str(owner or "") if place == "unacked" else "",
                 )
-                for tag, died, reason, failed, owner, error, content in found
+                for tag, position, envelope, owner, failed in found
             ]
 
-    def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
-        """Put dead letters back into *queue*, uncounted; return the tags that were.
-
-        They queue behind what is ready at their rank now, and have no TTL any more.
-        """
-        replayed: list[str] = []
-        for batch in batches(tags):
-            replayed += self._replay_some(queue, batch)
-        return replayed
-
     @essential
-    def _replay_some(self, queue: str, tags: Sequence[str]) -> list[str]:
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what steps know of the arguments of *queue*; None removes a field."""
+        if not changes:
+            with self.read() as transaction:
+                return self._settings(transaction, queue)
         with self.write() as transaction:
             row = transaction.queue(queue)
             if row is None:
-                return []
-            sequence = row.published + row.promoted
-            replayed = []
-            for tag in tags:
-                if is_moving(transaction, row.id, tag):
-                    continue
-                score = rank_score(tag, sequence + 1)
-                back = transaction.execute(
-                    "UPDATE messages SET state = ?, position = ?, score = ?, token = 0, "
-                    "owner = NULL, failed = NULL, expires = NULL, due = NULL, reason = NULL, "
-                    "error = NULL WHERE queue = ? AND tag = ? AND state = ?",
-                    (READY, score, score, row.id, tag, DEAD),
-                )
-                if back.rowcount:
-                    sequence += 1
-                    replayed.append(tag)
-                    transaction.execute(
-                        "DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag)
-                    )
-            if replayed:
-                size = transaction.sizes(row.id, replayed) if row.max_bytes is not None else 0
+                return None
+            for field, value in changes.items():
+                name = next(known for known in FIELDS.values() if known == field)
                 transaction.execute(
-                    "UPDATE queues SET promoted = promoted + ?, replayed = replayed + ?, "
-                    "waiting_bytes = waiting_bytes + ? WHERE id = ?",
-                    (len(replayed), len(replayed), size, row.id),
+                    f"UPDATE queues SET {name} = ? WHERE id = ?",  # noqa: S608 - a known name
+                    (column_value(name, value), row.id),
                 )
-                transaction.notify(queue)
-            return replayed
-
-    def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
-        """Remove dead letters for good; return how many."""
-        return sum(self._purge_dead_some(queue, batch) for batch in batches(tags))
-
-    @essential
-    def _purge_dead_some(self, queue: str, tags: Sequence[str]) -> int:
-        with self.write() as transaction:
-            row = transaction.queue(queue)
-            if row is None:
-                return 0
-            gone = [
-                tag
-                for tag in tags
-                if is_dead(transaction, row.id, tag) and not is_moving(transaction, row.id, tag)
-            ]
-            for tag in gone:
-                transaction.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
-            transaction.drop(row.id, gone)
-            if gone:
+            if "expires" in changes:  # it counts from now: its use was not noted before
                 transaction.execute(
-                    "UPDATE queues SET purged = purged + ? WHERE id = ?", (len(gone), row.id)
+                    "UPDATE queues SET used_at = ? WHERE id = ?", (transaction.now, row.id)
                 )
-            return len(gone)
+            return self._settings(transaction, queue)
 
-
-def is_dead(transaction: Transaction, queue: int, tag: str) -> bool:
-    """Whether a message is a dead letter."""
-    return (
-        transaction.execute(
-            "SELECT 1 FROM messages WHERE queue = ? AND tag = ? AND state = ?", (queue, tag, DEAD)
+    @staticmethod
+    def _settings(transaction: Transaction, queue: str) -> dict[str, str] | None:
+        names = list(FIELDS.values())
+        row = transaction.execute(
+            f"SELECT {', '.join(names)} FROM queues WHERE prefix = ? AND name = ?",  # noqa: S608
+            (transaction.prefix, queue),
         ).fetchone()
-        is not None
-    )
+        if row is None:
+            return None
+        return {
+            name: str(value) for name, value in zip(names, row, strict=True) if value is not None
+        }

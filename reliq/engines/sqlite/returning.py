@@ -12,7 +12,7 @@ from ...store.limits import BATCH
 from ...store.values import How, Lease, Lost, Released, Restored, Returned
 from .base import HELD_BY_MOVE, StoreBase, Transaction
 from .disk_reserve import essential
-from .insert import drop_surplus
+from .insert import trim_dead
 from .isolating import ISOLATED
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Back(NamedTuple):
     owner: str
 
 
-def wait_ms(backoff_ms: Sequence[int], count: int) -> int:
+def backoff(backoff_ms: Sequence[int], count: int) -> int:
     """Return how long a message waits after *count* failures; (0, 0): not at all."""
     least, most = backoff_ms
     return min(least * 2 ** (min(count, 64) - 1), most) if count > 0 else 0
@@ -108,7 +108,7 @@ class SqliteReturning(StoreBase):
                 wait = 0
                 if how == "nacked":
                     count = (count or 0) + 1
-                    wait = wait_ms(self._backoff_ms, count)
+                    wait = backoff(self._backoff_ms, count)
                     if 0 < limit <= count:
                         died.append(Back(tag, count, 0, owner))
                         continue
@@ -298,7 +298,7 @@ class SqliteReturning(StoreBase):
             (envelopes, queue.id, until, BATCH),
         ).fetchall()
         if not rows:
-            self._clear_marks(transaction, queue.id)
+            self._forget_marks(transaction, queue.id)
             return [], []
         limit = self._limit_of(queue)
         back: list[Back] = []
@@ -314,12 +314,12 @@ class SqliteReturning(StoreBase):
                     continue
                 # In company nobody knows which of them it was.
                 count = max(failures, limit - 1)
-            back.append(Back(tag, count, wait_ms(self._backoff_ms, count), owner))
+            back.append(Back(tag, count, backoff(self._backoff_ms, count), owner))
             restored.append(Returned(tag, count, owner, envelope))
         dead_letter(transaction, queue.id, dead_lettered, "lease ended")
         put_back(transaction, queue, back)
         if len(rows) < BATCH:
-            self._clear_marks(transaction, queue.id)
+            self._forget_marks(transaction, queue.id)
         transaction.execute(
             "UPDATE queues SET restored = restored + ?, lapsed = lapsed + ? WHERE id = ?",
             (len(back), len(rows), queue.id),
@@ -329,7 +329,7 @@ class SqliteReturning(StoreBase):
         return restored, died
 
     @staticmethod
-    def _clear_marks(transaction: Transaction, queue: int) -> None:
+    def _forget_marks(transaction: Transaction, queue: int) -> None:
         """Forget the marks of consumers that do not hold their suspect any more.
 
         It was given back just now, or was acked by one that leaves and asks for nothing again.
@@ -363,7 +363,7 @@ class SqliteReturning(StoreBase):
             (queue.id, transaction.now - self._dead_letter_ttl_ms, BATCH),
         ).fetchall()
         if not old:
-            return drop_surplus(transaction, queue.id, self.options.dead_letter_max)
+            return trim_dead(transaction, queue.id, self.options.dead_letter_max)
         transaction.drop(queue.id, [tag for (tag,) in old])
         transaction.execute(
             "UPDATE queues SET dropped = dropped + ? WHERE id = ?", (len(old), queue.id)

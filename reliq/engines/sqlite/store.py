@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .claims import SqliteClaims
 from .consuming import SqliteConsuming
+from .dead_letters import SqliteDeadLetters
 from .diagnosis import SqliteDiagnosis
 from .measuring import SqliteMeasuring
 from .moves import SqliteMoves
 from .operators import SqliteOperators
 from .publishing import SqlitePublishing
-from .reading import SqliteReading
 from .register import SqliteRegister
 from .returning import SqliteReturning
 from .surveying import SqliteSurveying
@@ -23,9 +23,9 @@ class SqliteStore(
     SqliteSurveying,
     SqliteRegister,
     SqliteTopology,
+    SqliteDeadLetters,
     SqliteMoves,
     SqliteOperators,
-    SqliteReading,
     SqliteMeasuring,
     SqliteDiagnosis,
     SqliteClaims,

@@ -19,7 +19,7 @@
 local messages, ready, delayed, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local dead, dead_info, stats, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local batch = tonumber(ARGV[1])
--- use: intact, expire, uncount
+-- use: intact, expire, count_down_bytes
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -32,6 +32,6 @@ intact({messages, deliveries, dead_info, stats, meta}, {ready, delayed, dead})
 local flags = redis.call('HMGET', meta, 'dead_expired', 'max_bytes')
 local bytes = expire(overdue, now, flags[1], flags[2])
 if flags[2] then
-  uncount(bytes)
+  count_down_bytes(bytes)
 end
 return #overdue == batch and 1 or 0

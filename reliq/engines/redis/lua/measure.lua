@@ -1,4 +1,4 @@
--- measure: reads what metrics need of a queue, at one instant.
+-- measure: reads what is counted of a queue, its ledger and its age, at one instant.
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)

@@ -66,7 +66,7 @@ local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0,
 
 local drop_head
 if limited then
-  -- use: add, intact, expire, uncount, trim_dead
+  -- use: add, intact, expire, count_down_bytes, trim_dead
   max_length, max_bytes = max_length or math.huge, max_bytes or math.huge
   local about = redis.call('HMGET', meta, 'overflow', 'dead_expired')
   rejects = about[1] == 'reject-publish'
@@ -85,7 +85,7 @@ if limited then
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
       local gone = expire(overdue, now, about[2], queue[5])
-      waiting, bytes = waiting - #overdue, queue[5] and uncount(gone) or bytes
+      waiting, bytes = waiting - #overdue, queue[5] and count_down_bytes(gone) or bytes
     end
   end
 

@@ -14,14 +14,14 @@
 -- Redis 6.2 or newer.
 local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, stats, moves = KEYS[4], KEYS[5], KEYS[6]
--- use: add, intact, on_its_way
+-- use: add, intact, is_moving
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, stats}, {dead})
 local gone = {}
 local clock = redis.call('TIME')
 for _, tag in ipairs(ARGV) do
-  local moving = on_its_way(redis.call('HGET', moves, tag), clock)
+  local moving = is_moving(redis.call('HGET', moves, tag), clock)
   if not moving and redis.call('ZREM', dead, tag) == 1 then
     redis.call('HDEL', moves, tag)
     gone[#gone + 1] = tag

@@ -19,7 +19,7 @@
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
--- use: add, notify, intact, promote, on_its_way
+-- use: add, notify, intact, promote, is_moving
 
 -- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, stats, meta}, {ready})
@@ -28,7 +28,7 @@ local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))
 local clock = redis.call('TIME')
 for i, tag in ipairs(ARGV) do
-  if died[i] and not on_its_way(moving[i], clock) then
+  if died[i] and not is_moving(moving[i], clock) then
     replayed[#replayed + 1] = tag
   end
 end

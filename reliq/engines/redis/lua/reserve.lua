@@ -270,8 +270,8 @@ if expires_itself then
   redis.call('HSET', meta, 'used_at', now)
 end
 if max_bytes and bytes > 0 then
-  -- use: uncount
-  uncount(bytes)
+  -- use: count_down_bytes
+  count_down_bytes(bytes)
 end
 local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- What is left may be for another: one that holds nothing takes a claimed message at once.

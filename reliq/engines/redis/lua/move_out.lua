@@ -28,7 +28,8 @@ local target, batch = ARGV[1], tonumber(ARGV[2])
 -- use: add, whole, intact, lease_of, begun_moves, begin_move
 
 -- A key that holds something else is told before the first write.
-intact({messages, unacked, deliveries, stats, moves}, {ready, delayed, expiry, dead})
+intact({messages, unacked, deliveries, stats, moves},
+  {ready, delayed, unacked_index, expiry, dead})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local low_water, begun = begun_moves(target, true, clock)

@@ -59,7 +59,7 @@ def once(
     at most about the other's *lease*.
 
     It does not make an effect exactly-once: a process that is killed after the effect
-    and before the end of the block, or that stands still for longer than *lease*, lets
+    and before the end of the block, or that is frozen for longer than *lease*, lets
     it run again. Claims live in one broker, and as safely as the messages in it.
 
     The broker is that of *url* with *transport_options*; else the one the message came

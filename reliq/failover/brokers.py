@@ -1,7 +1,7 @@
 """Failover: what this process knows of its brokers, and in which order it tries them.
 
 Kombu calls a strategy with the list of URLs and takes the next one each time a broker
-fails. ``primary`` and ``healthiest`` are ours; they skip brokers that rest, and ask
+fails. ``primary`` and ``healthiest`` are ours; they skip brokers in back-off, and ask
 before they choose. The first URL of a list is the primary: see failback.py. Knows no engine
 and nothing of Kombu; how a broker is asked is told to it by the transports.
 """
@@ -91,7 +91,7 @@ class Brokers:
         return None if before == url else before
 
     def failed(self, url: str) -> None:
-        """Let *url* rest: for a second at first, longer each time, at most half a minute."""
+        """Put *url* into back-off: a second at first, longer each time, half a minute at most."""
         with self._lock:
             record = self._record(url)
             pause = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
@@ -118,14 +118,14 @@ class Brokers:
             return monotonic() - self._record(url).answered_at <= seconds
 
     def soonest(self, urls: Sequence[str]) -> str:
-        """Return the URL whose rest ends first."""
+        """Return the URL whose back-off ends first."""
         with self._lock:
             return min(urls, key=lambda url: self._record(url).back_off_until)
 
     def ask(self, url: str) -> float:
         """Return the seconds that *url* takes to answer and to accept a write.
 
-        Raises ReliqError when it does not, and lets it rest.
+        Raises ReliqError when it does not, and puts it into back-off.
         """
         with self._lock:
             options = self._record(url).options
@@ -157,7 +157,7 @@ def _latencies(urls: Sequence[str]) -> Iterator[tuple[float, str]]:
 def primary(urls: Sequence[str]) -> Iterator[str]:
     """Yield the first URL of *urls* that answers, for ever; the first one unasked.
 
-    Where none answers, the one that has rested longest is next.
+    Where none answers, the one that has been in back-off longest is next.
     """
     yield urls[0]
     while True:
@@ -179,7 +179,7 @@ STRATEGIES = {"primary": primary, "healthiest": healthiest}
 def admit(url: str, urls: Sequence[str], fresh_s: float) -> None:
     """Raise BrokerUnavailable where another broker of *urls* is to be tried before *url*.
 
-    That is while *url* rests and another one does not; and while the first one has
+    That is while *url* is in back-off and another one is not; and while the first one has
     answered in the last *fresh_s* seconds and *url* is not the first.
     """
     if len(urls) < 2:  # noqa: PLR2004 - nothing to choose from
@@ -190,5 +190,6 @@ def admit(url: str, urls: Sequence[str], fresh_s: float) -> None:
         )
     if BROKERS.in_back_off(url) and not all(BROKERS.in_back_off(other) for other in urls):
         raise BrokerUnavailable(
-            f"{without_password(url)} failed a moment ago and rests; another broker is tried"
+            f"{without_password(url)} failed a moment ago and is in back-off; "
+            "another broker is tried"
         )

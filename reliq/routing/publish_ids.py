@@ -45,11 +45,11 @@ class Number(NamedTuple):
     """Whether it is tried at another broker now: the first may have it."""
 
 
-class PublishTag(str):  # noqa: SLOT000 - it carries the numbers of its message
+class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     """The delivery tag in a message's properties while it is being published.
 
     Kombu hands the same properties to every try, so finding one that is not
-    settled means "again". Properties copied from a received message carry a
+    settled means "again". Properties copied from a received message have a
     plain string and never count as a retry.
     """
 
@@ -108,7 +108,7 @@ class Publisher:
         """Return the message's identity in *queue*: the same one for the same *tag*.
 
         *broker* names where it is tried now. Tried elsewhere than the first time, it is
-        in doubt: only its number can tell the first broker, later, whether it has it. So
+        unconfirmed: only its number can tell the first broker, later, whether it has it. So
         nothing that this process publishes from then on may settle that number: it goes
         on under another name.
         """

@@ -62,7 +62,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was given up on."""
+    """A dead letter."""
 
     tag: str
     died_ms: int

@@ -67,7 +67,7 @@ class Notifier(Protocol):
         """The queues of the wait that is under way, or was last."""
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the notification rings."""
+        """Return the descriptor that becomes readable when a notification comes."""
 
     def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches its descriptor."""
@@ -82,7 +82,7 @@ class Notifier(Protocol):
         """Take what has come without waiting; True when the wait is over."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the notification, for :meth:`wake`, or for *timeout_s*; True when it rang."""
+        """Wait for a notification, for :meth:`wake`, or for *timeout_s*; True when one came."""
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""
@@ -475,7 +475,7 @@ class Store(Protocol):
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
         """Give numbers to dead letters that are to be stored elsewhere, or find them again.
 
-        *target* names the destination; a letter that is on its way to another one is left
+        *target* names the destination; a dead letter that is on its way to another one is left
         out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
         """
 

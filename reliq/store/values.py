@@ -97,7 +97,7 @@ STORED, CREATED, DUPLICATE, NO_QUEUE, STALE, FULL = 1, 2, 0, -1, -2, -3
 
 
 class Returned(NamedTuple):
-    """A message whose delivery failed: back in its queue, or given up on."""
+    """A message whose delivery failed: back in its queue, or a dead letter."""
 
     tag: str
     failed: int
@@ -218,7 +218,7 @@ class Move(NamedTuple):
     dead_letter: DeadLetter | None = None
     """What is known of its death, where it is a dead letter and stays one."""
     origin: tuple[str, int] | None = None
-    """Of a message in doubt (see Publication): its publisher and its number there."""
+    """Of an unconfirmed publish (see Publication): its publisher and its number there."""
 
 
 class Liveness(NamedTuple):

@@ -2,8 +2,8 @@
 
 The messages are taken out of the queue's order in numbered steps, stored on the other
 broker under their numbers, and removed here last (see numbered.py). Whoever is killed in
-between is continued by the next who carries to the same broker. What consumers hold is
-not touched; it can be carried when it has come back.
+between is continued by the next who moves to the same broker. What consumers hold is
+not touched; it can be moved when it has come back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     """
     here, other = source.broker_id(), target.broker_id()
     if here == other:
-        raise ConfigurationError(f"queue {queue!r} cannot be carried: both URLs are one broker")
+        raise ConfigurationError(f"queue {queue!r} cannot be moved: both URLs are one broker")
     there = _There(target, queue, declare(source, target, queue))
     name, origin = f"broker:{other}", f"{here}:{queue}"
 
@@ -49,7 +49,7 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     def accepted(low_water: int, moves: Sequence[Move]) -> list[str]:
         if not there.takes(moves):
             return [move.tag for move in moves]
-        # One in doubt the target may have had before it was stored here: it knows by the
+        # An unconfirmed one the target may have had before it was stored here: it knows by the
         # number of who published it.
         known = [move for move in moves if move.origin is not None]
         others = [move for move in moves if move.origin is None]
@@ -85,7 +85,7 @@ def _again(queue: str, move: Move) -> Publication:
 def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[str]:
     """Return the tags of what the target has now; raises NotFound, or QueueFull for none."""
     if NO_QUEUE in outcomes:
-        raise NotFound(f"queue {queue!r} was deleted on the target while it was carried there")
+        raise NotFound(f"queue {queue!r} was deleted on the target while it was moved there")
     stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
     if not stored:
         raise QueueFull(
@@ -133,7 +133,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
     """
     status = source.status(queue)
     if status is None:
-        raise NotFound(f"no queue {queue!r} to carry")
+        raise NotFound(f"no queue {queue!r} to move")
     arguments = status.declared
     auto_delete = bool(arguments.get("auto_delete"))
     if status.arguments.get("") or arguments:

@@ -1,9 +1,9 @@
 """Moving: dead letters to another queue of the same broker, each stored there once.
 
-Three steps, each atomic and each safe to repeat: the letter gets a number, once; it
+Three steps, each atomic and each safe to repeat: the dead letter gets a number, once; it
 is stored in the other queue under that number, which knows it by then; it is taken
 out here. Whoever is killed in between is continued by the next who moves the same
-letters to the same target.
+dead letters to the same target.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Failback:
     def connect(self) -> None:
         """Open the connection, unless another broker is to be tried before this one.
 
-        Raises BrokerUnavailable, and lets the broker rest that could not be reached.
+        Raises BrokerUnavailable, and puts the broker that could not be reached into back-off.
         """
         if not self.urls:
             self._open()

@@ -29,7 +29,7 @@ class Transport(BaseTransport):
         if has_patched():
             raise ConfigurationError(
                 f"{self.location} cannot be used with eventlet, whose green threads "
-                "would all stand still while one waits for the file; use the pool prefork, "
+                "would all be blocked while one waits for the file; use the pool prefork, "
                 "threads, solo or gevent, or a Redis (reliq://)"
             )
         super().__init__(client, **kwargs)

@@ -147,9 +147,9 @@ def _contents(client: redis.Redis, prefix: str, queue: str) -> Contents:
 
 def _odd_meta(client: redis.Redis, prefix: str, queue: str) -> list[str]:
     fields = [name.decode() for name in client.hkeys(queue_keys(prefix, queue).meta)]
-    marks = [name for name in fields if name.startswith("suspect:")]
+    marks = [name for name in fields if name.startswith("candidate:")]
     if not marks:
         return []
     return [
-        f"queue {queue!r}: {len(marks)} marks of suspects in meta that nobody holds ({marks[0]})"
+        f"queue {queue!r}: {len(marks)} marks of candidates in meta that nobody holds ({marks[0]})"
     ]

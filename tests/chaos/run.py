@@ -181,7 +181,7 @@ class _Run:
             time.sleep(_LOOK_S)
 
     def _settle(self) -> None:
-        """Wait until the broker is at rest: what was given up on is dead, nothing is held."""
+        """Wait until the broker is at rest: what was dead-lettered is dead, nothing is held."""
         if not self.settings.reliq:
             return
         reason = self._until(self._restless, 60.0)

@@ -78,7 +78,7 @@ def test_a_late_ack_is_accepted_while_another_holds_the_message(store, other):
 
 
 def test_a_late_ack_takes_a_message_out_of_the_dead(store):
-    """A message that was given up on and then finished is no dead letter."""
+    """A message that was dead-lettered and then finished is no dead letter."""
     store.publish(message())
     (held,) = store.take()
     store.dead_letter(held)

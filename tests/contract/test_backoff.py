@@ -45,7 +45,7 @@ def test_it_doubles_up_to_its_most(connect):
 
 
 def test_what_had_company_waits_as_well(connect):
-    """Nobody knows which of them it was; what was given up on waits for nothing."""
+    """Nobody knows which of them it was; what was dead-lettered waits for nothing."""
     store = connect(redelivery_backoff=WAIT, delivery_limit=2)
     store.publish(message(), message())
     store.return_ended(*store.take(2))

@@ -68,7 +68,7 @@ def test_the_queue_s_own_limit_counts_for_lost_leases(connect):
     assert 1 == len(store.return_ended(*store.take()).dead)
 
 
-def test_the_queue_s_own_limit_says_who_is_a_suspect(connect):
+def test_the_queue_s_own_limit_says_who_is_a_candidate(connect):
     """With a limit of 2 a message that failed once runs alone, whatever the option says."""
     store = connect(delivery_limit=9)
     store.declare(arguments=b"a", delivery_limit="2")

@@ -174,7 +174,7 @@ def test_the_bytes_that_wait_are_counted_on_both_sides(source, target):
 
 def test_a_queue_that_does_not_exist(source, target):
     """Nothing is declared."""
-    with pytest.raises(NotFound, match="no queue 'q' to carry"):
+    with pytest.raises(NotFound, match="no queue 'q' to move"):
         move(source, target)
     assert target.store.status("q") is None
 

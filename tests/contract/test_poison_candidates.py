@@ -35,7 +35,7 @@ def failures_of(store, *tags):
     return [found[tag] for tag in tags]
 
 
-def test_a_consumer_is_given_one_suspect_at_a_time(connect):
+def test_a_consumer_is_given_one_candidate_at_a_time(connect):
     """Beside one that it holds it is given what is innocent; each other consumer gets its own."""
     first, second, third = (connect(f"s/{n}") for n in (1, 2, 3))
     a, b, c = poison_candidates(first, 3)
@@ -46,7 +46,7 @@ def test_a_consumer_is_given_one_suspect_at_a_time(connect):
     assert [c] == reserved(third)
 
 
-def test_an_innocent_message_is_found_behind_suspects(connect):
+def test_an_innocent_message_is_found_behind_candidates(connect):
     """Those that may not be taken keep nobody from what stands behind them."""
     store = connect()
     first = poison_candidates(store, 4)[0]
@@ -55,7 +55,7 @@ def test_an_innocent_message_is_found_behind_suspects(connect):
     assert [behind] == reserved(store, 1)
 
 
-def test_suspects_that_were_passed_over_keep_their_place(connect, other):
+def test_candidates_that_were_passed_over_keep_their_place(connect, other):
     """They are served in their order, before what was published after them."""
     store = connect()
     first, *passed_over = poison_candidates(store, 4)
@@ -68,7 +68,7 @@ def test_suspects_that_were_passed_over_keep_their_place(connect, other):
 
 
 @pytest.mark.parametrize("end", ["ack", "released", "dead letter", "restored", "acked by another"])
-def test_the_next_suspect_comes_when_the_first_is_done(store, other, end):
+def test_the_next_candidate_comes_when_the_first_is_done(store, other, end):
     """However a consumer parts with one, it may be given another then."""
     first, second = poison_candidates(store, 2)
     (held,) = store.reserve(9).deliveries
@@ -96,7 +96,7 @@ def test_all_that_lay_beside_it_is_counted(store, other):
     assert [3, 1, 1, 1] == failures_of(other, poison_candidate, *beside)
 
 
-def test_without_a_suspect_all_are_counted(store, other):
+def test_without_a_candidate_all_are_counted(store, other):
     """Nobody knows which of them it was."""
     tags = innocents(store, 3)
     store.return_ended(*store.take(3))
@@ -113,8 +113,8 @@ def test_deaths_at_one_time_count_once_each(store, other):
     assert [3, 1, 1] == failures_of(other, poison_candidate, beside, elsewhere)
 
 
-def test_hundreds_beside_a_suspect_are_counted(store):
-    """Also those that go back in later steps of the pass than the suspect."""
+def test_hundreds_beside_a_candidate_are_counted(store):
+    """Also those that go back in later steps of the pass than the candidate."""
     (poison_candidate,) = poison_candidates(store, 1)
     innocents(store, 449)
     store.end(*store.take(450))
@@ -143,15 +143,15 @@ def test_the_one_that_kills_meets_its_limit_and_its_neighbours_do_not(connect):
 
 
 def test_one_less_than_the_limit_is_soon_enough(connect):
-    """With delivery_limit 2, a message that failed once is a suspect."""
+    """With delivery_limit 2, a message that failed once is a candidate."""
     store = connect(delivery_limit=2)
     first, _ = poison_candidates(store, 2, failures=1)
     assert [first] == reserved(store)
     assert {"ready": 1, "unacked": 1} == store.places()
 
 
-def test_without_a_limit_there_are_no_suspects(connect):
-    """Where no message is given up on, all are given out as they come."""
+def test_without_a_limit_there_are_no_candidates(connect):
+    """Where no message is dead-lettered, all are given out as they come."""
     store = connect(delivery_limit=None)
     sent = [message() for _ in range(3)]
     store.publish(*sent)
@@ -160,7 +160,7 @@ def test_without_a_limit_there_are_no_suspects(connect):
     assert [item.tag for item in sent] == reserved(store)
 
 
-def test_a_suspect_that_is_done_clears_nobody(store):
+def test_a_candidate_that_is_done_clears_nobody(store):
     """Once it is acked, what its consumer takes next is counted like anything else."""
     (poison_candidate,) = poison_candidates(store, 1)
     store.take()
@@ -171,7 +171,7 @@ def test_a_suspect_that_is_done_clears_nobody(store):
 
 
 def test_who_may_take_nothing_is_not_sent_to_try_again(store):
-    """A consumer that holds a suspect, where only suspects are left, has nothing to ask for."""
+    """A consumer that holds a candidate, where only candidates are left, has nothing to ask for."""
     poison_candidates(store, 2)
     store.take()
     reservation = store.reserve(9)
@@ -179,7 +179,7 @@ def test_who_may_take_nothing_is_not_sent_to_try_again(store):
     assert not reservation.left
 
 
-def test_a_suspect_that_was_acked_is_to_blame_for_nothing(store):
+def test_a_candidate_that_was_acked_is_to_blame_for_nothing(store):
     """Its neighbour's failure after that is counted like any other."""
     poison_candidates(store, 1)
     store.publish(message())
@@ -190,7 +190,7 @@ def test_a_suspect_that_was_acked_is_to_blame_for_nothing(store):
 
 
 def test_a_consumer_that_died_leaves_no_mark(store):
-    """What named its suspect goes with its leases."""
+    """What named its candidate goes with its leases."""
     poison_candidates(store, 1)
     held = store.take()
     assert [2] == [item.failed for item in held]
@@ -204,7 +204,7 @@ def test_a_consumer_that_died_leaves_no_mark(store):
 
 
 def test_a_consumer_that_leaves_takes_its_mark_with_it(connect, engine):
-    """Whoever leaves in order has no suspect any more; whoever died is still judged by it."""
+    """Whoever leaves in order has no candidate any more; whoever died is still judged by it."""
     store = connect("s/1", delivery_limit=3)
     store.declare()
     store.store.attach("q", "s", 1)

@@ -67,7 +67,7 @@ def test_a_second_return_is_refused(store, how):
 
 @pytest.mark.parametrize("place", ["acked", "dead", "unknown"])
 def test_what_is_not_held_is_refused(store, place):
-    """A message that was finished or given up on does not come back."""
+    """A message that was finished or dead-lettered does not come back."""
     store.publish(message())
     (held,) = store.take()
     if place == "acked":

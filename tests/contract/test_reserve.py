@@ -262,8 +262,8 @@ def test_one_message_comes_whatever_its_size(store):
     assert [b"b"] == envelopes(store.reserve(100))
 
 
-def test_the_bound_goes_around_suspects(store, other):
-    """A suspect that is passed over is not in the way of what may be taken beside it."""
+def test_the_bound_goes_around_candidates(store, other):
+    """A candidate that is passed over is not in the way of what may be taken beside it."""
     store.publish(message(envelope=b"0" + BIG), message(envelope=b"1" + BIG))
     for _ in range(2):
         for delivery in (store.take(1)[0], store.take(1)[0]):

@@ -298,7 +298,7 @@ def test_without_a_limit_no_message_is_given_up_on(connect):
 
 
 def test_the_limit_takes_only_those_that_reached_it(connect):
-    """In one pass some are given up on and the others return."""
+    """In one pass some are dead-lettered and the others return."""
     store, other = connect(delivery_limit=2), connect("s/2", delivery_limit=2)
     store.publish(message(envelope=b"old"))
     store.release("nacked", *store.take())

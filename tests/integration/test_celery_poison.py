@@ -139,8 +139,8 @@ def fail_in(site, tag_count, failures):
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_fresh_poison_does_not_kill_a_suspect(fresh_redis, site_factory, pool):
-    """A task that has failed before and runs beside new poison is not what is given up on."""
+def test_fresh_poison_does_not_kill_a_candidate(fresh_redis, site_factory, pool):
+    """A task that has failed before and runs beside new poison is not what is dead-lettered."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": 4})
     poison_candidate = site.send("record_late", 0.5).id
     fail_in(site, 1, 2)
@@ -209,7 +209,7 @@ def seconds_until_all_is_held_again(site, *, poison_candidates):
         took = time.monotonic() - killed
         counted = inspector.status("celery").ledger["restored"]
         heir.kill_group()
-    print(f"suspects: {poison_candidates}; {HELD} messages held again after {took:.2f} s")
+    print(f"candidates: {poison_candidates}; {HELD} messages held again after {took:.2f} s")
     assert HELD == counted
     assert_balanced(site.broker)
     return took
@@ -219,7 +219,7 @@ def seconds_until_all_is_held_again(site, *, poison_candidates):
 def test_recovery_of_a_thousand_messages_is_not_slowed(redis_factory, site_factory):
     """What a healthy worker held when it was killed is all held by another in one pass.
 
-    A suspect among it makes no difference: nothing is given out by one at a time.
+    A candidate among it makes no difference: nothing is given out by one at a time.
     """
     took = [
         seconds_until_all_is_held_again(

@@ -1,4 +1,4 @@
-"""What names the suspect of a consumer is not kept for longer than it can explain anything."""
+"""What names the candidate of a consumer is not kept for longer than it can explain anything."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def steps(fresh_redis):
 def marks(server):
     """Return the marks in the queue's meta."""
     with redis.Redis.from_url(server.url("redis")) as client:
-        return [name for name in client.hkeys("reliq:{q}:meta") if name.startswith(b"suspect:")]
+        return [name for name in client.hkeys("reliq:{q}:meta") if name.startswith(b"candidate:")]
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_suspect_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
+def test_a_candidate_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
     """A warm shutdown cancels first and acks then; the next pass takes the mark away."""
     steps.declare()
     steps.store.attach("q", "s", 1)
@@ -38,16 +38,16 @@ def test_a_suspect_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
     (poison_candidate, *_) = steps.take(1 + left)
     steps.store.attach("q", "s", 0)
     steps.ack(poison_candidate.tag)
-    assert [b"suspect:s/1"] == marks(fresh_redis)
+    assert [b"candidate:s/1"] == marks(fresh_redis)
     steps.restore(force=True)
     assert [] == marks(fresh_redis)
 
 
 def test_the_mark_of_one_that_works_stays(steps, fresh_redis):
-    """It holds its suspect still."""
+    """It holds its candidate still."""
     steps.publish(message())
     for _ in range(2):
         steps.release("nacked", *steps.take())
     steps.take()
     steps.restore(force=True)
-    assert [b"suspect:s/1"] == marks(fresh_redis)
+    assert [b"candidate:s/1"] == marks(fresh_redis)

@@ -116,7 +116,7 @@ def test_rows_of_a_killed_worker_go_back_to_pending(table, tmp_path):
 
 
 def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
-    """It kills two workers, is then given up on, and its row says why; another task is done."""
+    """It kills two workers, is then dead-lettered, and its row says why; another task is done."""
     options = {"delivery_limit": 2}
     first = table.worker(options=options)
     (bad,) = table.send("poison")

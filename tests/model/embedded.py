@@ -130,11 +130,11 @@ class SqliteBroker(Broker):
             ledger={name: n for name, n in zip(_COUNTERS, counts, strict=True) if n} | deaths,
             marks=dict(
                 connection.execute(
-                    "SELECT consumer, tag FROM suspects WHERE queue = ? AND consumer != ''",
+                    "SELECT consumer, tag FROM candidates WHERE queue = ? AND consumer != ''",
                     (number,),
                 )
             ),
-            isolated=sorted(m["tag"] for m in unacked if m["reason"] == "alone"),
+            isolated=sorted(m["tag"] for m in unacked if m["reason"] == "isolated"),
             exists=row is not None,
             paused=bool(paused),
             notification=notification,

@@ -63,9 +63,9 @@ MUTANTS = (
         "token = given - #tags",
     ),
     Mutant(
-        "reserve: two suspects at a time",
+        "reserve: two candidates at a time",
         "reserve",
-        "if suspicious and suspect then",
+        "if suspicious and candidate then",
         "if false then",
     ),
     Mutant("reserve: promoted out of turn", "reserve", "+ sequence + i", "+ i"),
@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "reserve: the last delivery has company",
         "reserve",
-        "if company == 2 and not suspect and #taken == 0 then",
-        "if not suspect and #taken == 0 then",
+        "if company == 2 and not candidate and #taken == 0 then",
+        "if not candidate and #taken == 0 then",
     ),
     Mutant(
         "reserve: more is given beside an isolated delivery",

@@ -112,7 +112,7 @@ class QueueOracle:
         own = self.arguments.delivery_limit
         return (self.settings.delivery_limit or 0) if own is None else own
 
-    def _is_suspect(self, message: Message) -> bool:
+    def _is_candidate(self, message: Message) -> bool:
         """Whether it has failed twice, or once less than its limit if that is sooner."""
         return bool(self.limit) and (message.failed or 0) >= max(1, min(2, self.limit - 1))
 
@@ -329,10 +329,10 @@ class QueueOracle:
                     waits = waits or message
                     passed_over.append(message)
                     continue
-                if self._is_suspect(message) and holds:
+                if self._is_candidate(message) and holds:
                     passed_over.append(message)
                     continue
-                if self._is_suspect(message):
+                if self._is_candidate(message):
                     holds = True
                     self.marks[consumer] = message.tag
                 taken.append(message)

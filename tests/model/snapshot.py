@@ -84,14 +84,14 @@ class Snapshot:
             dead_info=_pairs(info),
             ledger={name: int(n) for name, n in _pairs(stats).items() if int(n) and name != "move"},
             marks={
-                name.removeprefix("suspect:"): tag.removesuffix("|alone")
+                name.removeprefix("candidate:"): tag.removesuffix("|isolated")
                 for name, tag in about.items()
-                if name.startswith("suspect:")
+                if name.startswith("candidate:")
             },
             isolated=sorted(
                 tag
                 for tag, (_, consumer) in leases.items()
-                if about.get(f"suspect:{consumer}") == f"{tag}|alone"
+                if about.get(f"candidate:{consumer}") == f"{tag}|isolated"
             ),
             exists="exists" in about,
             paused="paused" in about,

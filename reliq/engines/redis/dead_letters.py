@@ -22,7 +22,7 @@ _INFO_FIELDS = 4
 
 
 class RedisDeadLetters(StoreBase):
-    """What becomes of messages that were given up on."""
+    """What becomes of messages that were dead-lettered."""
 
     def dead_letter(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]

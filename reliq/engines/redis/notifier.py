@@ -65,7 +65,7 @@ class RedisNotifier:
         return self._wire.client_id
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the notification rings."""
+        """Return the descriptor that becomes readable when a notification comes."""
         return self._wire.fileno()
 
     def disable_reconnect(self) -> None:
@@ -117,7 +117,7 @@ class RedisNotifier:
         return not self._listening
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the notification, :meth:`wake` or *timeout_s*; True when it rang."""
+        """Wait for a notification, :meth:`wake` or *timeout_s*; True when one came."""
         listening = self.listening
         if listening and self.receive():
             return True

@@ -225,7 +225,7 @@ class Wire:
 
         Without waiting where that is 0, nor for a thread that waits for a reply: it reads
         what comes, and the background loop, which looks after many connections, must not
-        stand still with it. Raises BrokerUnavailable when the connection is found broken.
+        be blocked with it. Raises BrokerUnavailable when the connection is found broken.
         """
         self._leave_parent()
         lock = self._lock

@@ -82,7 +82,7 @@ _MALFORMED = (TypeError, ValueError, ArithmeticError)
 
 
 class Transaction:
-    """One transaction of one store; ``with store.write() as step``. Rings after it, if it rang."""
+    """One transaction of one store; ``with store.write() as transaction``. Notifies after it."""
 
     now: int
     """Ms since the epoch, read inside the transaction."""
@@ -121,7 +121,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Commit and ring, or undo what was done."""
+        """Commit and notify, or undo what was done."""
         connection = self._connection
         try:
             to_notify, self._to_notify = self._to_notify, []

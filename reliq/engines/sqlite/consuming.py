@@ -48,7 +48,7 @@ class _Taking:
             self.expire(expired)
 
     def expire(self, tags: Sequence[str]) -> None:
-        """Remove expired messages, or bury them where the queue says so."""
+        """Remove expired messages, or dead-letter them where the queue says so."""
         if self.counts_bytes:
             self.bytes += self.transaction.sizes(self.queue, tags)
         expire(self.transaction, self.queue, tags, self.dead_expired)

@@ -41,7 +41,7 @@ def is_dead(transaction: Transaction, queue: int, tag: str) -> bool:
 
 
 class SqliteDeadLetters(StoreBase):
-    """What becomes of messages that were given up on."""
+    """What becomes of messages that were dead-lettered."""
 
     def dead_letter(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]

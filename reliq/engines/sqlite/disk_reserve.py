@@ -2,7 +2,7 @@
 
 Whoever takes or finishes a message writes to SQLite's log first, and on a full disk that
 fails like a publish. So some MB are allocated beside the file: a step that gives out,
-finishes or returns messages, or carries them away, gives them up and is done again;
+finishes or returns messages, or moves them away, gives them up and is done again;
 publishes are refused until there is room for them anew. Knows nothing of tables.
 """
 

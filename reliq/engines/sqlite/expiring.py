@@ -32,7 +32,7 @@ def overdue(transaction: Transaction, queue: int, most: int = BATCH) -> list[str
 def expire(
     transaction: Transaction, queue: int, tags: Sequence[str], dead_expired: int | None
 ) -> None:
-    """Remove expired messages, or bury them where the queue says so; their bytes are not."""
+    """Remove expired messages, or dead-letter them where the queue says so; their bytes are not."""
     if dead_expired:
         transaction.executemany(
             "UPDATE messages SET state = 3, position = ?, "

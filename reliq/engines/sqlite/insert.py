@@ -259,7 +259,7 @@ class Insert:
         return True
 
     def finish(self, items: Sequence[Publication], dead_letter_max: int, keep_ms: int) -> None:
-        """Count what was stored, remember its numbers, keep the limits, and ring."""
+        """Count what was stored, remember its numbers, keep the limits, and notify."""
         transaction, new = self._transaction, self._sequence - self._before
         if not new:
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .base import Transaction
 
 # The reason of a message whose delivery is an isolated one.
-ISOLATED = "alone"
+ISOLATED = "isolated"
 _CLAIM = ""  # in place of a consumer
 _ROW = (
     "SELECT m.tag, m.failed, m.expires, e.envelope, m.position, m.envelope FROM messages m "
@@ -54,7 +54,7 @@ class Isolating:
     def _own_mark(self) -> tuple[str | None, bool]:
         """Return the candidate that the consumer holds, and whether alone; an old mark goes."""
         found = self._transaction.execute(
-            "SELECT s.tag, m.state = 2 AND m.owner = s.consumer, m.reason FROM suspects s "
+            "SELECT s.tag, m.state = 2 AND m.owner = s.consumer, m.reason FROM candidates s "
             "LEFT JOIN messages m ON m.queue = s.queue AND m.tag = s.tag "
             "WHERE s.queue = ? AND s.consumer = ?",
             (self._queue, self._consumer),
@@ -64,14 +64,16 @@ class Isolating:
         if found[1]:
             return str(found[0]), found[2] == ISOLATED
         self._transaction.execute(
-            "DELETE FROM suspects WHERE queue = ? AND consumer = ?", (self._queue, self._consumer)
+            "DELETE FROM candidates WHERE queue = ? AND consumer = ?",
+            (self._queue, self._consumer),
         )
         return None, False
 
     def _read_claim(self) -> tuple[str | None, str]:
         """Return what is claimed, by whom; a claim lapses, or goes with its message."""
         found = self._transaction.execute(
-            "SELECT tag FROM suspects WHERE queue = ? AND consumer = ?", (self._queue, _CLAIM)
+            "SELECT tag FROM candidates WHERE queue = ? AND consumer = ?",
+            (self._queue, _CLAIM),
         ).fetchone()
         if found is None:
             return None, ""
@@ -88,7 +90,8 @@ class Isolating:
 
     def _set_mark(self, consumer: str, tag: str) -> None:
         self._transaction.execute(
-            "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?)", (self._queue, consumer, tag)
+            "INSERT OR REPLACE INTO candidates VALUES (?, ?, ?)",
+            (self._queue, consumer, tag),
         )
 
     @property

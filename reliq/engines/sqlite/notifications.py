@@ -1,7 +1,7 @@
 """Bells: how one process wakes another that waits for a message.
 
 Who waits owns a FIFO beside the file, and its name is in the table of waiters. A
-ring is the name of a queue, written there. Knows nothing of tables.
+notification is the name of a queue, written there. Knows nothing of tables.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make(where: Location, notification: str) -> int:
 
 
 def stands(where: Location, notification: str) -> bool:
-    """Whether a FIFO is where it was made: else no ring would reach it."""
+    """Whether a FIFO is where it was made: else no notification would reach it."""
     return os.path.lexists(path_of(where, notification))
 
 
@@ -84,7 +84,7 @@ def notify(where: Location, notification: str, queue: str) -> bool:
     try:
         os.write(fd, line(queue))
     except BlockingIOError:
-        pass  # full of rings: it wakes anyway
+        pass  # full: it wakes anyway
     except OSError:
         return False
     finally:
@@ -93,12 +93,12 @@ def notify(where: Location, notification: str, queue: str) -> bool:
 
 
 def line(queue: str | None) -> bytes:
-    """Return what is written for a ring of *queue*; None ends a wait without one."""
+    """Return what is written for a notification of *queue*; None ends a wait without one."""
     return b"\n" if queue is None else quote(queue, safe="").encode() + b"\n"
 
 
 def read(fd: int) -> list[str | None]:
-    """Return the rings that have come, without waiting."""
+    """Return the notifications that have come, without waiting."""
     data = b""
     with suppress(BlockingIOError):
         while part := os.read(fd, 65536):

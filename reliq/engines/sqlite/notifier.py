@@ -1,8 +1,8 @@
 """The notifier of a file: a FIFO, and rows that say for which queues it waits.
 
 Whoever makes something available takes one waiter out, in the same transaction, and
-writes to its FIFO. So one ring wakes one consumer, and who is dead is noticed. Losing
-a ring is harmless: a wait ends by itself, and each pass of restore_visible rings again.
+writes to its FIFO. So one notification wakes one consumer, and who is dead is noticed. Losing
+one is harmless: a wait ends by itself, and each pass of restore_visible notifies again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _notifiers: weakref.WeakSet[SqliteNotifier] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    # A child must not keep its parent's FIFO open: whoever rings would not learn of its death.
+    # A child must not keep its parent's FIFO open: whoever notifies would not learn of its death.
     for notifier in list(_notifiers):
         notifier.leave_parent()
 
@@ -78,7 +78,7 @@ class SqliteNotifier:
         return self._queues
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the notification rings."""
+        """Return the descriptor that becomes readable when a notification comes."""
         here()  # a parent's FIFO is left
         if self._closed:
             raise BrokerUnavailable(f"{self._connection.where}: the connection is closed")
@@ -114,7 +114,7 @@ class SqliteNotifier:
 
     @essential
     def _begin_to_wait(self, queues: Sequence[str]) -> str | None:
-        """Enter the waiters, or take the ring of a queue that rang before; return that queue."""
+        """Enter the waiters, or take what was notified before; return that queue."""
         connection = self._connection
         marks = ", ".join("?" * len(queues))
         with connection.lock:
@@ -143,7 +143,7 @@ class SqliteNotifier:
         return None if notified is None else str(notified[0])
 
     def _stop_waiting(self) -> None:
-        """Leave the waiters, so that no ring goes to one who does not listen."""
+        """Leave the waiters, so that no notification goes to one who does not listen."""
         self._listening = False
         if self._connection.alive:
             self._connection.statement(
@@ -161,20 +161,20 @@ class SqliteNotifier:
             told = notifications.read(self._fifo)
             self._notified = next((queue for queue in reversed(told) if queue), self._notified)
             if told and self._listening:
-                # A ring has taken us out of the waiters already, unless it was an old one.
+                # A notification has taken us out of the waiters already, unless it was an old one.
                 self._stop_waiting()
         if self._listening and monotonic() >= self._until:
             self._stop_waiting()
         return not self._listening
 
     def end_wait(self) -> None:
-        """Let the wait that is under way end without a ring."""
+        """Let the wait that is under way end without a notification."""
         if self._listening and self._fifo is not None:
             with suppress(BlockingIOError):
                 os.write(self._fifo, notifications.line(None))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the notification, :meth:`wake` or *timeout_s*; True when it rang."""
+        """Wait for a notification, :meth:`wake` or *timeout_s*; True when one came."""
         listening = self.listening
         if listening and self.receive():
             return True
@@ -199,7 +199,7 @@ class SqliteNotifier:
             self.end_wait()
 
     def close(self) -> None:
-        """End the wait; a ring on its way is lost, which is harmless."""
+        """End the wait; a notification on its way is lost, which is harmless."""
         if self._listening:
             with suppress(ReliqError):
                 self._stop_waiting()

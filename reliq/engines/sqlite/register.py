@@ -117,9 +117,9 @@ class SqliteRegister(StoreBase):
         """Forget the marks of a consumer, but for one that its ended leases are judged by."""
         beginning = f"{consumer}/"
         transaction.execute(
-            "DELETE FROM suspects WHERE queue = ? AND substr(consumer, 1, ?) = ? AND NOT EXISTS "
-            "(SELECT 1 FROM messages m WHERE m.queue = suspects.queue AND m.tag = suspects.tag "
-            "AND m.state = 2 AND m.owner = suspects.consumer)",
+            "DELETE FROM candidates WHERE queue = ? AND substr(consumer, 1, ?) = ? AND NOT EXISTS "
+            "(SELECT 1 FROM messages m WHERE m.queue = candidates.queue AND m.tag = candidates.tag "
+            "AND m.state = 2 AND m.owner = candidates.consumer)",
             (queue, len(beginning), beginning),
         )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
     from .base import QueueRow
 
-# The clock and one that stands still while the machine sleeps drift apart by less than
+# The clock and one that stops while the machine sleeps drift apart by less than
 # this between two passes.
 JUMP_MS = 1000
 
@@ -269,7 +269,7 @@ class SqliteReturning(StoreBase):
     def _pass_over(self, transaction: Transaction, queue: QueueRow, lease: int, force: bool) -> int:
         """Note the pass; return by when a lease has to have run out to be ended by it.
 
-        A pass that is long overdue, or the first: somebody stood still who had the file
+        A pass that is long overdue, or the first: somebody was frozen who had the file
         locked, or nobody looked. Who lives has renewed in half a lease from now. What had
         run out by the pass before has had its time to be renewed since then.
         """
@@ -330,20 +330,20 @@ class SqliteReturning(StoreBase):
 
     @staticmethod
     def _forget_marks(transaction: Transaction, queue: int) -> None:
-        """Forget the marks of consumers that do not hold their suspect any more.
+        """Forget the marks of consumers that do not hold their candidate any more.
 
         It was given back just now, or was acked by one that leaves and asks for nothing again.
         """
         transaction.execute(
-            "DELETE FROM suspects WHERE queue = ? AND consumer != '' AND NOT EXISTS "
-            "(SELECT 1 FROM messages m WHERE m.queue = suspects.queue AND m.tag = suspects.tag "
-            "AND m.state = 2 AND m.owner = suspects.consumer)",
+            "DELETE FROM candidates WHERE queue = ? AND consumer != '' AND NOT EXISTS "
+            "(SELECT 1 FROM messages m WHERE m.queue = candidates.queue AND m.tag = candidates.tag "
+            "AND m.state = 2 AND m.owner = candidates.consumer)",
             (queue,),
         )
 
     @staticmethod
     def _notify_of_what_waits(transaction: Transaction, name: str, queue: QueueRow) -> None:
-        """Make up for a ring, or the knowledge of what is due, that was lost with its consumer."""
+        """Make up for a notification, or a due time, that was lost with its consumer."""
         if queue.paused:
             return
         waiting = transaction.execute(

@@ -1,7 +1,7 @@
 -- The file of a broker, version 2 (PRAGMA user_version; schema.py brings older ones up to date).
 --
 -- All times are ms since the epoch by the machine's clock. What belongs to one
--- global_keyprefix carries it in the column prefix: several brokers share a file so.
+-- global_keyprefix has it in the column prefix: several brokers share a file so.
 
 -- One row for each queue: what it was declared with, what its steps need of that, its
 -- ledger, and its notification. A step reads it once and writes it at most once.
@@ -30,7 +30,7 @@ CREATE TABLE queues (
     promoted INTEGER NOT NULL DEFAULT 0, -- published + promoted never repeats: the order
     token INTEGER NOT NULL DEFAULT 0, -- the last lease token
     move INTEGER NOT NULL DEFAULT 0, -- the last number of a move, in us since the epoch
-    -- the notification: 1 when nobody waited as it rang, for who begins to wait next
+    -- the notification: 1 when nobody waited for it, for who begins to wait next
     notification INTEGER NOT NULL DEFAULT 0,
     -- flags and duties
     paused INTEGER NOT NULL DEFAULT 0,
@@ -98,7 +98,7 @@ CREATE TABLE deaths (
 
 -- The one poison candidate that a consumer holds. For the consumer '': the message that
 -- waits to be delivered alone, to whom, and until when (tag|consumer|ms).
-CREATE TABLE suspects (
+CREATE TABLE candidates (
     queue INTEGER NOT NULL,
     consumer TEXT NOT NULL,
     tag TEXT NOT NULL,
@@ -187,12 +187,12 @@ CREATE TABLE passes (
     queue TEXT NOT NULL,
     owner TEXT NOT NULL,
     until INTEGER NOT NULL,
-    ahead INTEGER NOT NULL, -- of the clock, compared to one that stands still in sleep
+    ahead INTEGER NOT NULL, -- of the clock, compared to one that stops in sleep
     jumped INTEGER NOT NULL, -- when that was found changed last; 0: never
     PRIMARY KEY (prefix, queue)
 ) WITHOUT ROWID;
 
--- Who waits for the notification of a queue. A ring takes one out and writes to its FIFO.
+-- Who waits for the notification of a queue. One is taken out, and its FIFO written to.
 CREATE TABLE waiters (
     prefix TEXT NOT NULL,
     queue TEXT NOT NULL,

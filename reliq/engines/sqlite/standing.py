@@ -85,7 +85,7 @@ def clear_place(path: str) -> None:
 def alone(path: str) -> Iterator[None]:
     """Make and remove files beside *path* with no other process doing so meanwhile.
 
-    Not where the directory cannot be locked, nor against one that has stood still for long.
+    Not where the directory cannot be locked, nor against one that has been frozen for long.
     """
     fd = None
     try:

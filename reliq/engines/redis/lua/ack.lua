@@ -28,7 +28,7 @@ if leased > 0 then
   redis.pcall('HDEL', unacked, unpack(ARGV))
 end
 if leased < #ARGV then
-  -- Some had been returned already: they wait, or have been given up on (or were acked).
+  -- Some had been returned already: they wait, or are dead letters (or were acked).
   -- use: add
   local counted = redis.pcall('HEXISTS', stats, 'waiting_bytes') == 1
   for _, tag in ipairs(ARGV) do

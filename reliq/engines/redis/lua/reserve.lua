@@ -24,8 +24,8 @@
 --
 -- A message that has failed twice, or once less than its limit if that is sooner, is a
 -- poison candidate: a consumer gets one at a time, and while it holds it the mark
--- "suspect:<consumer>" in meta names it. The last delivery before the limit is isolated: the
--- consumer holds nothing else, the mark ends in "|alone", and it gets nothing until it is done.
+-- "candidate:<consumer>" in meta names it. The last delivery before the limit is isolated: the
+-- consumer holds nothing else, the mark ends in "|isolated", and it gets nothing until it is done.
 -- One that holds others when it meets such a message claims it ("isolating" in meta: tag,
 -- consumer, until when) and gets nothing else either, until it has done what it holds.
 --
@@ -41,7 +41,7 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local mark = 'suspect:' .. consumer
+local mark = 'candidate:' .. consumer
 -- use: BATCH, SUSPECTED, ROUNDS, whole
 
 local clock = redis.call('TIME')
@@ -77,13 +77,13 @@ end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local next_due = head[2] and math.max(0, head[2] - now) or -1
 
-local suspect, shut, blocked, isolated, claims = nil, false, false, nil, false
+local candidate, shut, blocked, isolated, claims = nil, false, false, nil, false
 if marked then
   -- use: lease_of
   local tag, alone = string.match(marked, '^([^|]*)|?(.*)$')
   local _, _, _, owner = lease_of(redis.call('HGET', unacked, tag))
   if owner == consumer then
-    suspect, shut = tag, alone == 'alone'
+    candidate, shut = tag, alone == 'isolated'
   else
     redis.call('HDEL', meta, mark)
   end
@@ -123,7 +123,7 @@ elseif n > 0 and not paused then
     return found
   end
 
-  if own and not suspect and not no_ack then
+  if own and not candidate and not no_ack then
     taken, isolated, exact = {claimed, claimed_at}, claimed, false
   else
     taken = look(n, false)
@@ -142,17 +142,17 @@ elseif n > 0 and not paused then
         local failures = whole(failed[i]) or 0
         local suspicious = failures >= suspected
         if failures >= last then
-          if company == 2 and not suspect and #taken == 0 then
+          if company == 2 and not candidate and #taken == 0 then
             taken, isolated, exact = {tag, found[2 * i]}, tag, false
             break
           end
           waits = waits or tag
           passed_over = passed_over + 1
-        elseif suspicious and suspect then
+        elseif suspicious and candidate then
           passed_over = passed_over + 1
         else
           if suspicious then
-            suspect = tag
+            candidate = tag
             redis.call('HSET', meta, mark, tag)
           end
           taken[#taken + 1] = tag
@@ -179,7 +179,7 @@ elseif n > 0 and not paused then
     end
   end
   if isolated then
-    redis.call('HSET', meta, mark, isolated .. '|alone')
+    redis.call('HSET', meta, mark, isolated .. '|isolated')
   elseif waits and (company > 0 or (company == 0 and not claimed_at)) then
     claims, claimed = true, waits
   end

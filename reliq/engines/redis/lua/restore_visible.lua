@@ -135,19 +135,19 @@ local function return_expired(ended)
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
-  local scored, later, counted, expiries, buried, infos = {}, {}, {}, {}, {}, {}
+  local scored, later, counted, expiries, dead_lettered, infos = {}, {}, {}, {}, {}, {}
   local marks, held, bytes = {}, {}, 0
   for i, tag in ipairs(ended) do
     local _, score, expires, owner = lease_of(records[i])
     owner = owner or ''
     held[owner] = (held[owner] or 0) + 1
     if marks[owner] == nil then
-      marks[owner] = redis.call('HGET', meta, 'suspect:' .. owner)
+      marks[owner] = redis.call('HGET', meta, 'candidate:' .. owner)
     end
     local before = whole(counts[i]) or 0
     local failed = before + 1
     local last = delivery_limit > 0 and failed >= delivery_limit
-    local alone = marks[owner] == tag .. '|alone'
+    local alone = marks[owner] == tag .. '|isolated'
     if last and not alone then
       failed = math.max(before, delivery_limit - 1)
     end
@@ -155,8 +155,8 @@ local function return_expired(ended)
     counted[#counted + 1] = failed
     local report = told and restored
     if last and alone then
-      buried[#buried + 1] = now
-      buried[#buried + 1] = tag
+      dead_lettered[#dead_lettered + 1] = now
+      dead_lettered[#dead_lettered + 1] = tag
       infos[#infos + 1] = tag
       infos[#infos + 1] = 'delivery_limit|' .. failed .. '|' .. owner .. '|lease ended'
       report = died
@@ -195,15 +195,15 @@ local function return_expired(ended)
   if #expiries > 0 then
     redis.call('ZADD', expiry, unpack(expiries))
   end
-  if #buried > 0 then
-    redis.call('ZADD', dead, unpack(buried))
+  if #dead_lettered > 0 then
+    redis.call('ZADD', dead, unpack(dead_lettered))
     redis.call('HSET', dead_info, unpack(infos))
-    add(stats, 'dead_lettered', #buried / 2)
-    add(stats, 'dead:delivery_limit', #buried / 2)
+    add(stats, 'dead_lettered', #dead_lettered / 2)
+    add(stats, 'dead:delivery_limit', #dead_lettered / 2)
   end
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
-  add(stats, 'restored', #ended - #buried / 2)
+  add(stats, 'restored', #ended - #dead_lettered / 2)
   add(stats, 'lapsed', #ended)
   if bytes > 0 then
     add(stats, 'waiting_bytes', bytes)

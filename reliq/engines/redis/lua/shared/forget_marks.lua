@@ -6,7 +6,7 @@ local function forget_marks(consumers)
   for _, mark in ipairs(marks_of(consumers)) do
     local record = redis.pcall('HGET', unacked, mark[2])
     local _, _, _, owner = lease_of(type(record) == 'string' and record)
-    if mark[1] ~= 'suspect:' .. (owner or '') then
+    if mark[1] ~= 'candidate:' .. (owner or '') then
       redis.call('HDEL', meta, mark[1])
     end
   end

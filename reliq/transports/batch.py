@@ -8,7 +8,7 @@ messages with their numbers: flushing again stores each once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import exceptions
 
@@ -20,28 +20,18 @@ from ..errors import (
     QueueFull,
     ReliqError,
     Unroutable,
-    again,
 )
 from ..forks import OwnLock, here
 from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
-from ..store.values import DUPLICATE, FULL, STALE
-from .confirming import together
-from .outgoing import list_created, publications
+from .sending import Entry, NotStored, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..routing.publish_ids import PublishTag
-    from ..store.protocol import Store
     from ..store.values import Publication
-    from .link import Link
     from .outgoing import Outgoing
     from .parts import Parts
 
 _MOST_BYTES = 8 * 1024 * 1024
-_SENT_AT_ONCE = 100
-_TRIES = 5
 _MOST_NAMED = 5
 
 
@@ -75,60 +65,6 @@ class Publisher(Protocol):
         """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
 
 
-class _Entry:
-    """A message in the batch."""
-
-    __slots__ = ("item", "reached", "stored", "tag")
-
-    def __init__(self, item: Outgoing) -> None:
-        self.item = item
-        self.tag: PublishTag | None = None
-        """Made when it is first sent; its numbers make it the same on every try."""
-        self.reached = False
-        """Whether some queue has it, or was too full to have it."""
-        self.stored: dict[str, Publication] = {}
-        """By queue, where somebody wants to be told."""
-
-    def note(self, sent: Publication) -> None:
-        """Note that a queue has it."""
-        self.reached = True
-        if message_published.receivers:
-            self.stored[sent.queue] = sent
-
-
-_NotStored: TypeAlias = "tuple[list[Outgoing], list[Publication]]"
-"""Messages with no queue, and copies whose queue is full."""
-
-
-class _Sending:
-    """Publications on their way: some are stored while the next are made."""
-
-    def __init__(self, store: Store) -> None:
-        self.items: list[Publication] = []
-        self._store = store
-        self._posted = 0
-        self._results: list[list[int] | ReliqError] = []
-
-    def add(self, publications: list[Publication]) -> None:
-        """Send them with those that follow, or now if they are enough for a call."""
-        self.items += publications
-        if len(self.items) - self._posted >= _SENT_AT_ONCE:
-            self._store.post_publish(self.items[self._posted :], self._results.append)
-            self._posted = len(self.items)
-
-    def finish(self) -> list[int]:
-        """Send the rest; return the outcome of each, or raise the first error."""
-        rest = self.items[self._posted :]
-        last = self._store.publish(rest) if rest else []
-        self._store.wait_for_replies()
-        outcomes: list[int] = []
-        for result in self._results:
-            if isinstance(result, ReliqError):
-                raise again(result)
-            outcomes += result
-        return outcomes + last
-
-
 class PublishBatch:
     """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
 
@@ -148,8 +84,8 @@ class PublishBatch:
 
     def _reset(self) -> None:
         self._process = here()
-        self._new: list[_Entry] = []
-        self._uncertain: list[_Entry] = []
+        self._new: list[Entry] = []
+        self._uncertain: list[Entry] = []
         self._blind = False
         self._copies = self._bytes = 0
 
@@ -189,7 +125,7 @@ class PublishBatch:
                 self._copies + copies > self.max_size or self._bytes + size > _MOST_BYTES
             ):
                 self._flush("the message that was to be added now is not in it")
-            self._new.append(_Entry(item))
+            self._new.append(Entry(item))
             self._copies += copies
             self._bytes += size
             if self._copies >= self.max_size or self._bytes >= _MOST_BYTES:
@@ -269,99 +205,19 @@ class PublishBatch:
                     emit_published(broker, stored, item.headers, item.routing_key)
         self._report(nowhere, full)
 
-    def _send_surely(self) -> _NotStored:
+    def _send_surely(self) -> NotStored:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
+        redeclare = self.channel.transport.declarations.redeclare
         if not self.channel.closed:
             try:
-                return self._send(link)
+                return send(link, self._uncertain, redeclare)
             except (BrokerTimeout, NotConfirmed):
                 raise  # a second try would only wait as long again
             except BrokerUnavailable:
                 pass
         # What this channel declared it can repair over the other connection too.
-        return self._send(link.over(link.session.spare_store()))
-
-    def _send(self, link: Link) -> _NotStored:
-        """Store every message and wait for its confirmation; return what found no place."""
-        store = link.store
-        wishes = together({entry.item.confirm for entry in self._uncertain})
-        for wish in wishes:
-            wish.require(store)
-        stored: list[Publication] = []
-        full: list[Publication] = []
-        entries: Iterable[_Entry] = self._uncertain
-        for _ in range(_TRIES):
-            entries = self._send_once(link, entries, stored, full)
-            if not entries:
-                break
-        for wish in wishes:
-            wish.wait(store, stored)
-        return [entry.item for entry in self._uncertain if not entry.reached], full
-
-    def _send_once(
-        self,
-        link: Link,
-        entries: Iterable[_Entry],
-        stored: list[Publication],
-        full: list[Publication],
-    ) -> Iterable[_Entry]:
-        """Send by the routes as they are known; return what has to be routed once more."""
-        _, store, routes = link
-        sending = _Sending(store)
-        items = sending.items
-        owners: list[_Entry] = []
-        nowhere: list[_Entry] = []
-        for entry in entries:
-            item, tag = entry.item, entry.tag
-            if tag is None:
-                tag = entry.tag = PUBLISHER.tag(item.rank)
-            if item.exchange:
-                route = routes.cached(item.exchange)
-                queues = route.lookup(item.routing_key)
-                if not queues:
-                    nowhere.append(entry)
-                    continue
-                sending.add(publications(item, queues, tag, store.broker, route.version or b""))
-                owners += [entry] * len(queues)
-            else:
-                sending.add(publications(item, (item.routing_key,), tag, store.broker))
-                owners.append(entry)
-        outcomes = sending.finish()
-        list_created(store, items, outcomes)
-        # Once each, in their order, however many of their copies went astray.
-        again = dict.fromkeys(self._newly_bound(link, nowhere))
-        lost: dict[str, bool] = {}
-        for sent, entry, outcome in zip(items, owners, outcomes, strict=True):
-            if outcome >= DUPLICATE:
-                entry.note(sent)
-                stored.append(sent)
-            elif outcome == FULL:
-                entry.reached = True
-                full.append(sent)
-            elif outcome == STALE or self._comes_back(sent.queue, store, lost):
-                again[entry] = None
-        for exchange in dict.fromkeys(entry.item.exchange for entry in again):
-            routes.refresh(exchange)
-        return again
-
-    def _comes_back(self, queue: str, store: Store, lost: dict[str, bool]) -> bool:
-        """Declare again a queue that this connection declared and the broker lost; ask once."""
-        if queue not in lost:
-            lost[queue] = self.channel.transport.declarations.redeclare(queue, store)
-        return lost[queue]
-
-    @staticmethod
-    def _newly_bound(link: Link, nowhere: list[_Entry]) -> list[_Entry]:
-        """Return those whose exchange has other bindings by now than those they failed by."""
-        changed = set()
-        for exchange in {entry.item.exchange for entry in nowhere}:
-            known = link.routes.cached(exchange).version
-            if known == link.store.bindings_version(exchange) is not None:
-                continue
-            if link.routes.refresh(exchange).version is not None:
-                changed.add(exchange)
-        return [entry for entry in nowhere if entry.item.exchange in changed]
+        return send(link.over(link.session.spare_store()), self._uncertain, redeclare)
 
     # -- what went wrong
 

@@ -6,11 +6,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kombu.transport.base import to_rabbitmq_queue_arguments
-
 from ..errors import MessageRefused, ReliqError, Unroutable
 from ..integrations.celery import WATCH
-from ..message.envelope import Envelope, encode, is_reply, unpack
+from ..message.envelope import Envelope, encode, is_reply
 from ..message.queue_arguments import is_durable
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..signals import emit_published, message_published
@@ -48,17 +46,6 @@ class Publishing:
     confirmation: Wanted
     closed: bool
     supports_batch_publish = True
-
-    def prepare_queue_arguments(
-        self, arguments: dict[str, Any] | None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Turn Kombu's queue options (expires, max_length, ...) into AMQP's arguments."""
-        prepared: dict[str, Any] = to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
-        return prepared
-
-    def describe(self, declaration: bytes) -> str:
-        """Return a stored declaration in words."""
-        return repr(unpack(declaration)) if declaration else "no arguments"
 
     def basic_publish(
         self,

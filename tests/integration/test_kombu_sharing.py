@@ -68,15 +68,15 @@ def test_ack_from_another_thread(client):
 
 
 @pytest.mark.parametrize("settle", ["reject", "requeue"])
-def test_settling_from_another_thread(client, wait_for_replies):
+def test_settling_from_another_thread(client, settle):
     """Rejecting and requeuing work from another thread too."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x", "y")
     (message,) = taker.take()
-    thread = threading.Thread(target=getattr(message, wait_for_replies))
+    thread = threading.Thread(target=getattr(message, settle))
     thread.start()
-    expected = {"reject": "y", "requeue": "x"}[wait_for_replies]
+    expected = {"reject": "y", "requeue": "x"}[settle]
     assert payloads(taker.take()) == [expected]
     thread.join()
 

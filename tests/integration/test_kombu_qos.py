@@ -78,9 +78,9 @@ def test_ack(client):
     publish(connection, "q", 1)
     message = get(connection, "q")
     message.ack()
-    for wait_for_replies in (message.ack, message.reject, message.requeue):
+    for settle in (message.ack, message.reject, message.requeue):
         with pytest.raises(MessageStateError):
-            wait_for_replies()
+            settle()
     connection.release()
     status = client.status("q")
     assert (status.ready, status.unacked, status.ledger["acked"]) == (0, 0, 1)

@@ -532,7 +532,7 @@ class QueueOracle:
     ) -> list[tuple[str, int, bytes]]:
         """Give numbers to dead letters; one that is on its way to the target keeps its own.
 
-        The broker chooses the numbers (*include_messages*): each above all before, also of a queue
+        The broker chooses the numbers (*told*): each above all before, also of a queue
         of the same name that was deleted.
         """
         for message in self._idle_dead(tags):

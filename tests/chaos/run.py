@@ -237,7 +237,7 @@ class _Run:
             for run in history.runs
         ]
         blame = Blame(nemesis.faults, crew.exits, poisoned, settings.limits)
-        # What is carried from one broker to another may get another tag there.
+        # What is moved from one broker to another may get another tag there.
         one_tag = settings.reliq and settings.brokers != "two"
         for lines in ledger.in_parts(settings.directory):
             for line in lines:

@@ -108,7 +108,7 @@ def test_a_ttl_goes_along(source, target):
 
 
 def test_what_is_held_stays(source, target):
-    """It is finished here, or carried when it has come back."""
+    """It is finished here, or moved when it has come back."""
     source.publish(message(), message())
     held = source.take()
     assert 1 == move(source, target)

@@ -87,7 +87,7 @@ def test_there_and_back_again(brokers, pool):
     brokers.a.start()
     wait_until(lambda: "answers again" in worker.log(), timeout_s=20, what=worker.tail)
     home = brokers.send(5)
-    worker.wait_log("messages of 'celery' home from", timeout_s=40)
+    worker.wait_log("messages of 'celery' from", timeout_s=40)
     brokers.all_done([*later, *home])
     assert {} == brokers.counts(brokers.b)
     wait_until(lambda: brokers.counts(brokers.a) == {})

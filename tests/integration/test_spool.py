@@ -395,7 +395,7 @@ def test_it_has_been_worked_on_there(spool, home):
     assert 0 == home.status("q").stored
 
 
-def test_it_arrives_there_after_it_was_carried(spool, home):
+def test_it_arrives_there_after_it_was_moved(spool, home):
     """The first try was held back by the network: it is a duplicate."""
     spool.publish([tried(1, unconfirmed=True)])
     sum(move_queue(spool, home, "q"))
@@ -404,7 +404,7 @@ def test_it_arrives_there_after_it_was_carried(spool, home):
 
 
 def test_carried_twice_it_is_there_once(spool, home):
-    """Who carried it died before it was taken out here."""
+    """Who moved it died before it was taken out here."""
     spool.publish([tried(1, unconfirmed=True, delay_ms=60_000)])
     name = f"broker:{home.broker_id()}"
     _, (move,) = spool.move_out("q", name)
@@ -424,7 +424,7 @@ def test_letters_that_go_elsewhere_leave_what_is_in_doubt(spool, home):
 
 
 def test_a_queue_that_is_full_at_home_holds_up_no_other(spool, home, redis_url):
-    """What is in doubt of one queue waits for room there; the next one is carried meanwhile."""
+    """What is unconfirmed of one queue waits for room there; the next one is moved meanwhile."""
     home.delete_queue("q")
     home.declare_queue("q", False, b"x", {"max_length": "1", "overflow": "reject-publish"})
     home.publish([tried(9)])

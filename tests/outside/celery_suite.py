@@ -23,10 +23,10 @@ class CelerySuite:
     """The tests of one or more files, run as Celery's own CI runs them, but held to more.
 
     The tests mostly wait, so several processes share them; each has a worker, a Redis for
-    results and a broker. Many wait a fixed time for another thread (`test_trace_log_arguments`
-    10 ms for a log entry) and lose that race on a busy machine, so Celery marks them as `flaky`
-    and tries such a test up to six times. Here it has a second try, by itself, and only when
-    no more than `MOST_BEATEN` need one; all others have one, and all the time of the suite.
+    results and a broker. Many wait a fixed time for another process and lose that race on a
+    busy machine, so Celery marks them as `flaky` and tries such a test up to six times. Here
+    it has a second try, by itself, and only when no more than `MOST_BEATEN` need one; all
+    others have one, and all the time of the suite.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import ConfigurationError, require_one_of
+from ..store.batches import batches
 from ..transfer.numbered import pages, to_queue
 from .reporting import status_of
 
@@ -127,7 +128,9 @@ def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[li
         left -= len(page)
 
 
-def paced(found: Iterator[list[DeadLetter]], rate: float | None) -> Iterator[list[DeadLetter]]:
+def paced(
+    found: Iterator[Sequence[DeadLetter]], rate: float | None
+) -> Iterator[Sequence[DeadLetter]]:
     """Yield the dead letters of *found*, no more than *rate* a second on average; None: at once."""
     if rate is None:
         return found
@@ -138,13 +141,12 @@ def paced(found: Iterator[list[DeadLetter]], rate: float | None) -> Iterator[lis
     return _paced(found, rate)
 
 
-def _paced(found: Iterator[list[DeadLetter]], rate: float) -> Iterator[list[DeadLetter]]:
+def _paced(found: Iterator[Sequence[DeadLetter]], rate: float) -> Iterator[Sequence[DeadLetter]]:
     at_once = max(int(rate / 5), 1)
     due = time.monotonic()
     for page in found:
-        for start in range(0, len(page), at_once):
+        for part in batches(page, at_once):
             time.sleep(max(due - time.monotonic(), 0.0))
-            part = page[start : start + at_once]
             due = max(due, time.monotonic() - 1.0) + len(part) / rate
             yield part
 

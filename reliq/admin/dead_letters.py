@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
+from ..store.batches import batches
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
@@ -47,7 +48,7 @@ class DeadLetters:
         limit: int | None = None,
         rate: float | None = None,
         **filters: Unpack[Filters],
-    ) -> Iterator[list[DeadLetter]]:
+    ) -> Iterator[Sequence[DeadLetter]]:
         choice = Choice(tags=tags, **filters)
         return paced(limited(choose(self._store, queue, choice), limit), rate)
 
@@ -162,7 +163,7 @@ class DeadLetters:
 
     @staticmethod
     def _exporting(
-        export: dead_letter_file.Export, found: Iterator[list[DeadLetter]]
+        export: dead_letter_file.Export, found: Iterator[Sequence[DeadLetter]]
     ) -> Iterator[int]:
         try:
             for page in found:
@@ -231,10 +232,7 @@ class DeadLetters:
     ) -> Iterator[int]:
         by_tag = {move.tag: move for move in moves}
         dead_letters = [move.dead_letter for move in moves if move.dead_letter is not None]
-        pages = (
-            dead_letters[i : i + MOVED_AT_ONCE] for i in range(0, len(dead_letters), MOVED_AT_ONCE)
-        )
-        for page in paced(iter(pages), rate):
+        for page in paced(batches(dead_letters, MOVED_AT_ONCE), rate):
             # Numbers are never settled: with other filters the rest may still be read.
             arriving = [by_tag[dead_letter.tag] for dead_letter in page]
             outcomes = self._store.accept(queue, source, 1, arriving)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..signals import emit_at_the_limit
+from ..store.batches import batches
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from .running_tasks import Running
 
 logger = logging.getLogger("reliq")
-
-_ACKED_AT_ONCE = 200
 
 
 class Outbox:
@@ -149,13 +148,12 @@ class Outbox:
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         # A server that was taken for dead and replaced may still answer on an older
         # connection: what it confirms is sent again.
-        trusted = store.connected_at >= self.replaced_at
-        for start in range(0, len(tags), _ACKED_AT_ONCE):
-            batch = tags[start : start + _ACKED_AT_ONCE]
+        trusted = self.trusts(store)
+        for batch in batches(tags):
             try:
                 self._running.before_ack(store, queue)
                 store.post_ack(queue, batch, partial(self._acked, batch, trusted))
-            except BrokerUnavailable as exc:
+            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few batches
                 self._unsent.update(batch)
                 logger.warning("%s; %d acks go out over the next connection", exc, len(batch))
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, ReliqError
 from ..signals import emit, identity, lease_lost
+from ..store.batches import batches
 from . import log_events
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..options import Options
     from ..store.protocol import Store
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from .leases import Held, Leases
 
 logger = logging.getLogger("reliq")
-
-_RENEWED_AT_ONCE = 200
 
 
 class Renewal:
@@ -51,11 +50,10 @@ class Renewal:
             )
             self._tell_lost(tag, held, "consumer_timeout")
         for queue, leases in self._leases.due(all_of_them).items():
-            for start in range(0, len(leases), _RENEWED_AT_ONCE):
-                batch = leases[start : start + _RENEWED_AT_ONCE]
+            for batch in batches(leases):
                 store.post_renew(queue, self._lease_ms, batch, partial(self._renewed, queue, batch))
 
-    def _renewed(self, queue: str, leases: list[Lease], result: Lost | ReliqError) -> None:
+    def _renewed(self, queue: str, leases: Sequence[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("leases on %r could not be renewed: %s", queue, result)

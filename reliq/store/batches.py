@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .limits import BATCH, BATCH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .values import Publication
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
-    """Yield *items* in groups that one step takes."""
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
+def batches(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
+    """Yield *items* in groups of *at_once*; by default of what one step takes."""
+    for start in range(0, len(items), at_once):
+        yield items[start : start + at_once]
 
 
 def _kind(item: Publication) -> tuple[object, ...]:

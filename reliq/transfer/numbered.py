@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import NotFound, QueueFull
 from ..message.delivery_tag import new_tag, rank_of
+from ..store.batches import batches
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import DUPLICATE, FULL, Publication
 
@@ -78,8 +79,8 @@ def move_all(
     the tags of those that are stored. Not atomic as a whole; repeat it to go on.
     """
     count = 0
-    for start in range(0, len(tags), MOVED_AT_ONCE):
-        low_water, moves = store.begin_move(queue, target, tags[start : start + MOVED_AT_ONCE])
+    for batch in batches(tags, MOVED_AT_ONCE):
+        low_water, moves = store.begin_move(queue, target, batch)
         done = stored(low_water, moves) if moves else ()
         if done:
             count += store.end_move(queue, done)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...store.batches import batches
-from ...store.limits import BATCH, BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS
+from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS
 from . import keys, scripts
 from .base import StoreBase, texts
 
@@ -223,5 +223,5 @@ class KombuRedis(StoreBase):
             # The second is what keeps Kombu 5.7 from sweeping the first.
             for key in (keys.kombu_bindings, keys.kombu_permanent_bindings):
                 commands += [(("SADD", key(self._prefix, item.exchange), member), None)]
-        for start in range(0, len(commands), BATCH):
-            self._wire.exchange(commands[start : start + BATCH])
+        for batch in batches(commands):
+            self._wire.exchange(batch)

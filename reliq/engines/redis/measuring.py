@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
 from ...message.delivery_tag import published_ms
+from ...store.batches import batches
 from ...store.inspection import Measure, QueueStatus
-from ...store.limits import BATCH
 from ...store.unreadable import left_out
 from . import scripts
 from .base import StoreBase, text_of, texts
@@ -54,8 +54,7 @@ class RedisMeasuring(StoreBase):
         """Return what there is of *queues*, each at one instant; none for one that is gone."""
         found: list[Measure] = []
         refused: dict[str, ReliqError] = {}
-        for start in range(0, len(queues), BATCH):
-            names = queues[start : start + BATCH]
+        for names in batches(queues):
             replies = self._wire.replies([self._measure_command(queue) for queue in names])
             for queue, reply in zip(names, replies, strict=True):
                 if isinstance(reply, BrokerRefused):

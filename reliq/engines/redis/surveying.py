@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...store.batches import batches
 from ...store.values import Work
 from . import scripts
 from .base import StoreBase, then
@@ -33,8 +34,7 @@ class RedisSurveying(StoreBase):
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
         """Ask what there is to do in *queues*: one command for each hundred of them."""
         limits = (self.consumer, self.options.dead_letter_max, self._dead_letter_ttl_ms)
-        for start in range(0, len(queues), _SURVEYED):
-            names = queues[start : start + _SURVEYED]
+        for names in batches(queues, _SURVEYED):
             places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
             self._wire.post_script(scripts.SURVEY, places, limits, on_reply)

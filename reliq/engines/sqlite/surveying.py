@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...store.limits import BATCH
+from ...store.batches import batches
 from ...store.values import Work
 from . import presence
 from .base import StoreBase
@@ -51,8 +51,8 @@ class SqliteSurveying(StoreBase):
         """Look now, some hundred queues at a time; what there is to do comes when asked for."""
         # More often than heartbeats: nobody must be taken for dead whose lock was cleared away.
         presence.stay(self.where, self._presence)
-        for start in range(0, len(queues), BATCH):
-            self.post(partial(self._survey, queues[start : start + BATCH]), on_result)
+        for names in batches(queues):
+            self.post(partial(self._survey, names), on_result)
 
     def _survey(self, names: Sequence[str]) -> dict[str, Work]:
         places = {f"name{place}": name for place, name in enumerate(names)}

@@ -115,6 +115,8 @@ class Broker:
                 client.execute_command("FAILOVER", "TIMEOUT", "3000")
             except redis.ResponseError:
                 return False
+            except redis.ConnectionError:
+                pass  # it may hang up at once; what has become of it is asked for below
 
             seen: list[object] = []
 

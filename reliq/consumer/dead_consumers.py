@@ -8,6 +8,9 @@ One consumer at a time looks after all others, wherever they consume, so that th
 go of which nobody who lives knows. And whoever is about to use a queue that goes by itself
 looks first: with the end of its last consumer such a queue has gone, and what was sent to
 it since is not for the next one of its name.
+
+Nobody is taken for dead for a time in which the broker was away for all: not by who looks over
+a connection that is younger than the grace, however long the silence before.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import BrokerRefused, ReliqError
 from ..routing.routes import Routes
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _Later = deque[Callable[[Store], None]]
+_Who = TypeVar("_Who")
 
 
 class Orphans:
@@ -97,7 +101,6 @@ class Orphans:
             later.append(partial(self._look, queue, sorted(names)))
 
     def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
-        now = monotonic()
         marks = store.attached(queue).marks
         for name, liveness in store.liveness(names).items():
             key = (queue, name)
@@ -112,11 +115,7 @@ class Orphans:
             if liveness.connected:
                 self._missing.pop(key, None)
                 continue
-            since, client_id = self._missing.get(key, (now, liveness.client_id))
-            if client_id != liveness.client_id:
-                since = now  # it was back meanwhile, and went again: a moment, twice
-            self._missing[key] = since, liveness.client_id
-            if now - since >= self._grace_s:
+            if self._stays_away(self._missing, key, liveness, store):
                 self._missing.pop(key, None)
                 self._end(queue, name, marks.get(name), liveness, store, ours=True)
                 # The last of its queues was looked at: nothing is left that it could explain.
@@ -134,7 +133,7 @@ class Orphans:
             if liveness is None:  # its record has gone before its name
                 store.forget_consumer(name)
             elif not liveness.connected:
-                if liveness.lapsed or self._stays_away(name, liveness):
+                if self._stays_away(self._gone, name, liveness, store):
                     self._gone.pop(name, None)
                     self._end_dead(name, liveness, store)
             else:
@@ -142,31 +141,42 @@ class Orphans:
                 if liveness.lapsed:
                     self._leave_to_its_leases(name, liveness, store)
 
-    def end_dead(self, names: Sequence[str], store: Store) -> None:
-        """End, in one look, what those of *names* left that are known to have ended.
+    def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
+        """End, in one look, what those of *names* left that have ended.
 
-        For a broker that is only visited, where the next look is long away.
+        For a broker that is only visited, where the next look is long away. Who is without a
+        connection and was so at the visit before, which noted it in *gone*, has ended.
         """
         others = [name for name in names if name != self._name]
+        before = gone.copy()
+        gone.clear()
         for name, liveness in (store.liveness(others) if others else {}).items():
             if liveness is None:  # its record has gone before its name
                 store.forget_consumer(name)
             elif liveness.connected:
                 if liveness.lapsed:
                     self._leave_to_its_leases(name, liveness, store)
-            elif liveness.lapsed or self._process_has_ended(name, liveness):
+            elif self._process_has_ended(name, liveness) or (
+                liveness.lapsed and before.get(name) == liveness.client_id
+            ):
                 self._end_dead(name, liveness, store)
+            else:
+                gone[name] = liveness.client_id
 
     def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
         return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
-    def _stays_away(self, name: str, liveness: Liveness) -> bool:
+    def _stays_away(
+        self, missing: dict[_Who, tuple[float, str]], who: _Who, liveness: Liveness, store: Store
+    ) -> bool:
         """Whether one without a connection has been so for ``orphan_grace``."""
         now = monotonic()
-        since, client_id = self._gone.get(name, (now, liveness.client_id))
+        since, client_id = missing.get(who, (now, liveness.client_id))
         if client_id != liveness.client_id:
-            since = now
-        self._gone[name] = since, liveness.client_id
+            since = now  # it was back meanwhile, and went again: a moment, twice
+        # What we did not see over this connection may have been an outage, for it as for us.
+        since = max(since, store.connected_at)
+        missing[who] = since, liveness.client_id
         return now - since >= self._grace_s
 
     def _end_dead(self, name: str, liveness: Liveness, store: Store) -> None:
@@ -215,11 +225,15 @@ class Orphans:
             return False  # it was taken for dead a moment ago, and may be back
         if liveness.connected:
             return liveness.lapsed and not store.leases_of_session(queue, name)
-        # A living one is heard of a few times in its ttl.
+        # A living one is heard of a few times in its ttl, unless the broker was away.
         silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
-        if liveness.silent_ms >= silence_ms:
+        if liveness.silent_ms >= silence_ms and self._is_established(store):
             return True
         return self._process_has_ended(name, liveness)
+
+    def _is_established(self, store: Store) -> bool:
+        """Whether others had the time to connect as well since we did."""
+        return monotonic() - store.connected_at >= self._grace_s
 
     # -- the end of one
 

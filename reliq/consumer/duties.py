@@ -171,12 +171,15 @@ class BackgroundDuties:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
             self._later.append(partial(self.dead_consumers.look_after, result))
 
-    def end_dead(self, store: Store) -> None:
-        """See to the dead of a broker that is only visited, unless somebody there does; waits."""
+    def end_dead(self, store: Store, gone: dict[str, str]) -> None:
+        """See to the dead of a broker that is only visited, unless somebody there does; waits.
+
+        *gone* is kept from one visit to the next: who had no connection.
+        """
         found: list[list[str] | ReliqError] = []
         store.post_look(self._name, int(self._look_s * 1000), found.append)
         store.wait_for_replies()
         for names in found:
             if isinstance(names, ReliqError):
                 raise again(names)
-            self.dead_consumers.end_dead(names, store)
+            self.dead_consumers.end_dead(names, gone, store)

@@ -69,11 +69,12 @@ class FailbackTransport(Protocol):
         """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
 
     def temporary_connection(
-        self, url: str, *, end_dead: bool = False
+        self, url: str, *, gone: dict[str, str] | None = None
     ) -> AbstractContextManager[Store]:
         """Open a store at *url* for a while; what this process owed there is sent.
 
-        With *end_dead* what dead consumers left there is ended, where nobody lives who does that.
+        With *gone* what dead consumers left there is ended, where nobody lives who does that:
+        it is kept from one visit to the next, and says who had no connection.
         """
 
 
@@ -98,6 +99,8 @@ class Failback:
         # Where something was left when it was looked at last.
         self._filled: set[str] = set()
         self._next: dict[str, float] = {}
+        # Consumers of a visited broker that had no connection when it was visited last.
+        self._gone: dict[str, dict[str, str]] = {}
 
     def watch(self, transport: FailbackTransport) -> None:
         """Look after *transport* until :meth:`leave`, or until it is collected."""
@@ -247,7 +250,8 @@ class Failback:
         except ReliqError:
             return
         found = 0
-        with transport.temporary_connection(url, end_dead=not spool) as there:
+        gone = None if spool else self._gone.setdefault(url, {})
+        with transport.temporary_connection(url, gone=gone) as there:
             for queue in there.queues() if spool else transport.consumed:
                 status = there.status(queue)
                 if status is None or not is_durable(status.declared):

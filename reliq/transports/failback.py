@@ -260,17 +260,20 @@ class Failback:
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
     @contextmanager
-    def temporary_connection(self, url: str, *, end_dead: bool = False) -> Iterator[Store]:
+    def temporary_connection(
+        self, url: str, *, gone: dict[str, str] | None = None
+    ) -> Iterator[Store]:
         """Open a store at *url* for a while; what this process owed there is sent.
 
-        With *end_dead* what dead consumers left there is ended, where nobody lives who does that.
+        With *gone* what dead consumers left there is ended, where nobody lives who does that:
+        it is kept from one visit to the next, and says who had no connection.
         """
         with Connection(url, **self.arguments) as connection:
             transport = connection.transport
             transport.establish_connection()
             try:
-                if end_dead:
-                    transport.link.session.duties.end_dead(transport.link.store)
+                if gone is not None:
+                    transport.link.session.duties.end_dead(transport.link.store, gone)
                 yield transport.link.store
             finally:
                 transport.close_connection(None)

@@ -1,9 +1,14 @@
-"""Who counts as dead: one connection that stays away, not two moments without any."""
+"""Who counts as dead: one connection that stays away, not two moments without any.
+
+And nobody for a time in which the broker was away for all: who looks over a new connection may
+be the first to come back.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +16,12 @@ import pytest
 from reliq.consumer.dead_consumers import Orphans
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
+from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 from tests.contract.steps import Steps, message
 
 GRACE_S = 0.3
+LAPSED_MS = 50
 
 
 @pytest.fixture
@@ -34,67 +41,143 @@ def open_store(fresh_redis):
         store.close()
 
 
+class Looker:
+    """A consumer that looks after the others; each look tells what is left unacked."""
+
+    def __init__(self, steps):
+        self.steps = steps
+        self.orphans = Orphans(
+            "looker",
+            SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
+            consumes=lambda queue: queue == "q",
+            restore=lambda store, queue: steps.restore(force=True),
+            is_of_this_process=lambda name: False,
+        )
+
+    def look(self):
+        """Look at the others who consume from the queue."""
+        self.orphans.first_look("q", self.steps.store)
+        later = deque()
+        self.orphans.tick(later)
+        while later:
+            later.popleft()(self.steps.store)
+        return self.unacked()
+
+    def look_after_all(self):
+        """Look at all in the register."""
+        self.orphans.look_after(["s"], self.steps.store)
+        return self.unacked()
+
+    def clear(self):
+        """Look at the queue before it is used."""
+        self.orphans.clear("q", self.steps.store)
+        return self.unacked()
+
+    def unacked(self):
+        """Return how many messages are in flight."""
+        return self.steps.places().get("unacked", 0) if self.steps.store.status("q") else 0
+
+    def connect_again(self, server):
+        """Lose the connection, as in an outage, and make another one."""
+        with server.client() as client:
+            client.client_kill_filter(_id=self.steps.store.server()[0])
+        with suppress(BrokerUnavailable):
+            self.steps.store.now_ms()
+        self.steps.store.connect()
+
+
 @pytest.fixture
 def looker(open_store):
-    """Return a function that lets a second consumer look; it tells what was left unacked."""
+    """Return a second consumer, connected for longer than the grace."""
     steps = open_store("looker/1")
-    orphans = Orphans(
-        "looker",
-        SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
-        consumes=lambda queue: queue == "q",
-        restore=lambda store, queue: steps.restore(force=True),
-        is_of_this_process=lambda name: False,
-    )
-
-    def look():
-        orphans.first_look("q", steps.store)
-        later = deque()
-        orphans.tick(later)
-        while later:
-            later.popleft()(steps.store)
-        return steps.places().get("unacked", 0)
-
-    return look
+    time.sleep(GRACE_S)
+    return Looker(steps)
 
 
-def live(steps):
+@pytest.fixture
+def holder(open_store):
+    """Return a consumer that holds a message."""
+    steps = open_store("s/1")
+    steps.publish(message())
+    steps.store.attach("q", "s", 1)
+    live(steps)
+    steps.take()
+    return steps
+
+
+def live(steps, ttl_ms=60_000):
     """Let the consumer say that it lives, over the connection that it has now."""
     client_id, run_id = steps.store.server()
-    steps.heartbeat("s", client_id=client_id, run_id=run_id, queues="q", host="h", pid="1")
+    record = {"client_id": client_id, "run_id": run_id, "queues": "q", "host": "h", "pid": "1"}
+    steps.heartbeat("s", ttl_ms, **record)
 
 
-def gone(steps, look):
-    """Close the connection, and let the other look as soon as the server knows."""
-    client_id = steps.store.server()[0]
-    steps.store.close()
-    look()
-    return client_id
-
-
-def test_two_moments_are_no_absence(open_store, looker):
+def test_two_moments_are_no_absence(open_store, looker, holder):
     """Seen without a connection, back, and seen without the next one: its leases stay."""
-    holder = open_store("s/1")
-    holder.publish(message())
-    holder.store.attach("q", "s", 1)
-    live(holder)
-    holder.take()
-    gone(holder, looker)
+    holder.store.close()
+    looker.look()
     again = open_store("s/2")
     live(again)
     time.sleep(GRACE_S + 0.1)
     again.store.close()
     for _ in range(5):
-        assert 1 == looker()
+        assert 1 == looker.look()
 
 
-def test_an_absence_is_one(open_store, looker):
+def test_an_absence_is_one(looker, holder):
     """The same, and it does not come back: after the grace its message returns."""
-    holder = open_store("s/1")
-    holder.publish(message())
-    holder.store.attach("q", "s", 1)
-    live(holder)
-    holder.take()
-    gone(holder, looker)
-    assert 1 == looker()
+    holder.store.close()
+    assert 1 == looker.look()
     time.sleep(GRACE_S + 0.1)
-    assert 0 == looker()
+    assert 0 == looker.look()
+
+
+@pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])
+def test_an_outage_is_nobodys_absence(fresh_redis, looker, holder, look):
+    """Who was gone a moment before the broker was away for all has its grace after that."""
+    holder.store.close()
+    assert 1 == look(looker)
+    time.sleep(GRACE_S + 0.1)
+    looker.connect_again(fresh_redis)
+    assert 1 == look(looker)
+    time.sleep(GRACE_S + 0.1)
+    assert 0 == look(looker)
+
+
+def test_silence_through_an_outage_is_no_death(looker, holder):
+    """Heartbeats that stopped end no lease by themselves: a first look gives the grace."""
+    live(holder, LAPSED_MS)
+    holder.store.close()
+    time.sleep(LAPSED_MS / 1000 + 0.05)
+    assert 1 == looker.look_after_all()
+    time.sleep(GRACE_S + 0.1)
+    assert 0 == looker.look_after_all()
+
+
+def test_a_temporary_queue_outlives_an_outage(open_store, fresh_redis, looker):
+    """Who was silent because the broker was away keeps its queue until others are back as long."""
+    steps = open_store("s/1")
+    steps.declare(auto_delete="1")
+    steps.publish(message())
+    steps.store.attach("q", "s", 1)
+    live(steps, LAPSED_MS)
+    steps.take()
+    steps.store.close()
+    time.sleep(LAPSED_MS / 2000 + GRACE_S + 0.1)
+    looker.connect_again(fresh_redis)
+    assert 1 == looker.clear()
+    time.sleep(GRACE_S)
+    looker.clear()
+    assert None is looker.steps.store.status("q")
+
+
+def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):
+    """A broker that is only visited may have been away for all until now, too."""
+    live(holder, LAPSED_MS)
+    holder.store.close()
+    time.sleep(LAPSED_MS / 1000 + 0.05)
+    gone = {}
+    looker.orphans.end_dead(["s"], gone, looker.steps.store)
+    assert 1 == looker.unacked()
+    looker.orphans.end_dead(["s"], gone, looker.steps.store)
+    assert [] == looker.steps.store.leases_of_session("q", "s")

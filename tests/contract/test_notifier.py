@@ -250,7 +250,7 @@ def test_no_command_waits_for_the_bell(store):
     assert monotonic() - before < 10
 
 
-def test_a_closed_doorbell_waits_no_more(connect):
+def test_a_closed_notifier_waits_no_more(connect):
     """Closing needs no goodbye, and takes no ring from who still waits for long."""
     # A queue of its own: fakeredis lets who is gone wait on, and ring, into the next test.
     gone, waiting = connect("s/1"), connect("s/2")

@@ -178,7 +178,7 @@ def test_many_children_of_one_task_each(site, tasks):
 
 
 def test_unregistered_task_is_not_fatal(site):
-    """A task this worker does not know is rejected by Celery, so set aside; the next one runs."""
+    """A task this worker does not know is rejected by Celery: a dead letter; the next one runs."""
     worker = site.worker(pool="threads")
     site.send("no.such.task")
     site.journal.wait_finished(site.send("record").id)

@@ -228,7 +228,7 @@ def test_nothing_in_a_message_ends_a_worker(hostile, batch):
 
 @pytest.mark.parametrize("kind", ["undecodable", "malformed"])
 def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
-    """Forty that are set aside do not hold up the task behind them."""
+    """Forty that are dead-lettered do not hold up the task behind them."""
     site = site_factory(redis_factory(), broker_transport_options={"poll_interval": 5.0})
     hostile = Hostile(site, site.worker(pool="solo"))
     hostile.outlives([hostile.good()])

@@ -131,7 +131,7 @@ def test_a_gevent_worker_goes_on_while_it_waits_for_the_broker(fresh_redis, site
 
 
 def test_poison_task_ends_in_the_dead_letters_alone(fresh_redis, site_factory):
-    """A task that kills every worker is set aside at its limit; its neighbours all run."""
+    """A task that kills every worker becomes a dead letter at its limit; its neighbours all run."""
     options = {
         "visibility_timeout": 1.0,
         "restore_interval": 0.2,

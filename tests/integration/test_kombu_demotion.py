@@ -87,7 +87,7 @@ def test_a_publisher_is_told(demoted, state):
     assert "y" == get(connection, "q", no_ack=True).payload
 
 
-def test_a_keeper_looks_for_the_master_anew(demoted):
+def test_a_background_loop_looks_for_the_master_anew(demoted):
     """Its connection does not outlive the role of the server, though it only posts."""
     client, demote = demoted
     connection = client.connect(visibility_timeout=3)

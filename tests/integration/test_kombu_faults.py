@@ -255,7 +255,7 @@ def test_ack_to_a_frozen_broker(frozen_client):
 @pytest.mark.parametrize("how", ["garbage", "truncated", "empty", "another format"])
 @pytest.mark.parametrize("fetch", ["consumer", "basic_get"])
 def test_a_message_that_is_not_ours(client, how, fetch):
-    """What is no envelope is set aside with a reason, and the next message is delivered."""
+    """What is no envelope is dead-lettered with a reason, and the next message is delivered."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "broken", "whole")

@@ -164,7 +164,7 @@ def owes_an_ack(dying):
 
 
 def asked_without_an_answer(dying):
-    """Ask for a message while the broker stands still, until the timeout."""
+    """Ask for a message while the broker is frozen, until the timeout."""
     connection = dying.connect(socket_timeout=0.5, restore_interval=60)
     declare(connection, "q")
     assert get(connection, "q") is None  # also looks after the queue, once in an interval

@@ -201,7 +201,7 @@ def test_those_of_the_dead_are_found_by_who_publishes(redis_server, redis_url):
 
 
 def test_beside_a_spool_they_are_kept_for_a_day(redis_server, redis_url, tmp_path):
-    """What is in doubt waits there while Redis is away, and is known by its number afterwards."""
+    """What is unconfirmed waits there while Redis is away, and is known by its number then."""
     client = redis_server.client()
     with Connection(f"{redis_url};reliq-sqlite:///{tmp_path / 'spool.db'}") as connection:
         publish(connection, "q", 1)

@@ -396,7 +396,7 @@ def test_a_refused_reject_is_not_told(client, heard):
     wait_until(lambda: client.settled("q"))
 
 
-def test_a_receiver_that_raises_stops_neither_keeper_nor_delivery(client, heard, caplog):
+def test_a_receiver_that_raises_stops_neither_background_loop_nor_delivery(client, heard, caplog):
     """It raises each time; leases are restored and renewed, messages published and acked."""
 
     def bad(_broker, **_arguments):

@@ -102,7 +102,7 @@ def test_a_broker_of_our_own(shared):
 
 @two_users
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o777])
-def test_doorbells_that_somebody_else_made(shared, mode):
+def test_notifications_that_somebody_else_made(shared, mode):
     """Their directory is refused, whatever its mode."""
     directory = shared / "broker.db-notifications"
     directory.mkdir()
@@ -112,7 +112,7 @@ def test_doorbells_that_somebody_else_made(shared, mode):
 
 
 @two_users
-def test_a_link_where_the_doorbells_are(shared):
+def test_a_link_where_the_notifications_are(shared):
     """Nothing at its other end is taken for ours, and none of it removed."""
     precious = shared / "precious"
     precious.mkdir()
@@ -177,7 +177,7 @@ def test_a_file_that_was_put_where_only_its_owner_writes(shared):
     assert "belongs to somebody else" not in use(path)
 
 
-def test_doorbells_that_others_may_write(tmp_path):
+def test_notifications_that_others_may_write(tmp_path):
     """They are refused with their mode, though they are ours."""
     (tmp_path / "broker.db-notifications").mkdir()
     (tmp_path / "broker.db-notifications").chmod(0o777)
@@ -186,7 +186,7 @@ def test_doorbells_that_others_may_write(tmp_path):
 
 
 @pytest.mark.parametrize("replaced_by", ["link", "file"])
-def test_a_doorbell_that_was_replaced(tmp_path, replaced_by):
+def test_a_notification_that_was_replaced(tmp_path, replaced_by):
     """Nobody is rung through a link, and no file is written to."""
     where = location(str(tmp_path / "broker.db"))
     fd = notifications.make(where, "1-0123456789ab")

@@ -274,7 +274,7 @@ def test_a_process_forks_while_its_threads_publish(file_broker):
 
 
 def test_a_stopped_writer_is_a_timeout_that_says_so(file_broker, file_site, publisher):
-    """Who stands still in a transaction keeps others out: an error names file and remedy."""
+    """Who is frozen in a transaction keeps others out: an error names file and remedy."""
     holder = subprocess.Popen(
         [
             sys.executable,

@@ -126,7 +126,7 @@ def test_a_file_that_is_replaced_by_its_backup(file_site, pool):
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_the_doorbells_are_removed(file_site, pool):
+def test_the_notifications_are_removed(file_site, pool):
     """Workers whose notifiers were removed are woken soon, and nobody takes them for dead."""
     path = file_site.server.path
     workers = [file_site.worker(pool=pool, concurrency=1) for _ in range(2)]

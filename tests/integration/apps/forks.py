@@ -126,7 +126,7 @@ def waiting(url):
     connection = Connection(url, transport_options=FAST)
     connection.default_channel.queue_declare("q")
     print("ready", flush=True)
-    sys.stdin.readline()  # the broker stands still now
+    sys.stdin.readline()  # the broker is frozen now
     producer = connection.Producer()
     thread = threading.Thread(target=producer.publish, args=("x",), kwargs={"routing_key": "q"})
     thread.start()

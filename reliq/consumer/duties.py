@@ -118,7 +118,11 @@ class BackgroundDuties:
         if self._debtor.owes:
             self._later.append(self._debtor.send_owed)
         self.renewal.renew(store)
-        if not (self._registration.subscriptions or self._registration.expected_back):
+        if not (
+            self._registration.subscriptions
+            or self._registration.expected_back
+            or self.heartbeat.vouches
+        ):
             return
         self.dead_consumers.tick(self._later)
         self.heartbeat.tick(store)

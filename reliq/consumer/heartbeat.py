@@ -70,6 +70,15 @@ class Heartbeat:
         self._registered_as: tuple[str, int, dict[str, str]] | None = None
         self._pool = ""
 
+    @property
+    def vouches(self) -> bool:
+        """Whether this process is in the register and holds messages.
+
+        However long its connection has been gone: who is silent is taken for dead, and what it
+        holds goes to others.
+        """
+        return self._registered_as is not None and bool(self._leases.held)
+
     def soon(self) -> None:
         """Have the next tick say what has changed."""
         self._next = 0.0

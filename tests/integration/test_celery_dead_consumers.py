@@ -101,6 +101,36 @@ def run_through_a_blip(site, pool, away_s):
         proxy.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_an_outage_of_many_heartbeats(redis_factory, site_factory, pool):
+    """Who is back first takes nobody for dead who is not back yet: nothing runs twice."""
+    options = {"visibility_timeout": 12.0, "restore_interval": 1.0, "orphan_grace": 6.0}
+    site = site_factory(redis_factory(), **LATE, broker_transport_options=options)
+    proxies = [Blackhole(site.server), Blackhole(site.server)]
+    try:
+        site.worker(pool=pool, broker=proxies[0].url())
+        task = site.send("record", 24.0)
+        site.journal.wait_started(task.id)
+        first = site.worker(pool="threads", broker=proxies[1].url())
+        for proxy in proxies:
+            proxy.sever()
+        time.sleep(15)  # three heartbeats of 4 s, and a little.
+        proxies[1].mend()
+        wait_until(
+            lambda: (known := consumers_of(site).get(first.pid)) and known.connected,
+            what="one that is back",
+        )
+        time.sleep(1)  # the network of the other is away a little longer.
+        proxies[0].mend()
+        site.journal.wait_finished(task.id, timeout_s=40)
+        site.settled(timeout_s=40)
+        assert 1 == site.journal.runs(task.id)
+    finally:
+        for proxy in proxies:
+            proxy.close()
+
+
 def test_where_client_list_is_forbidden(fresh_redis, site_factory):
     """Leases alone decide then, and the log says so, once."""
     options = {

@@ -17,8 +17,7 @@ from kombu import Connection
 
 from reliq import BrokerRefused, ConfigurationError
 from reliq.admin import Inspector
-from reliq.engines.sqlite import connection as sqlite_connection
-from reliq.engines.sqlite import schema
+from reliq.engines.sqlite import opening, schema
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.support.audits import assert_balanced
 from tests.support.disks import run_on_small_disk
@@ -66,7 +65,7 @@ def next_version(monkeypatch):
 
     def migrate_by(statements):
         monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
-        monkeypatch.setattr(sqlite_connection, "VERSION", schema.VERSION)
+        monkeypatch.setattr(opening, "VERSION", schema.VERSION)
         monkeypatch.setattr(schema, "MIGRATIONS", {schema.VERSION - 1: statements})
         return schema.VERSION
 

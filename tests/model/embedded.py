@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from reliq.engines.sqlite import base, returning, surveying
+from reliq.engines.sqlite import restoring, surveying, transaction
 from tests.contract.engines import SqliteEngine
 from tests.model.brokers import Broker
 from tests.model.clocks import BEGINNING_MS, Clock
@@ -53,7 +53,7 @@ class ModuleClock(Clock):
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Be the clock of every store of this process."""
-        modules: tuple[Any, ...] = (base, returning, surveying)
+        modules: tuple[Any, ...] = (restoring, surveying, transaction)
         for module in modules:
             module.time = self
         try:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.engines.sqlite import base, notifications, presence, returning
+from reliq.engines.sqlite import notifications, presence, restoring, transaction
 from reliq.engines.sqlite.location import location
 from reliq.engines.sqlite.owners import make_notifications
 from reliq.engines.sqlite.publish_sequence import SequenceSet
@@ -79,8 +79,8 @@ def clocks(monkeypatch):
     """Return the two clocks of the engine, to be set by hand."""
     now = SimpleNamespace(wall=10**18, awake=10**12)
     fake = SimpleNamespace(time_ns=lambda: now.wall, monotonic_ns=lambda: now.awake)
-    monkeypatch.setattr(base, "time", fake)
-    monkeypatch.setattr(returning, "time", fake)
+    monkeypatch.setattr(transaction, "time", fake)
+    monkeypatch.setattr(restoring, "time", fake)
     return now
 
 
@@ -311,6 +311,8 @@ def test_a_deleted_queue_is_bound_to_nothing(store):
 def test_no_placeholder_has_a_number():
     """Python 3.12 up to 3.12.3 takes `?1` for a name and warns of the values that it gets."""
     statements = "".join(
-        path.read_text("utf-8") for path in Path(base.__file__).parent.iterdir() if path.is_file()
+        path.read_text("utf-8")
+        for path in Path(transaction.__file__).parent.iterdir()
+        if path.is_file()
     )
     assert [] == re.findall(r"\?[0-9]", statements)

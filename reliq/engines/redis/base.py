@@ -50,10 +50,6 @@ def flat_of(leases: Iterable[Lease]) -> list[str]:
     return [part for lease in leases for part in lease]
 
 
-# The time of a look that is due.
-LOOK_NOW = 1
-
-
 class StoreBase:
     """A store's connection to one server. Two sockets: commands and notifier."""
 
@@ -82,24 +78,6 @@ class StoreBase:
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
-
-    def _unlist(self, queue: str) -> None:
-        listed, dead_letter_routed = (
-            keys.queues(self._prefix),
-            keys.dead_letter_routed(self._prefix),
-        )
-        meta = self._keys(queue).meta
-        *_, (exists, dead_letter_exchange) = self._wire.exchange(
-            [
-                (("ZREM", listed, queue), None),
-                (("ZREM", dead_letter_routed, queue), None),
-                (("HMGET", meta, "exists", "dead_letter_exchange"), None),
-            ]
-        )
-        if exists is not None:  # declared again meanwhile
-            self._wire.call(("ZADD", listed, "NX", LOOK_NOW, queue))
-        if dead_letter_exchange is not None:
-            self._wire.call(("ZADD", dead_letter_routed, "NX", 0, queue))
 
     @property
     def notifier(self) -> RedisNotifier:

@@ -145,14 +145,3 @@ class RedisPublishing(StoreBase):
         for place, items in enumerate(groups):
             command = self._publish_command(items)
             self._wire.post(command, partial(on_reply, place), scripts.PUBLISH)
-
-    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
-        """Post what :meth:`bindings_version` asks."""
-        self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
-
-    def bindings_version(self, exchange: str) -> bytes | None:
-        """Return the version of the bindings of *exchange*."""
-        version: bytes | None = self._wire.call(
-            ("HGET", keys.bindings(self._prefix, exchange), "version")
-        )
-        return version

@@ -1,4 +1,4 @@
-"""The register of consumers over Redis: who consumes, and who still lives."""
+"""The register of consumers over Redis: who still lives, and what each says of itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import BrokerRefused, ReliqError, again
 from ...store.inspection import Consumer
 from ...store.limits import LOOKED_AT
 from ...store.unreadable import counts, left_out, mapping, number
-from ...store.values import Attached, Duties, Liveness
+from ...store.values import Duties, Liveness
 from . import keys, scripts
 from .base import StoreBase, text_of, texts, then
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-# How many consumers one look takes in.
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 # Brokers of which this process has said that it may not look who is connected.
 _told_blind: set[str] = set()
@@ -32,33 +31,6 @@ _told_blind: set[str] = set()
 
 class RedisRegister(StoreBase):
     """What a store knows of consumers."""
-
-    def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
-        """Note who consumes; False when there is no such queue, or no more."""
-        mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
-        return self._attach(queue, consumer, mark, "", 0)
-
-    def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
-        """Take a dead consumer off *queue*, unless its mark is another by now."""
-        return self._attach(queue, consumer, "", mark, silent_ms)
-
-    def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
-        args = (consumer, mark, seen, silent_ms)
-        names = scripts.ATTACH.of(self._keys(queue))
-        kept: int = self._wire.execute(scripts.ATTACH, names, args)
-        return kept == 1
-
-    def attached(self, queue: str) -> Attached:
-        """Return who consumes from *queue*, and whether it goes by itself."""
-        k = self._keys(queue)
-        flags, marks = self._wire.exchange(
-            [
-                (("HMGET", k.meta, "auto_delete", "expires"), None),
-                (("HGETALL", k.consumers), None),
-            ]
-        )
-        found = texts(marks)
-        return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))
 
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
         """Ask for the duty to look after all consumers."""
@@ -101,10 +73,6 @@ class RedisRegister(StoreBase):
         self._wire.post_script(
             scripts.TELL_RUNNING, names, args, then(lambda reply: reply == 1, on_result)
         )
-
-    def consumers_of(self, queue: str) -> list[str]:
-        """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
-        return sorted(texts(self._wire.call(("HKEYS", self._keys(queue).consumers))))
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""

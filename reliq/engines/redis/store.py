@@ -6,23 +6,29 @@ from .claims import RedisClaims
 from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
 from .diagnosis import RedisDiagnosis
+from .exchanges import RedisExchanges
+from .leases import RedisLeases
 from .measuring import RedisMeasuring
 from .moves import RedisMoves
 from .operators import RedisOperators
 from .publishing import RedisPublishing
+from .queues import RedisQueues
 from .register import RedisRegister
-from .returning import RedisReturning
+from .restoring import RedisRestoring
+from .subscriptions import RedisSubscriptions
 from .surveying import RedisSurveying
-from .topology import RedisTopology
 
 
 class RedisStore(
     RedisPublishing,
     RedisConsuming,
-    RedisReturning,
+    RedisLeases,
+    RedisRestoring,
     RedisSurveying,
     RedisRegister,
-    RedisTopology,
+    RedisSubscriptions,
+    RedisQueues,
+    RedisExchanges,
     RedisDeadLetters,
     RedisMoves,
     RedisOperators,

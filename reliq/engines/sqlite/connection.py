@@ -9,19 +9,18 @@ transactions last.
 from __future__ import annotations
 
 import sqlite3
-import weakref
 from contextlib import suppress
 from random import uniform
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerUnavailable, ConfigurationError
-from ...forks import Lock, OwnLock, Part, here, is_here, register
+from ...errors import BrokerUnavailable
+from ...forks import Lock, OwnLock, here, is_here
 from .disk_reserve import DiskReserve
-from .inherited import leave, require_left
+from .inherited import require_left
 from .location import is_busy, is_shut, moved, translate
-from .owners import require_own
-from .schema import VERSION, bring_up_to_date, version_of
+from .open_files import OPEN_FILES
+from .opening import prepare, require_file
 from .standing import Standing, identity
 from .turns import Turns
 
@@ -31,73 +30,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_SLEEP_S = 0.00005
 _LONGEST_SLEEP_S = 0.002
-# Pages in the log before they are written to the file: rarely, as that waits for the disk.
-# Of 4096 bytes, as a new file has them. The reserve must have room for it (reserve.py).
-_CHECKPOINT_PAGES = 1000
-_PAGE = 4096
-_OLDEST = (3, 24)  # ON CONFLICT ... DO UPDATE
-
-# For so long a fork waits for a thread that is in the middle of a step.
-_FORK_WAIT_S = 5.0
-_FORK_LOOK_S = 0.02
-
-# A file that is open across a fork is not locked in the child: SQLite takes a file that it has
-# open to be locked by this process already, whoever that was. Once the parent is gone, the
-# next to close the file clears the log away under the child, with all that it has stored
-# since. So no file is open while the process forks; each is opened again with its next step.
-_open: dict[sqlite3.Connection, tuple[Location, Lock]] = {}
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-class _AtFork:
-    """Sees to it that no file is open while the process forks."""
-
-    opening = OwnLock(reentrant=True)
-    """Held while a file is opened, and while the process forks."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._suspended: list[tuple[Connection, Lock]] = []
-        self._opening: Lock | None = None
-
-    def hold(self) -> None:
-        deadline = monotonic() + _FORK_WAIT_S
-        self._opening = self.opening
-        self._opening.acquire()
-        for connection in list(_connections):
-            lock = connection.lock
-            # Whose file is closed may wait for us, to open it.
-            while connection.is_open:
-                if lock.acquire(timeout=_FORK_LOOK_S):
-                    self._suspended.append((connection, lock))
-                    connection.suspend()
-                    break
-                if monotonic() > deadline:
-                    break
-
-    def release(self) -> None:
-        while self._suspended:
-            self._suspended.pop()[1].release()
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            opening.release()
-
-
-_at_fork = _AtFork()
-
-
-def _forget() -> None:
-    # What a fork in the middle of a step, or one that ran no hooks, has left open.
-    _at_fork.forget()
-    connections = list(_connections)
-    leave(_open)
-    for connection in connections:
-        connection.forget()
-
-
-register(Part("files", hold=_at_fork.hold, release=_at_fork.release, forget=_forget))
+_PAGE = 4096  # bytes, as a new file has them
 
 
 class Connection:
@@ -121,13 +54,13 @@ class Connection:
         self._standing = Standing(where.path)
         self._turns = Turns.at(where.path)
         self._turn: Lock | None = None
-        _connections.add(self)
+        OPEN_FILES.know(self)
 
     def __del__(self) -> None:
         """Close what nobody has closed, unless it is another process's."""
         raw, self._raw = getattr(self, "_raw", None), None
         if raw is not None and is_here(self._process):
-            self._discard(raw)
+            OPEN_FILES.close(raw)
 
     def forget(self) -> None:
         """Be closed, in a child: what was open is the parent's."""
@@ -152,14 +85,19 @@ class Connection:
         raw = self._raw
         if raw is not None and not raw.in_transaction:
             self._raw, self._suspended = None, True
-            self._discard(raw)
+            OPEN_FILES.close(raw)
+
+    def clear_away_if_moved(self, path: str) -> None:
+        """Remove the log of a file that is open, and was at *path*, where another is now."""
+        if self.where.path == path and self._raw is not None:
+            self._standing.clear_away_if_moved()
 
     def require(self) -> sqlite3.Connection:
         """Return the open connection, opening it at need; raises BrokerUnavailable."""
         process = here()
         if self._raw is not None and self._process == process:
             return self._raw
-        with self.lock, _at_fork.opening:
+        with self.lock, OPEN_FILES.opening:
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
@@ -171,13 +109,19 @@ class Connection:
             raise BrokerUnavailable(f"{self.where}: the connection is closed")
         if again:
             self._require_same()
-        self._find()
-        self._clear_for_others()
+        require_file(self.where, self._create)
+        OPEN_FILES.clear_away(self.where.path)
         require_left(self.where)
         began = monotonic()
         if not again:  # else it was never closed, to whoever asks
             self.connected_at = began
-        deadline = began + self._timeout_s
+        raw = self._dial(began + self._timeout_s)
+        self.opened += not again
+        self.reserve.keep()
+        return raw
+
+    def _dial(self, deadline: float) -> sqlite3.Connection:
+        """Be open, waiting while the file is locked; return the connection."""
         raw = None
         while self._raw is None:
             found = identity(self.where.path)
@@ -189,15 +133,15 @@ class Connection:
                     check_same_thread=False,
                     cached_statements=512,
                 )
-                _open[raw] = self.where, self.lock
-                self._prepare(raw)
+                OPEN_FILES.note(raw, self.where, self.lock)
+                prepare(raw, self.where, self._create, self._synchronous)
                 self._standing.note(found)
                 self._raw, self._process = raw, here()
             except sqlite3.Error as exc:
                 if is_busy(exc) and monotonic() < deadline:
                     sleep(uniform(_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S))  # noqa: S311
                     continue
-                self._discard(raw)
+                OPEN_FILES.close(raw)
                 raw = None
                 # On a full disk there is no room for what SQLite keeps beside the file: it says
                 # that it cannot be opened, or read.
@@ -205,71 +149,9 @@ class Connection:
                     continue
                 raise translate(exc, self.where, self._timeout_s) from exc
             except BaseException:
-                self._discard(raw)
+                OPEN_FILES.close(raw)
                 raise
-        self.opened += not again
-        self.reserve.keep()
         return self._raw
-
-    def _clear_for_others(self) -> None:
-        """Do what a connection of this process, open to the file that was here, does next.
-
-        Else the log of that file lies beside the one that is opened now.
-        """
-        for other in list(_connections):
-            if other.where.path == self.where.path and other._raw is not None:  # noqa: SLF001
-                other._standing.clear_away_if_moved()  # noqa: SLF001
-
-    def _find(self) -> None:
-        """Make sure that there is a file; raises ConfigurationError."""
-        if sqlite3.sqlite_version_info < _OLDEST:
-            raise ConfigurationError(
-                f"{self.where}: expected SQLite 3.24 or newer in this Python, "
-                f"got: {sqlite3.sqlite_version}"
-            )
-        if self._create:
-            self.where.create()
-        else:
-            self.where.require()
-        require_own(self.where)
-
-    def _prepare(self, raw: sqlite3.Connection) -> None:
-        raw.execute("BEGIN")  # at one instant: another process may be making the tables now
-        try:
-            version = version_of(raw, self.where)
-        finally:
-            with suppress(sqlite3.Error):
-                raw.execute("ROLLBACK")
-        if version == 0 and not self._create:
-            raise ConfigurationError(
-                f"{self.where}: the file is empty: no application has used it as its broker yet; "
-                "correct the URL, or start the application"
-            )
-        # Whatever its version: a backup has been made without (VACUUM INTO).
-        (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise ConfigurationError(
-                f"{self.where}: its file system cannot share memory between processes "
-                "(is it on a network?): name a file on a local disk"
-            )
-        if version != VERSION:
-            raw.execute("BEGIN IMMEDIATE")
-            try:
-                bring_up_to_date(raw, self.where)
-                raw.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    raw.execute("ROLLBACK")
-                raise
-        raw.execute(f"PRAGMA synchronous = {self._synchronous}")
-        raw.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-
-    @staticmethod
-    def _discard(raw: sqlite3.Connection | None) -> None:
-        if raw is not None:
-            _open.pop(raw, None)
-            with suppress(sqlite3.Error):
-                raw.close()
 
     def close(self, for_good: bool = True) -> None:
         """Close the file; *for_good* it is not opened again."""
@@ -277,7 +159,7 @@ class Connection:
             self._closed = self._closed or for_good
             self._suspended = False
             raw, self._raw = self._raw, None
-            self._discard(raw)
+            OPEN_FILES.close(raw)
 
     def begin(self, reading: bool = False) -> sqlite3.Connection:
         """Begin a transaction, waiting while the file is locked; return the connection.
@@ -289,49 +171,42 @@ class Connection:
         deadline = monotonic() + self._timeout_s
         if not reading:
             self._turn = self._turns.take(self._timeout_s)
-        statement = "BEGIN" if reading else "BEGIN IMMEDIATE"
-        try:
-            raw.execute(statement)
-        except sqlite3.Error as exc:
-            if not is_busy(exc):
-                raise
-        else:
-            return self._in_place(raw)
-        self._again(raw, statement, deadline)
-        return self._in_place(raw)
+        self._execute(raw, "BEGIN" if reading else "BEGIN IMMEDIATE", deadline)
+        if not self._standing.holds():
+            raise self._let_go(raw)
+        return raw
 
     def _require_same(self) -> None:
         if not self._standing.holds():
             self._standing.clear_away()
             raise moved(self.where)
 
-    def _in_place(self, raw: sqlite3.Connection) -> sqlite3.Connection:
-        """Return *raw*; raises BrokerUnavailable where another file, or none, is at its path."""
-        if not self._standing.holds():
-            self._let_go(raw)
-            raise moved(self.where)
-        return raw
+    def _let_go(self, raw: sqlite3.Connection) -> BrokerUnavailable:
+        """Leave the file, which is not at its path any more; return what that is to a user.
 
-    def _let_go(self, raw: sqlite3.Connection) -> None:
-        """Leave the file, wherever it is now, whole, and nothing of it beside the next one."""
+        Whole, wherever it is now, and nothing of it beside the next one.
+        """
         self.undo()
         with suppress(sqlite3.Error):
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._standing.clear_away()
         self.close(for_good=False)
+        return moved(self.where)
 
-    def _again(self, raw: sqlite3.Connection, statement: str, deadline: float) -> None:
+    @staticmethod
+    def _execute(
+        raw: sqlite3.Connection, sql: str, deadline: float, values: tuple[Any, ...] = ()
+    ) -> sqlite3.Cursor:
+        """Run one statement, waiting while the file is locked; raises sqlite3.Error."""
         longest = 2 * _SHORTEST_SLEEP_S
         while True:
-            sleep(uniform(_SHORTEST_SLEEP_S, longest))  # noqa: S311 - no secret
-            longest = min(2 * longest, _LONGEST_SLEEP_S)
             try:
-                raw.execute(statement)
+                return raw.execute(sql, values)
             except sqlite3.Error as exc:
                 if not is_busy(exc) or monotonic() >= deadline:
                     raise
-            else:
-                return
+            sleep(uniform(_SHORTEST_SLEEP_S, longest))  # noqa: S311 - no secret
+            longest = min(2 * longest, _LONGEST_SLEEP_S)
 
     def failed(self, exc: sqlite3.Error) -> Exception:
         """Undo the transaction; return what *exc* is to a user."""
@@ -365,12 +240,10 @@ class Connection:
     def statement(self, sql: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         """Run one statement by itself, as a transaction of its own."""
         with self.lock:
-            raw = self._in_place(self.require())
-            deadline = monotonic() + self._timeout_s
-            while True:
-                try:
-                    return raw.execute(sql, values)
-                except sqlite3.Error as exc:  # noqa: PERF203 - it is what the loop is for
-                    if not is_busy(exc) or monotonic() > deadline:
-                        raise self.failed(exc) from exc
-                    sleep(uniform(_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S))  # noqa: S311
+            raw = self.require()
+            if not self._standing.holds():
+                raise self._let_go(raw)
+            try:
+                return self._execute(raw, sql, monotonic() + self._timeout_s, values)
+            except sqlite3.Error as exc:
+                raise self.failed(exc) from exc

@@ -4,131 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store.limits import BATCH, ROUNDS
-from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Reservation
-from .base import DELAYED, READY, StoreBase, Transaction, rank_score
+from ...store.limits import BATCH
+from ...store.values import HOLDING, Delivery, Reservation
+from .base import StoreBase
 from .disk_reserve import essential
 from .expiring import count_down_bytes, expire, overdue
 from .isolating import ISOLATED, Isolating
+from .taking import SELECT, Taking, size_of
+from .transaction import DELAYED, READY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...store.protocol import OnResult
-
-_SELECT = (
-    "SELECT id, published, promoted, token, notification, paused, lease, expires, delivery_limit, "
-    "dead_expired, max_bytes FROM queues WHERE prefix = ? AND name = ?"
-)
-_TAKE = (
-    "SELECT m.tag, m.failed, m.expires, e.envelope, m.position, m.envelope FROM messages m "
-    "JOIN envelopes e ON e.id = m.envelope WHERE m.queue = ? AND m.state = 0 AND m.position > ? "
-    "ORDER BY m.position LIMIT ?"
-)
+    from .transaction import Row, Transaction
 
 
-def _size(row: Sequence[object]) -> int:
-    """Return how large the envelope of a row is; what is none comes, and is dead-lettered."""
-    return len(row[3]) if isinstance(row[3], (bytes, str)) else 0
-
-
-class _Taking:
-    """One reserve, inside its step."""
-
-    def __init__(self, transaction: Transaction, row: tuple[int, ...]) -> None:
-        self.transaction = transaction
-        self.queue, self.published, self.promoted = row[:3]
-        self.dead_expired, self.counts_bytes = row[9], row[10] is not None
-        self.bytes = 0
-        self.room = RESERVED_BYTES
-
-    def remove_expired(self) -> None:
-        """Let expired messages leave first, so that none of them is promoted or leased."""
-        if expired := overdue(self.transaction, self.queue):
-            self.expire(expired)
-
-    def expire(self, tags: Sequence[str]) -> None:
-        """Remove expired messages, or dead-letter them where the queue says so."""
-        if self.counts_bytes:
-            self.bytes += self.transaction.sizes(self.queue, tags)
-        expire(self.transaction, self.queue, tags, self.dead_expired)
-
-    def promote(self) -> int:
-        """Make ready what is due; return the ms until more is, or -1."""
-        transaction = self.transaction
-        due = transaction.execute(
-            "SELECT tag, position FROM messages WHERE queue = ? AND state = 1 "
-            "ORDER BY position, tag LIMIT ?",
-            (self.queue, BATCH + 1),
-        ).fetchall()
-        if not due:
-            return -1
-        late = [tag for tag, position in due[:BATCH] if position <= transaction.now]
-        if late:
-            # Behind what is ready at its rank now.
-            sequence = self.published + self.promoted
-            places = ((rank_score(tag, sequence + i), tag) for i, tag in enumerate(late, 1))
-            transaction.executemany(
-                "UPDATE messages SET state = 0, position = ?, score = ? "
-                "WHERE queue = ? AND tag = ?",
-                [(score, score, self.queue, tag) for score, tag in places],
-            )
-            transaction.execute(
-                "UPDATE queues SET promoted = promoted + ? WHERE id = ?", (len(late), self.queue)
-            )
-        return max(due[len(late)][1] - transaction.now, 0) if len(late) < len(due) else -1
-
-    def _page(self, after: int, n: int, some: bool) -> tuple[list[tuple], bool, bool]:  # type: ignore[type-arg]
-        """Return up to *n* of the ready: (rows, whether more are left, for want of room).
-
-        No more than there is room for, but one unless there are *some* already. Rows are
-        read one by one: hundreds of large envelopes are not to be here at once.
-        """
-        rows: list[tuple] = []  # type: ignore[type-arg]
-        found = self.transaction.execute(_TAKE, (self.queue, after, n + 1))
-        for row in found:
-            if len(rows) == n:
-                found.close()
-                return rows, True, False
-            size = _size(row)
-            if size > self.room and (some or rows):
-                found.close()
-                return rows, True, True
-            self.room -= size
-            rows.append(row)
-        return rows, False, False
-
-    def take(self, n: int, isolating: Isolating) -> tuple[list[tuple], bool, bool]:  # type: ignore[type-arg]
-        """Choose up to *n* of the ready: (rows, whether some were passed over, more left)."""
-        if not isolating.open:
-            return [], True, isolating.others_wait()
-        if (row := isolating.claimed_row()) is not None:
-            return self._unexpired([row]), False, isolating.others_wait()
-        taken: list[tuple] = []  # type: ignore[type-arg]
-        passed, after = 0, -1
-        for _ in range(ROUNDS):
-            rows, more, cut = self._page(after, n - len(taken), bool(taken))
-            for row in rows:
-                after = row[4]
-                if isolating.may_take(row[0], row[1] or 0, first=not taken):
-                    taken.append(row)
-                else:
-                    passed += 1
-                if isolating.isolated is not None:
-                    return self._unexpired(taken), False, isolating.others_wait()
-            # Look a little further for what may be taken beside a poison candidate.
-            if len(taken) == n or not more or not passed or (cut and taken):
-                break
-        isolating.claim_what_waits()
-        blocked = passed > 0 and (not taken or (len(taken) < n and not cut))
-        return self._unexpired(taken), blocked, more or passed > 0
-
-    def _unexpired(self, taken: list[tuple]) -> list[tuple]:  # type: ignore[type-arg]
-        """Let those go that have expired: the look before was bounded."""
-        gone = [row[0] for row in taken if row[2] is not None and row[2] <= self.transaction.now]
-        if gone:
-            self.expire(gone)
-        return [row for row in taken if row[2] is None or row[2] > self.transaction.now]
+def _deliveries(
+    queue: str,
+    rows: Sequence[Row],
+    token: int,
+    no_ack: bool,
+) -> list[Delivery]:
+    """Return what is handed out; *token* is the one that was granted last."""
+    return [
+        Delivery(
+            queue,
+            tag,
+            str(i),
+            -1 if failed is None else failed,
+            envelope if isinstance(envelope, bytes) else b"",
+            *((str(position), -1 if expires is None else expires) if no_ack else ()),
+        )
+        for i, (tag, failed, expires, envelope, position, _) in enumerate(
+            rows, 0 if no_ack else token + 1
+        )
+    ]
 
 
 class SqliteConsuming(StoreBase):
@@ -141,16 +52,17 @@ class SqliteConsuming(StoreBase):
         """Take up to *n* messages under a lease; with *no_ack* they are finished at once."""
         n = min(n, BATCH)
         with self.write() as transaction:
-            row = transaction.execute(_SELECT, (transaction.prefix, queue)).fetchone()
+            row = transaction.execute(SELECT, (transaction.prefix, queue)).fetchone()
             if row is None:
                 return Reservation([], -1, lease_ms, False)
             queue_id, token, notification, paused = row[0], row[3], row[4], row[5]
             lease_ms = row[6] or lease_ms
             limit = self._delivery_limit if row[8] is None else row[8]
-            taking = _Taking(transaction, row)
-            taking.remove_expired()
+            taking = Taking(transaction, row)
+            if expired := overdue(transaction, queue_id):  # so that none is promoted, or leased
+                taking.expire(expired)
             next_due = taking.promote()
-            rows: list[tuple] = []  # type: ignore[type-arg]
+            rows: list[Row] = []
             blocked = left = False
             isolating = Isolating(
                 transaction, queue_id, self.consumer, limit, lease_ms, company, no_ack
@@ -179,19 +91,7 @@ class SqliteConsuming(StoreBase):
             if held_back or claims is not None or isolated:
                 # It asks again when it is done with what it holds, or in a second.
                 next_due = 1000 if next_due < 0 else min(next_due, 1000)
-        deliveries = [
-            Delivery(
-                queue,
-                tag,
-                str(i),
-                -1 if failed is None else failed,
-                envelope if isinstance(envelope, bytes) else b"",
-                *((str(position), -1 if expires is None else expires) if no_ack else ()),
-            )
-            for i, (tag, failed, expires, envelope, position, _) in enumerate(
-                rows, 0 if no_ack else token + 1
-            )
-        ]
+        deliveries = _deliveries(queue, rows, token, no_ack)
         open_ = left and not (held_back or claims is not None or isolated)
         return Reservation(
             deliveries, next_due, lease_ms, open_, held_back, claims is not None, isolated
@@ -200,8 +100,8 @@ class SqliteConsuming(StoreBase):
     def _hold(
         self,
         transaction: Transaction,
-        taking: _Taking,
-        rows: Sequence[tuple],  # type: ignore[type-arg]
+        taking: Taking,
+        rows: Sequence[Row],
         token: int,
         lease_ms: int,
         no_ack: bool,
@@ -209,7 +109,7 @@ class SqliteConsuming(StoreBase):
     ) -> None:
         queue = taking.queue
         if taking.counts_bytes:
-            taking.bytes += sum(map(_size, rows))
+            taking.bytes += sum(map(size_of, rows))
         again = sum(row[1] is not None for row in rows)
         if no_ack:
             transaction.executemany(

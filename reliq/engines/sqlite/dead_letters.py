@@ -8,15 +8,16 @@ from ...store.batches import batches
 from ...store.inspection import DeadLetter
 from ...store.limits import DAY_US
 from ...store.unreadable import number
-from .base import DEAD, READY, UNACKED, StoreBase, rank_score
+from .base import StoreBase
 from .disk_reserve import essential
 from .insert import trim_dead
+from .transaction import DEAD, READY, UNACKED, rank_score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Lease
-    from .base import Transaction
+    from .transaction import Transaction
 
 
 def is_moving(transaction: Transaction, queue: int, tag: str) -> bool:

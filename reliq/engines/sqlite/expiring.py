@@ -9,7 +9,7 @@ from ...store.limits import BATCH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import Transaction
+    from .transaction import Transaction
 
 
 def count_down_bytes(transaction: Transaction, queue: int, size: int) -> None:

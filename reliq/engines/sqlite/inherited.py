@@ -5,7 +5,7 @@ remembers its parent's. A second connection would believe them to be its own, an
 the last one would clear the log away, which others may be using. So what was inherited is
 closed under a lock that even this process cannot pass: then SQLite finds that somebody uses
 the file, leaves the log alone, and forgets what it remembered. No file is open across a
-fork that runs the hooks (connection.py); this is for those that run none.
+fork that runs the hooks (open_files.py); this is for those that run none.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from ...store.limits import BATCH, MOVES_KEPT_MS, RANK
 from ...store.values import DUPLICATE, FULL, STORED
-from .base import DEAD, DELAYED, READY
 from .expiring import expire, overdue
 from .publish_sequence import SequenceSet
+from .transaction import DEAD, DELAYED, READY
 from .unconfirmed import hold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Publication
-    from .base import Transaction
+    from .transaction import Transaction
 
 _INSERT = (
     "INSERT INTO messages (queue, tag, state, position, score, failed, expires, envelope) "

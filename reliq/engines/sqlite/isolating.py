@@ -12,7 +12,7 @@ from ...store.limits import SUSPECTED
 from ...store.values import ALONE, BUSY, HOLDING
 
 if TYPE_CHECKING:
-    from .base import Transaction
+    from .transaction import Row, Transaction
 
 # The reason of a message whose delivery is an isolated one.
 ISOLATED = "isolated"
@@ -104,13 +104,11 @@ class Isolating:
             return False
         return True
 
-    def claimed_row(self) -> tuple | None:  # type: ignore[type-arg]
+    def claimed_row(self) -> Row | None:
         """Return the message that the consumer has claimed and may take now."""
         if not self.own_claim or self._mark is not None or self._no_ack:
             return None
-        row: tuple | None = self._transaction.execute(  # type: ignore[type-arg]
-            _ROW, (self._queue, self._claimed)
-        ).fetchone()
+        row: Row | None = self._transaction.execute(_ROW, (self._queue, self._claimed)).fetchone()
         if row is not None:
             self._isolate(row[0])
         return row

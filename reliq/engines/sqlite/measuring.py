@@ -9,13 +9,14 @@ from ...message.delivery_tag import published_ms
 from ...store.inspection import Measure, QueueStatus
 from ...store.limits import HIGHEST_RANK, RANK
 from ...store.unreadable import left_out
-from .base import DEAD, DELAYED, READY, UNACKED, StoreBase
-from .topology import users
+from .base import StoreBase
+from .queues import users
+from .transaction import DEAD, DELAYED, READY, UNACKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .base import Transaction
+    from .transaction import Transaction
 
 
 # The columns of the ledger, and what else is counted beside them.

@@ -15,15 +15,16 @@ from ...message.delivery_tag import new_tag, rank_of
 from ...store.batches import batches
 from ...store.limits import DAY_US, MOVED_AT_ONCE, MOVES_KEPT_MS
 from ...store.values import DUPLICATE, NO_QUEUE, STORED, Move
-from .base import DEAD, DELAYED, HELD_BY_MOVE, READY, UNACKED, StoreBase, rank_score
+from .base import StoreBase
 from .disk_reserve import essential
 from .insert import Known, put
+from .transaction import DEAD, DELAYED, HELD_BY_MOVE, READY, UNACKED, rank_score
 from .unconfirmed import ANY_TARGET, next_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import QueueRow, Transaction
+    from .transaction import QueueRow, Transaction
 
 
 class _Begun(NamedTuple):

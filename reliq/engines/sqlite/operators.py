@@ -9,14 +9,15 @@ from ...message.queue_arguments import FIELDS
 from ...store.inspection import Place, Stored
 from ...store.limits import BROWSED_AT_ONCE
 from ...store.unreadable import number
-from .base import DELAYED, HELD_BY_MOVE, READY, UNACKED, StoreBase
+from .base import StoreBase
 from .disk_reserve import essential
-from .topology import column_value
+from .queues import column_value
+from .transaction import DELAYED, HELD_BY_MOVE, READY, UNACKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .base import Transaction
+    from .transaction import Transaction
 
 _STATES: dict[Place, int] = {"ready": READY, "delayed": DELAYED, "unacked": UNACKED}
 

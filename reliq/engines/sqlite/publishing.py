@@ -77,23 +77,6 @@ class SqlitePublishing(StoreBase):
                     [(transaction.prefix, *place) for place in done],
                 )
 
-    # -- routes
-
-    def bindings_version(self, exchange: str) -> bytes | None:
-        """Return the version of the bindings of *exchange*."""
-        with self.read() as transaction:
-            found = transaction.execute(
-                "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
-                (transaction.prefix, exchange),
-            ).fetchone()
-        return found[0] if found else None
-
-    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
-        """Ask now; the answer comes when it is asked for."""
-        self.post(lambda: self.bindings_version(exchange), on_result)
-
-    # -- confirming
-
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused for "replicated": a file has no replicas, and never will."""
         if level == "replicated":

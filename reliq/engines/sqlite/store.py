@@ -6,23 +6,29 @@ from .claims import SqliteClaims
 from .consuming import SqliteConsuming
 from .dead_letters import SqliteDeadLetters
 from .diagnosis import SqliteDiagnosis
+from .exchanges import SqliteExchanges
+from .leases import SqliteLeases
 from .measuring import SqliteMeasuring
 from .moves import SqliteMoves
 from .operators import SqliteOperators
 from .publishing import SqlitePublishing
+from .queues import SqliteQueues
 from .register import SqliteRegister
-from .returning import SqliteReturning
+from .restoring import SqliteRestoring
+from .subscriptions import SqliteSubscriptions
 from .surveying import SqliteSurveying
-from .topology import SqliteTopology
 
 
 class SqliteStore(
     SqlitePublishing,
     SqliteConsuming,
-    SqliteReturning,
+    SqliteLeases,
+    SqliteRestoring,
     SqliteSurveying,
     SqliteRegister,
-    SqliteTopology,
+    SqliteSubscriptions,
+    SqliteQueues,
+    SqliteExchanges,
     SqliteDeadLetters,
     SqliteMoves,
     SqliteOperators,

@@ -10,7 +10,7 @@ from ...store.batches import batches
 from ...store.values import Work
 from . import presence
 from .base import StoreBase
-from .returning import JUMP_MS
+from .restoring import JUMP_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import DELAYED, HELD_BY_MOVE, UNACKED
+from .transaction import DELAYED, HELD_BY_MOVE, UNACKED
 
 if TYPE_CHECKING:
-    from .base import QueueRow, Transaction
+    from .transaction import QueueRow, Transaction
 
 ANY_TARGET = ""
 """Where they go is not known yet: to wherever they are moved first."""

@@ -1,92 +1,28 @@
-"""Queues, exchanges and bindings over Redis."""
+"""Exchanges and bindings over Redis, with the version of each table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ...message.envelope import pack, unpack
-from ...store.limits import BATCH, LONG_MS
-from ...store.values import NO_QUEUE, ExchangeTable, QueueDeclared, QueueDeleted
+from ...store.values import NO_QUEUE, ExchangeTable
 from . import keys, scripts
-from .base import LOOK_NOW, StoreBase, texts
+from .base import StoreBase, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ...store.protocol import OnResult
     from .wire import Command
 
-
+# The time of a look that is due.
+_LOOK_NOW = 1
 # As the script takes it: remove, and make no table where there is none.
 _REMOVE = -1
-_DECLARED = ("missing", "existed", "created", "differs")
-_DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_idle"}
 
 
-class RedisTopology(StoreBase):
-    """What a store knows of queues and exchanges."""
-
-    def list_queue(self, queue: str) -> None:
-        """Make *queue* visible, to operators and to whoever looks after all queues."""
-        names = scripts.LIST_QUEUE.named(queues=keys.queues(self._prefix))
-        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
-
-    def declare_queue(
-        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
-    ) -> QueueDeclared:
-        """Create *queue* with its arguments, or say what there is."""
-        pairs = [part for pair in meta.items() for part in pair]
-        if not passive:  # first, in case we die: one that is listed and not there is left out
-            self.list_queue(queue)
-        outcome, messages, consumers, stored = self._wire.execute(
-            scripts.DECLARE,
-            scripts.DECLARE.of(self._keys(queue)),
-            (1 if passive else 0, arguments, *pairs),
-        )
-        if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
-            self.list_queue(queue)
-        if not passive and "dead_letter_exchange" in meta:
-            names = keys.dead_letter_routed(self._prefix)
-            if self._wire.call(("ZSCORE", names, queue)) is None:
-                self._wire.call(("ZADD", names, "NX", 0, queue))
-        return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
-
-    def create_queue(self, queue: str) -> None:
-        """Make *queue* unless there is one; it takes the arguments of its first declaration."""
-        k = self._keys(queue)
-        if self._wire.call(("HSETNX", k.meta, "exists", "1")):
-            # One of the same name may have been deleted a moment ago.
-            self._wire.call(("PEXPIRE", k.publishers, LONG_MS))
-        self.list_queue(queue)
-
-    def delete_queue(
-        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
-    ) -> QueueDeleted:
-        """Delete *queue* and everything in it, if the conditions hold.
-
-        It stays listed until :meth:`unbind_queue`: should we die before that, somebody finds
-        it there, and ends what we began.
-        """
-        flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
-        names = scripts.DELETE_QUEUE.of(self._keys(queue))
-        outcome, count = self._wire.execute(scripts.DELETE_QUEUE, names, flags)
-        return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
-
-    def purge(self, queue: str) -> int:
-        """Remove what waits in *queue*, some hundred messages a call; return how many."""
-        names = scripts.PURGE.of(self._keys(queue))
-        total = 0
-        while removed := self._wire.execute(scripts.PURGE, names, (BATCH,)):
-            total += removed
-        return total
-
-    def queues(self) -> list[str]:
-        """Return the names of all queues."""
-        listed = sorted(texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
-        # Whoever declared one, or deleted it, may have died half way.
-        there = self._wire.exchange(
-            [(("EXISTS", self._keys(queue).meta), None) for queue in listed]
-        )
-        return [queue for queue, exists in zip(listed, there, strict=True) if exists]
+class RedisExchanges(StoreBase):
+    """What a store knows of exchanges."""
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
@@ -138,7 +74,7 @@ class RedisTopology(StoreBase):
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
-            listed = ("ZADD", keys.queues(self._prefix), "NX", LOOK_NOW, queue)
+            listed = ("ZADD", keys.queues(self._prefix), "NX", _LOOK_NOW, queue)
             before: list[Command] = [listed] if present else []
             self._wire.exchange([(part, None) for part in (*before, ("SADD", noted, *notes))])
         change = self._bind_command(exchange, 1 if bound else 0, bindings)
@@ -197,6 +133,24 @@ class RedisTopology(StoreBase):
             if not count
         }
 
+    def _unlist(self, queue: str) -> None:
+        listed, dead_letter_routed = (
+            keys.queues(self._prefix),
+            keys.dead_letter_routed(self._prefix),
+        )
+        meta = self._keys(queue).meta
+        *_, (exists, dead_letter_exchange) = self._wire.exchange(
+            [
+                (("ZREM", listed, queue), None),
+                (("ZREM", dead_letter_routed, queue), None),
+                (("HMGET", meta, "exists", "dead_letter_exchange"), None),
+            ]
+        )
+        if exists is not None:  # declared again meanwhile
+            self._wire.call(("ZADD", listed, "NX", _LOOK_NOW, queue))
+        if dead_letter_exchange is not None:
+            self._wire.call(("ZADD", dead_letter_routed, "NX", 0, queue))
+
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version."""
         declaration, fields = self._wire.exchange(
@@ -208,3 +162,14 @@ class RedisTopology(StoreBase):
         table = dict(zip(fields[::2], fields[1::2], strict=True))
         version = table.pop(b"version", None)
         return ExchangeTable(declaration, version, frozenset(table))
+
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*."""
+        version: bytes | None = self._wire.call(
+            ("HGET", keys.bindings(self._prefix, exchange), "version")
+        )
+        return version
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
+        self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)

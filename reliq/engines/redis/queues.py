@@ -1,0 +1,78 @@
+"""Queues over Redis: declared, listed, purged and deleted."""
+
+from __future__ import annotations
+
+from ...store.limits import BATCH, LONG_MS
+from ...store.values import QueueDeclared, QueueDeleted
+from . import keys, scripts
+from .base import StoreBase, texts
+
+_DECLARED = ("missing", "existed", "created", "differs")
+_DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_idle"}
+
+
+class RedisQueues(StoreBase):
+    """What a store knows of queues."""
+
+    def list_queue(self, queue: str) -> None:
+        """Make *queue* visible, to operators and to whoever looks after all queues."""
+        names = scripts.LIST_QUEUE.named(queues=keys.queues(self._prefix))
+        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
+
+    def declare_queue(
+        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
+    ) -> QueueDeclared:
+        """Create *queue* with its arguments, or say what there is."""
+        pairs = [part for pair in meta.items() for part in pair]
+        if not passive:  # first, in case we die: one that is listed and not there is left out
+            self.list_queue(queue)
+        outcome, messages, consumers, stored = self._wire.execute(
+            scripts.DECLARE,
+            scripts.DECLARE.of(self._keys(queue)),
+            (1 if passive else 0, arguments, *pairs),
+        )
+        if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
+            self.list_queue(queue)
+        if not passive and "dead_letter_exchange" in meta:
+            names = keys.dead_letter_routed(self._prefix)
+            if self._wire.call(("ZSCORE", names, queue)) is None:
+                self._wire.call(("ZADD", names, "NX", 0, queue))
+        return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
+
+    def create_queue(self, queue: str) -> None:
+        """Make *queue* unless there is one; it takes the arguments of its first declaration."""
+        k = self._keys(queue)
+        if self._wire.call(("HSETNX", k.meta, "exists", "1")):
+            # One of the same name may have been deleted a moment ago.
+            self._wire.call(("PEXPIRE", k.publishers, LONG_MS))
+        self.list_queue(queue)
+
+    def delete_queue(
+        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
+    ) -> QueueDeleted:
+        """Delete *queue* and everything in it, if the conditions hold.
+
+        It stays listed until :meth:`unbind_queue`: should we die before that, somebody finds
+        it there, and ends what we began.
+        """
+        flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
+        names = scripts.DELETE_QUEUE.of(self._keys(queue))
+        outcome, count = self._wire.execute(scripts.DELETE_QUEUE, names, flags)
+        return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*, some hundred messages a call; return how many."""
+        names = scripts.PURGE.of(self._keys(queue))
+        total = 0
+        while removed := self._wire.execute(scripts.PURGE, names, (BATCH,)):
+            total += removed
+        return total
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        listed = sorted(texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
+        # Whoever declared one, or deleted it, may have died half way.
+        there = self._wire.exchange(
+            [(("EXISTS", self._keys(queue).meta), None) for queue in listed]
+        )
+        return [queue for queue, exists in zip(listed, there, strict=True) if exists]

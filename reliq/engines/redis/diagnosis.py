@@ -9,36 +9,19 @@ from ...errors import BrokerRefused
 from ...store.inspection import BrokerInfo, Finding
 from . import keys, scripts
 from .base import StoreBase
+from .server_info import judge, number_of, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...store.inspection import Severity
+    from .server_info import Info
     from .wire import Command, Reply
 
-Info = dict[str, str]
-
-_FULL_PERCENT = 80
 _FARTHEST_S = 1.0
 _MOST_SCRIPTS = 1000
 # SCAN goes on for so long at most: a broker may hold millions of keys of others.
 _SCANNED_S = 5.0
-_PARTS = frozenset({*keys.QueueKeys._fields, "bound"})
-_SHARED = frozenset(
-    {
-        "queues",
-        "probe",
-        "looking",
-        "broker_id",
-        "dead_letter_routed",
-        "exchanges",
-        "consumers",
-        "kombu_held",
-        "kombu_last",
-    },
-)
-_FAMILIES = frozenset({"bindings", "once", "consumer"})
-
 # What reliq asks of a server, in a form that changes nothing; and what fails without it.
 _ASKED: tuple[tuple[Command, Severity, str], ...] = (
     (("EVAL", "return 1", "0"), "error", "nothing works where a script is not cached"),
@@ -52,15 +35,6 @@ _ASKED: tuple[tuple[Command, Severity, str], ...] = (
     (("CONFIG", "GET", "timeout"), "info", "the doctor does not see timeouts and persistence"),
     (("SCAN", "0", "COUNT", "1"), "info", "the doctor does not look for keys that are not ours"),
 )
-
-
-def is_ours(key: str, prefix: str) -> bool:
-    """Whether *key*, which begins with our prefix, is one that reliq makes."""
-    rest = key.removeprefix(f"{prefix}reliq:")
-    if rest.startswith("{"):
-        name, brace, part = rest.rpartition("}:")
-        return bool(brace) and "}" not in name and part.split(":")[0] in {*_PARTS, "publisher"}
-    return rest in _SHARED or (":" in rest and rest.split(":")[0] in _FAMILIES)
 
 
 class RedisDiagnosis(StoreBase):
@@ -77,11 +51,11 @@ class RedisDiagnosis(StoreBase):
             engine,
             info.get("valkey_version") or info.get("redis_version", ""),
             {"slave": "replica"}.get(info.get("role", ""), info.get("role", "")),
-            _number(info.get("uptime_in_seconds")),
-            _number(info.get("used_memory")),
-            _number(info.get("maxmemory")) or None,
+            number_of(info.get("uptime_in_seconds")),
+            number_of(info.get("used_memory")),
+            number_of(info.get("maxmemory")) or None,
             self._persistence(info),
-            _number(info.get("connected_clients")),
+            number_of(info.get("connected_clients")),
         )
 
     def diagnose(self) -> list[Finding]:
@@ -90,11 +64,7 @@ class RedisDiagnosis(StoreBase):
         found = [*self._rights()]
         if not info:
             return found
-        found += _server(info)
-        found += _memory(info)
-        found += _disk(info, self._persistence(info), config)
-        found += _replication(info)
-        found += _clients(info, config)
+        found += judge(info, self._persistence(info), config)
         found += [*self._clock(), *self._cache(info), *self._foreign()]
         return found
 
@@ -116,8 +86,7 @@ class RedisDiagnosis(StoreBase):
 
     def _info(self) -> Info:
         reply: bytes = self._ask("INFO") or b""
-        lines = reply.decode("utf-8", "replace").splitlines()
-        return dict(line.split(":", 1) for line in lines if ":" in line)
+        return parse(reply)
 
     def _config(self) -> Info:
         found: Info = {}
@@ -188,7 +157,7 @@ class RedisDiagnosis(StoreBase):
     def _cache(self, info: Info) -> Iterator[Finding]:
         ours = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
         cached = self._ask("SCRIPT", "EXISTS", *(item.sha for item in ours))
-        total = _number(info.get("number_of_cached_scripts")) or 0
+        total = number_of(info.get("number_of_cached_scripts")) or 0
         if total > _MOST_SCRIPTS:
             yield Finding(
                 "script cache",
@@ -216,7 +185,7 @@ class RedisDiagnosis(StoreBase):
             foreign.update(
                 key
                 for raw in page
-                if not is_ours(key := raw.decode("utf-8", "replace"), self._prefix)
+                if not keys.is_ours(key := raw.decode("utf-8", "replace"), self._prefix)
             )
             if cursor == b"0" or time.monotonic() > until:
                 break
@@ -241,166 +210,5 @@ _CONFIG_REMEDY = (
 )
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
-
-
 def _escaped(prefix: str) -> str:
     return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix)
-
-
-def _server(info: Info) -> Iterator[Finding]:
-    version = info.get("redis_version", "0")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < (6, 2):
-        yield Finding("version", "error", f"Redis {version} is too old", "use 6.2 or newer")
-    else:
-        yield Finding("version", "ok", version)
-    if info.get("cluster_enabled") == "1":
-        yield Finding(
-            "cluster",
-            "error",
-            "the server is part of a Redis Cluster, which reliq does not support",
-            "use one server, with replicas if you like",
-        )
-
-
-def _memory(info: Info) -> Iterator[Finding]:
-    policy = info.get("maxmemory_policy", "")
-    if policy and policy != "noeviction":
-        yield Finding(
-            "maxmemory-policy",
-            "error",
-            f"{policy}: a full server deletes messages, or the tables that route them, "
-            "without telling anyone",
-            "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
-        )
-    else:
-        yield Finding("maxmemory-policy", "ok", policy or "not told")
-    used, limit = _number(info.get("used_memory")) or 0, _number(info.get("maxmemory")) or 0
-    if not limit:
-        yield Finding(
-            "memory",
-            "warning",
-            "maxmemory is not set: a full queue takes all memory until the kernel kills the server",
-            "set maxmemory below what the machine has; a full server then refuses publishes, "
-            "and workers drain it",
-        )
-    elif used * 100 >= limit * _FULL_PERCENT:
-        yield Finding(
-            "memory",
-            "warning",
-            f"{used * 100 // limit} % of maxmemory are used; at 100 % publishes are refused",
-            "raise maxmemory, start workers, or purge what is not needed (reliq status)",
-        )
-    else:
-        yield Finding("memory", "ok", f"{used * 100 // limit} % of maxmemory are used")
-
-
-def _disk(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
-    for field, what in (
-        ("rdb_last_bgsave_status", "the last snapshot"),
-        ("aof_last_write_status", "the last write to the AOF"),
-        ("aof_last_bgrewrite_status", "the last rewrite of the AOF"),
-    ):
-        if info.get(field, "ok") != "ok":
-            yield Finding(
-                "persistence",
-                "error",
-                f"{what} failed: what is confirmed now does not survive a crash",
-                "look at the server's log and at its disk",
-            )
-    if persistence == "none":
-        yield Finding(
-            "persistence",
-            "warning",
-            "none: a crash or restart of the server forgets every message",
-            "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)",
-        )
-    elif persistence.startswith("RDB"):
-        yield Finding(
-            "persistence",
-            "warning",
-            f"{persistence}: a crash forgets what came since the last snapshot"
-            + (f" (save {config['save']})" if config.get("save") else ""),
-            "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)",
-        )
-    elif persistence == "AOF no":
-        yield Finding(
-            "persistence",
-            "warning",
-            "AOF without fsync: a power cut forgets up to half a minute",
-            "CONFIG SET appendfsync everysec",
-        )
-    elif persistence:
-        yield Finding("persistence", "ok", persistence)
-
-
-def _replication(info: Info) -> Iterator[Finding]:
-    if info.get("role") == "slave":
-        master = f"{info.get('master_host')}:{info.get('master_port')}"
-        yield Finding(
-            "replication",
-            "error",
-            f"this server is a replica of {master}: it takes no messages",
-            "use the URL of the master, or reliq-sentinel://",
-        )
-        if info.get("master_link_status") != "up":
-            yield Finding(
-                "replication",
-                "error",
-                f"its link to {master} is down: what it shows is old",
-                "look at the logs of both; the network, masterauth",
-            )
-        return
-    replicas = _number(info.get("connected_slaves")) or 0
-    if not replicas:
-        yield Finding("replication", "info", "no replica: there is no other copy of the messages")
-        return
-    yield Finding("replication", "ok", f"{replicas} replica(s)")
-    written = _number(info.get("master_repl_offset")) or 0
-    for place in range(replicas):
-        fields = dict(
-            part.split("=", 1) for part in info.get(f"slave{place}", "").split(",") if "=" in part
-        )
-        name = f"{fields.get('ip')}:{fields.get('port')}"
-        behind = written - int(fields.get("offset", written))
-        if fields.get("state") != "online" or int(fields.get("lag", "0")) > 10:  # noqa: PLR2004
-            yield Finding(
-                "replication",
-                "warning",
-                f"replica {name} is {fields.get('state')}, {behind} bytes and "
-                f"{fields.get('lag', '?')} s behind: promoted now, it would have lost that much",
-                "look at its log and at the network between the two",
-            )
-
-
-def _clients(info: Info, config: Info) -> Iterator[Finding]:
-    here, most = _number(info.get("connected_clients")) or 0, _number(info.get("maxclients"))
-    if most and here * 100 >= most * _FULL_PERCENT:
-        yield Finding(
-            "clients",
-            "warning",
-            f"{here} of {most} connections are in use; beyond that new ones are refused",
-            "raise maxclients, or find who opens so many (CLIENT LIST)",
-        )
-    else:
-        yield Finding("clients", "ok", f"{here} connections" + (f" of {most}" if most else ""))
-    timeout = _number(config.get("timeout"))
-    if timeout:
-        yield Finding(
-            "timeout",
-            "warning",
-            f"the server closes connections that were silent for {timeout} s: idle publishers "
-            "connect again and again",
-            "CONFIG SET timeout 0; tcp-keepalive finds dead peers",
-        )
-    elif timeout == 0:
-        yield Finding("timeout", "ok", "0: idle connections stay")
-    if config.get("tcp-keepalive") == "0":
-        yield Finding(
-            "tcp-keepalive",
-            "warning",
-            "0: the connection of a machine that lost its power stays for hours",
-            "CONFIG SET tcp-keepalive 60",
-        )

@@ -161,3 +161,31 @@ def kombu_permanent_bindings(prefix: str, exchange: str) -> str:  # SET, since K
 def kombu_deadlines(prefix: str) -> str:  # ZSET exchange -> ms, since Kombu 5.7
     """Return the key of the exchanges with bindings of queues that expire."""
     return f"{prefix}_kombu.binding_deadlines"
+
+
+# -- what is not ours
+
+_PARTS = frozenset({*QueueKeys._fields, "bound"})
+_SHARED = frozenset(
+    {
+        "queues",
+        "probe",
+        "looking",
+        "broker_id",
+        "dead_letter_routed",
+        "exchanges",
+        "consumers",
+        "kombu_held",
+        "kombu_last",
+    },
+)
+_FAMILIES = frozenset({"bindings", "once", "consumer"})
+
+
+def is_ours(key: str, prefix: str) -> bool:
+    """Whether *key*, which begins with our prefix, is one that reliq makes."""
+    rest = key.removeprefix(f"{prefix}reliq:")
+    if rest.startswith("{"):
+        name, brace, part = rest.rpartition("}:")
+        return bool(brace) and "}" not in name and part.split(":")[0] in {*_PARTS, "publisher"}
+    return rest in _SHARED or (":" in rest and rest.split(":")[0] in _FAMILIES)

@@ -60,7 +60,7 @@ class StoreBase:
         self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
 
-    # -- steps
+    # -- transactions
 
     def write(self) -> Transaction:
         """Return a transaction that may write, for ``with``; all or nothing of it is stored."""

@@ -81,7 +81,7 @@ class Connection:
         self._reconnect_disabled = True
 
     def suspend(self) -> None:
-        """Close the file until the next step, unless one is under way; under `lock`."""
+        """Close the file until it is used next, unless a transaction is under way; under `lock`."""
         raw = self._raw
         if raw is not None and not raw.in_transaction:
             self._raw, self._suspended = None, True

@@ -1,7 +1,7 @@
 """The reserve: room beside the file that is given up when the disk is full.
 
 Whoever takes or finishes a message writes to SQLite's log first, and on a full disk that
-fails like a publish. So some MB are allocated beside the file: a step that gives out,
+fails like a publish. So some MB are allocated beside the file: a transaction that gives out,
 finishes or returns messages, or moves them away, gives them up and is done again;
 publishes are refused until there is room for them anew. Knows nothing of tables.
 """
@@ -74,14 +74,14 @@ def _allocate(fd: int) -> None:
 
 
 class Roomy(Protocol):
-    """Who does steps."""
+    """Who makes transactions."""
 
     def make_room(self) -> None:
         """Give up the reserve."""
 
 
 def essential(transaction: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Do *step*, one transaction, with the room of the reserve where the disk is full.
+    """Do *transaction* with the room of the reserve where the disk is full.
 
     Raises BrokerUnavailable where that does not help: nothing was done, and what it was
     for is tried again over the next connection.

@@ -1,4 +1,4 @@
-"""Expiring: messages that have waited beyond their time to live, inside a step."""
+"""Expiring: messages that have waited beyond their time to live, inside a transaction."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _PENDING_BYTE = 0x40000000
 _LOCKED = 2 + 510
 _WAIT_S = 1.0
 
-# Never used and never closed: another thread of the parent was in the middle of a step.
+# Never used and never closed: another thread of the parent was in the middle of a transaction.
 _kept: list[sqlite3.Connection] = []
 _refused: dict[tuple[int, int], str] = {}
 

@@ -1,4 +1,4 @@
-"""Filing: one message after another into one queue, inside a step.
+"""Inserting: one message after another into one queue, inside a transaction.
 
 Owns what a queue says of that: numbers that are known, limits, times to live, and
 whose turn it becomes.
@@ -29,7 +29,7 @@ SELECT = (
     "SELECT id, published, promoted, notification, message_ttl, max_length, max_bytes, overflow, "
     "waiting_bytes, dead_expired FROM queues WHERE prefix = ? AND name = ?"
 )
-"""What a Filing wants to know of the queue."""
+"""What an insert wants to know of the queue."""
 
 
 def put(
@@ -93,7 +93,7 @@ def earliest(transaction: Transaction, queue: int) -> tuple[int, str]:
 
 
 class Known:
-    """The numbers of one publisher in one queue, within a step."""
+    """The numbers of one publisher in one queue, within a transaction."""
 
     def __init__(self, transaction: Transaction, queue: str, publisher: str) -> None:
         self._transaction, self._place = transaction, (transaction.prefix, queue, publisher)
@@ -125,7 +125,7 @@ class Known:
 
 
 class Limits:
-    """The limits of one queue within a step."""
+    """The limits of one queue within a transaction."""
 
     def __init__(
         self, transaction: Transaction, queue: int, row: tuple[int | str | None, ...]

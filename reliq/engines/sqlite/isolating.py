@@ -1,6 +1,6 @@
 """Who may take which message: poison candidates one at a time, the last delivery alone.
 
-One reserve's view of it, inside its step; the same rules as in reserve.lua.
+One reserve's view of it, inside its transaction; the same rules as in reserve.lua.
 """
 
 from __future__ import annotations

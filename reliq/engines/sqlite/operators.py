@@ -75,7 +75,7 @@ class SqliteOperators(StoreBase):
 
     @essential
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
-        """Change what steps know of the arguments of *queue*; None removes a field."""
+        """Change what transactions know of the arguments of *queue*; None removes a field."""
         if not changes:
             with self.read() as transaction:
                 return self._settings(transaction, queue)

@@ -16,7 +16,7 @@ from .transaction import DELAYED, READY
 if TYPE_CHECKING:
     from .transaction import QueueRow, Transaction
 
-# What steps need of a declaration, by the columns that hold it.
+# What transactions need of a declaration, by the columns that hold it.
 _NUMBERS = (
     "auto_delete",
     "expires",

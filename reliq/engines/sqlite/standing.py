@@ -2,8 +2,8 @@
 
 SQLite goes on with a file that was removed or moved away: what it stores there is found by
 nobody who opens the path. And who opens another file there finds the log of the old one beside
-it, which SQLite would take for its own. So each step looks, and who finds another file lets go
-of the old one whole.
+it, which SQLite would take for its own. So each transaction looks, and who finds another file
+lets go of the old one whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Identity: TypeAlias = "tuple[int, int]"
 def identity(path: str) -> Identity | None:
     """Return what tells the file at *path* from any other there is; None where there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - with every step
+        found = os.stat(path)  # noqa: PTH116 - with every transaction
     except OSError:
         return None
     return found.st_dev, found.st_ino

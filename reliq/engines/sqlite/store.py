@@ -1,4 +1,4 @@
-"""The SQLite engine: one method per step; the parts are in files of their own."""
+"""The SQLite engine: one method per transaction; the parts are in files of their own."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Row: TypeAlias = "tuple[Any, ...]"
 READY, DELAYED, UNACKED, DEAD = range(4)
 HELD_BY_MOVE = 2**62
 """The deadline of what a move holds."""
-# For so long a step waits where the process is about to fork.
+# For so long a transaction waits where the process is about to fork.
 _GIVE_WAY_S = 0.0005
 
 
@@ -69,7 +69,7 @@ def rank_score(tag: str, sequence: int) -> int:
     return int(tag[:2], 16) * RANK + sequence
 
 
-# What a value of another type than the column's makes of a step.
+# What a value of another type than the column's makes of a transaction.
 _MALFORMED = (TypeError, ValueError, ArithmeticError)
 
 
@@ -160,7 +160,7 @@ class Transaction:
         return None if row is None else QueueRow._make(row)
 
     def notify(self, name: str) -> None:
-        """Ring the notification of a queue: once it is stored, one of those who wait is woken.
+        """Notify a queue: once that is stored, one of those who wait is woken.
 
         Where nobody waits, the next one to begin hears it.
         """

@@ -1,0 +1,191 @@
+"""What a server says of itself (INFO), and what is wrong with it by that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...store.inspection import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Info: TypeAlias = "dict[str, str]"
+
+_FULL_PERCENT = 80
+
+
+def parse(reply: bytes) -> Info:
+    """Return the fields of INFO's reply."""
+    lines = reply.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def number_of(text: str | None) -> int | None:
+    """Return the number that a field is; None for one that is none, or is not there."""
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def judge(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
+    """Yield what its own words say; *config*: its settings, as far as they may be read."""
+    yield from _server(info)
+    yield from _memory(info)
+    yield from _disk(info, persistence, config)
+    yield from _replication(info)
+    yield from _clients(info, config)
+
+
+def _server(info: Info) -> Iterator[Finding]:
+    version = info.get("redis_version", "0")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < (6, 2):
+        yield Finding("version", "error", f"Redis {version} is too old", "use 6.2 or newer")
+    else:
+        yield Finding("version", "ok", version)
+    if info.get("cluster_enabled") == "1":
+        yield Finding(
+            "cluster",
+            "error",
+            "the server is part of a Redis Cluster, which reliq does not support",
+            "use one server, with replicas if you like",
+        )
+
+
+def _memory(info: Info) -> Iterator[Finding]:
+    policy = info.get("maxmemory_policy", "")
+    if policy and policy != "noeviction":
+        yield Finding(
+            "maxmemory-policy",
+            "error",
+            f"{policy}: a full server deletes messages, or the tables that route them, "
+            "without telling anyone",
+            "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
+        )
+    else:
+        yield Finding("maxmemory-policy", "ok", policy or "not told")
+    used, limit = number_of(info.get("used_memory")) or 0, number_of(info.get("maxmemory")) or 0
+    if not limit:
+        yield Finding(
+            "memory",
+            "warning",
+            "maxmemory is not set: a full queue takes all memory until the kernel kills the server",
+            "set maxmemory below what the machine has; a full server then refuses publishes, "
+            "and workers drain it",
+        )
+    elif used * 100 >= limit * _FULL_PERCENT:
+        yield Finding(
+            "memory",
+            "warning",
+            f"{used * 100 // limit} % of maxmemory are used; at 100 % publishes are refused",
+            "raise maxmemory, start workers, or purge what is not needed (reliq status)",
+        )
+    else:
+        yield Finding("memory", "ok", f"{used * 100 // limit} % of maxmemory are used")
+
+
+def _disk(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
+    for field, what in (
+        ("rdb_last_bgsave_status", "the last snapshot"),
+        ("aof_last_write_status", "the last write to the AOF"),
+        ("aof_last_bgrewrite_status", "the last rewrite of the AOF"),
+    ):
+        if info.get(field, "ok") != "ok":
+            yield Finding(
+                "persistence",
+                "error",
+                f"{what} failed: what is confirmed now does not survive a crash",
+                "look at the server's log and at its disk",
+            )
+    if persistence == "none":
+        yield Finding(
+            "persistence",
+            "warning",
+            "none: a crash or restart of the server forgets every message",
+            "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)",
+        )
+    elif persistence.startswith("RDB"):
+        yield Finding(
+            "persistence",
+            "warning",
+            f"{persistence}: a crash forgets what came since the last snapshot"
+            + (f" (save {config['save']})" if config.get("save") else ""),
+            "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)",
+        )
+    elif persistence == "AOF no":
+        yield Finding(
+            "persistence",
+            "warning",
+            "AOF without fsync: a power cut forgets up to half a minute",
+            "CONFIG SET appendfsync everysec",
+        )
+    elif persistence:
+        yield Finding("persistence", "ok", persistence)
+
+
+def _replication(info: Info) -> Iterator[Finding]:
+    if info.get("role") == "slave":
+        master = f"{info.get('master_host')}:{info.get('master_port')}"
+        yield Finding(
+            "replication",
+            "error",
+            f"this server is a replica of {master}: it takes no messages",
+            "use the URL of the master, or reliq-sentinel://",
+        )
+        if info.get("master_link_status") != "up":
+            yield Finding(
+                "replication",
+                "error",
+                f"its link to {master} is down: what it shows is old",
+                "look at the logs of both; the network, masterauth",
+            )
+        return
+    replicas = number_of(info.get("connected_slaves")) or 0
+    if not replicas:
+        yield Finding("replication", "info", "no replica: there is no other copy of the messages")
+        return
+    yield Finding("replication", "ok", f"{replicas} replica(s)")
+    written = number_of(info.get("master_repl_offset")) or 0
+    for place in range(replicas):
+        fields = dict(
+            part.split("=", 1) for part in info.get(f"slave{place}", "").split(",") if "=" in part
+        )
+        name = f"{fields.get('ip')}:{fields.get('port')}"
+        behind = written - int(fields.get("offset", written))
+        if fields.get("state") != "online" or int(fields.get("lag", "0")) > 10:  # noqa: PLR2004
+            yield Finding(
+                "replication",
+                "warning",
+                f"replica {name} is {fields.get('state')}, {behind} bytes and "
+                f"{fields.get('lag', '?')} s behind: promoted now, it would have lost that much",
+                "look at its log and at the network between the two",
+            )
+
+
+def _clients(info: Info, config: Info) -> Iterator[Finding]:
+    here, most = number_of(info.get("connected_clients")) or 0, number_of(info.get("maxclients"))
+    if most and here * 100 >= most * _FULL_PERCENT:
+        yield Finding(
+            "clients",
+            "warning",
+            f"{here} of {most} connections are in use; beyond that new ones are refused",
+            "raise maxclients, or find who opens so many (CLIENT LIST)",
+        )
+    else:
+        yield Finding("clients", "ok", f"{here} connections" + (f" of {most}" if most else ""))
+    timeout = number_of(config.get("timeout"))
+    if timeout:
+        yield Finding(
+            "timeout",
+            "warning",
+            f"the server closes connections that were silent for {timeout} s: idle publishers "
+            "connect again and again",
+            "CONFIG SET timeout 0; tcp-keepalive finds dead peers",
+        )
+    elif timeout == 0:
+        yield Finding("timeout", "ok", "0: idle connections stay")
+    if config.get("tcp-keepalive") == "0":
+        yield Finding(
+            "tcp-keepalive",
+            "warning",
+            "0: the connection of a machine that lost its power stays for hours",
+            "CONFIG SET tcp-keepalive 60",
+        )

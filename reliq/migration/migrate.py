@@ -13,7 +13,6 @@ Old consumers and publishers may go on meanwhile: a message is either theirs or 
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections import Counter
 from dataclasses import dataclass, field
@@ -21,23 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect
 from ..errors import ConfigurationError, NotFound
-from ..message.envelope import EnvelopeError, pack, unpack
+from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import is_durable
 from ..options import parse
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, Lease
+from .bindings import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
 from .convert import to_foreign, to_move
-from .kombu_messages import routes_of, topic_pattern
-from .kombu_url import KombuBinding, connect_kombu, is_kombu
+from .kombu_url import connect_kombu, is_kombu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..store.inspection import QueueStatus
+    from .kombu_url import KombuBinding
 
 __all__ = ["Migration", "Plan", "Step"]
-
-_REPLIES, _EVENTS = ".pidbox", "celeryev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class Migration:
         """
         if self.to_reliq:
             self._known = None
-            found = {item.queue for item in self._bindings() if _is_durable(item)}
+            found = {item.queue for item in self._bindings() if of_durable_queue(item)}
             return sorted(found | {queue for _, queue in self._kombu.held()})
         statuses = ((queue, self._store.status(queue)) for queue in self._store.queues())
         return [
@@ -162,7 +160,7 @@ class Migration:
             to_move(queue, 0, message, self._options, 0).delay_ms > 0
             for message in self._kombu.messages(queue)
         )
-        unacked = sum(queue in _queues_of(item.message, bindings) for item in self._kombu.unacked())
+        unacked = sum(queue in queues_of(item.message, bindings) for item in self._kombu.unacked())
         held = self._kombu.held()
         here = held.get((self._target, queue), 0)
         everywhere = sum(count for (_, name), count in held.items() if name == queue)
@@ -223,7 +221,7 @@ class Migration:
         bindings = self._bindings()
         routed: list[tuple[str, list[str]]] = []
         for item in self._kombu.unacked(older_than_s):
-            goes_to = _queues_of(item.message, bindings)
+            goes_to = queues_of(item.message, bindings)
             if goes_to and wanted.issuperset(goes_to):
                 routed.append((item.tag, goes_to))
             if len(routed) == MOVED_AT_ONCE:
@@ -244,7 +242,7 @@ class Migration:
     def _to_reliq(self, queue: str) -> Iterator[Step]:
         origin = f"kombu:{self._their_id}:{queue}"
         self._store.create_queue(queue)
-        self._bind_here(queue)
+        bind_in_reliq(self._store, queue, self._bindings())
         for step in self._kombu.layout.priority_steps:
             while True:
                 low_water, items = self._kombu.take(queue, self._target, step)
@@ -261,24 +259,12 @@ class Migration:
                     dead=sum(move.dead_letter is not None for move in moves),
                 )
 
-    def _bind_here(self, queue: str) -> None:
-        """Bind *queue* as it is bound at Kombu's side.
-
-        Exchanges are not declared, because Kombu does not store their types: one is direct
-        until the application declares it, which each of its processes does.
-        """
-        for item in self._bindings():
-            if item.queue == queue and item.exchange and _is_durable(item):
-                binding = pack([item.routing_key, queue])
-                if binding not in self._store.exchange_table(item.exchange).bindings:
-                    self._store.bind(item.exchange, True, [binding], queue)
-
     # -- to Kombu
 
     def _to_kombu(self, queue: str) -> Iterator[Step]:
         origin = f"reliq:{self._our_id}:{queue}"
         if is_durable(self._require(queue).declared):
-            self._bind_there(queue)
+            self._kombu.bind(kombu_bindings_of(self._store, queue))
         while True:
             low_water, moves = self._store.move_out(queue, self._target)
             if not moves:
@@ -298,44 +284,3 @@ class Migration:
                 early += move.delay_ms > 0 and not item.waits
             self._kombu.accept(queue, origin, low_water, items)
             yield Step(self._store.end_move(queue, done), delayed, early=early)
-
-    def _bind_there(self, queue: str) -> None:
-        """Bind *queue* at Kombu's side as it is bound here."""
-        found = []
-        for exchange in self._store.exchanges():
-            table = self._store.exchange_table(exchange)
-            type_ = "direct" if table.declaration is None else unpack(table.declaration)["type"]
-            for binding in table.bindings:
-                routing_key, name = unpack(binding)
-                if name == queue:
-                    pattern = topic_pattern(routing_key) if type_ == "topic" else ""
-                    found.append(KombuBinding(exchange, routing_key, pattern, queue))
-        self._kombu.bind(found)
-
-
-def _is_durable(binding: KombuBinding) -> bool:
-    """Whether a binding of Kombu's is not of a queue that goes with its consumer."""
-    own = binding.exchange.endswith(_REPLIES) or binding.exchange == _EVENTS
-    return not (binding.temporary or own)
-
-
-def _queues_of(message: bytes, bindings: Sequence[KombuBinding]) -> list[str]:
-    """Return where Kombu would restore an unacked message to; nothing for an unreadable one."""
-    try:
-        exchange, routing_key = routes_of(message)
-    except EnvelopeError:
-        return []
-    if not exchange:
-        return [routing_key] if routing_key else []
-    return sorted(
-        {
-            item.queue
-            for item in bindings
-            if item.exchange == exchange
-            and (
-                re.match(item.pattern, routing_key)
-                if item.pattern
-                else item.routing_key == routing_key
-            )
-        }
-    )

@@ -1,45 +1,22 @@
-"""Metrics for Prometheus: a collector over any number of brokers.
-
-Reads the ledger and the counts of each queue when it is scraped, one script for each
-queue, and keeps nothing but which series there were. Needs the extra ``metrics``
-(prometheus-client). ``reliq exporter`` is a process around it.
-"""
+"""The metrics of one scrape: their names and descriptions, and what a queue adds to each."""
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector as PrometheusCollector
 
-from ._version import __version__
-from .admin.audit import audit
-from .admin.dead_letter_choice import REASONS
-from .engines.urls import store_of
-from .errors import BrokerRefused, ConfigurationError, ReliqError
-from .forks import OwnLock
-from .message.queue_arguments import is_durable
-from .options import parse
-from .store.limits import HIGHEST_RANK
+from .._version import __version__
+from ..admin.audit import audit
+from ..admin.dead_letter_choice import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from .store.inspection import Consumer, Measure
-
-logger = logging.getLogger("reliq")
-
-__all__ = ["Collector"]
-
-# A scrape must end within Prometheus' own limit, which is 10 s by default.
-_PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
+    from ..store.inspection import Consumer, Measure
 
 _QUEUE = ("broker", "queue")
 
@@ -99,52 +76,8 @@ _CELERY = {
 }
 
 
-class Collector(PrometheusCollector):
-    """Collects the metrics of one or several brokers; register it where metrics are served.
-
-    urls: of the brokers; one of ``reliq-sentinel://`` may name several Sentinels.
-    transport_options: those of the application.
-    all_queues: also temporary queues (auto_delete, x-expires): there may be one for
-        each process that ever waited for a reply.
-    celery_names: also what celery-exporter says of queues, under its names.
-
-    Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and
-    nothing else. Thread-safe, and connects when it is first scraped. Raises
-    ConfigurationError for a wrong URL or option, or no URL.
-    """
-
-    def __init__(
-        self,
-        *urls: str,
-        transport_options: Mapping[str, Any] | None = None,
-        all_queues: bool = False,
-        celery_names: bool = False,
-    ) -> None:
-        if not urls:
-            raise ConfigurationError("expected the URL of at least one broker, got none")
-        options = {**_PATIENCE, **(transport_options or {})}
-        self._celery_names = celery_names
-        self._brokers = [_Broker(url, options, all_queues) for url in urls]
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask the brokers."""
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        """Ask every broker now, and return what there is."""
-        families = _Families(self._celery_names)
-        for broker in self._brokers:
-            broker.collect(families)
-        return families.all()
-
-    def close(self) -> None:
-        """Close the connections for good: from now on each broker is down."""
-        for broker in self._brokers:
-            broker.close()
-
-
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Seen:
     """What a scrape saw of one queue."""
 
     measure: Measure
@@ -182,7 +115,7 @@ class _Seen:
         return found
 
 
-class _Families:
+class Families:
     """The metrics of one scrape."""
 
     def __init__(self, celery_names: bool) -> None:
@@ -231,7 +164,7 @@ class _Families:
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
         return [*first, *rest]
 
-    def add(self, broker: str, seen: _Seen) -> None:
+    def add(self, broker: str, seen: Seen) -> None:
         """Add one queue."""
         measure, ready = seen.measure, seen.ready
         status = measure.status
@@ -270,71 +203,6 @@ class _Families:
         theirs = seen.celery if self._sums else {}
         for key, found in theirs.items():
             self._sums[key][name] = self._sums[key].get(name, 0) + found
-
-
-class _Broker:
-    """One broker, connected when it is first asked, and again after it was lost."""
-
-    _lock = OwnLock()
-
-    def __init__(self, url: str, options: Mapping[str, Any], all_queues: bool) -> None:
-        name = f"metrics:{socket.gethostname()}:{os.getpid()}"
-        self._store = store_of(url, options, name, create=False)
-        self._ascending = parse(options).priority_order == "ascending"
-        self._all_queues = all_queues
-        self._well = True
-        self._told_blind = False
-        # A series that ends while its queue lives looks like one that was never there.
-        self._seen: dict[str, set[int]] = {}
-
-    def collect(self, families: _Families) -> None:
-        """Ask it, and add what it says."""
-        name = self._store.broker
-        began = perf_counter()
-        with self._lock:
-            try:
-                measures = self._store.measure(self._store.queues())
-                # After that: what was acknowledged meanwhile is told before its ack.
-                consumers = self._consumers()
-            except ReliqError as exc:
-                if self._well:
-                    logger.warning("metrics: %s; said once, until it answers again", exc)
-                self._well = False
-                families.up.add_metric([name], 0)
-                return
-            self._well = True
-            kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
-            ready = {m.status.name: self._by_priority(m) for m in kept}
-            self._seen = {queue: set(found) for queue, found in ready.items()}
-        for measure in kept:
-            families.add(name, _Seen(measure, ready[measure.status.name], consumers))
-        families.up.add_metric([name], 1)
-        families.seconds.add_metric([name], perf_counter() - began)
-
-    def _consumers(self) -> list[Consumer] | None:
-        """Return who consumes; None where this user may not ask."""
-        try:
-            return self._store.consumers()
-        except BrokerRefused as exc:
-            if not self._told_blind:
-                logger.warning(
-                    "metrics: %s; there is no reliq_acked_tasks_running, nor what else is known "
-                    "of workers: give this user the rule of `reliq acl exporter`; said once",
-                    exc,
-                )
-            self._told_blind = True
-            return None
-
-    def _by_priority(self, measure: Measure) -> dict[int, int]:
-        found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)
-        for rank, count in measure.ready.items():
-            found[rank if self._ascending else HIGHEST_RANK - rank] = count
-        return found
-
-    def close(self) -> None:
-        """Close the connection for good."""
-        with self._lock:
-            self._store.close()
 
 
 def _age_s(measure: Measure) -> float:

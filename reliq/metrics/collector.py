@@ -1,0 +1,140 @@
+"""Collecting: every broker is asked, at each scrape, what its queues hold."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.registry import Collector as PrometheusCollector
+
+from ..engines.urls import store_of
+from ..errors import BrokerRefused, ConfigurationError, ReliqError
+from ..forks import OwnLock
+from ..message.queue_arguments import is_durable
+from ..options import parse
+from ..store.limits import HIGHEST_RANK
+from .families import Families, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from prometheus_client.core import Metric
+
+    from ..store.inspection import Consumer, Measure
+
+logger = logging.getLogger("reliq")
+
+# A scrape must end within Prometheus' own limit, which is 10 s by default.
+_PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
+
+
+class Collector(PrometheusCollector):
+    """Collects the metrics of one or several brokers; register it where metrics are served.
+
+    urls: of the brokers; one of ``reliq-sentinel://`` may name several Sentinels.
+    transport_options: those of the application.
+    all_queues: also temporary queues (auto_delete, x-expires): there may be one for
+        each process that ever waited for a reply.
+    celery_names: also what celery-exporter says of queues, under its names.
+
+    Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and
+    nothing else. Thread-safe, and connects when it is first scraped. Raises
+    ConfigurationError for a wrong URL or option, or no URL.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        transport_options: Mapping[str, Any] | None = None,
+        all_queues: bool = False,
+        celery_names: bool = False,
+    ) -> None:
+        if not urls:
+            raise ConfigurationError("expected the URL of at least one broker, got none")
+        options = {**_PATIENCE, **(transport_options or {})}
+        self._celery_names = celery_names
+        self._brokers = [_Broker(url, options, all_queues) for url in urls]
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not ask the brokers."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask every broker now, and return what there is."""
+        families = Families(self._celery_names)
+        for broker in self._brokers:
+            broker.collect(families)
+        return families.all()
+
+    def close(self) -> None:
+        """Close the connections for good: from now on each broker is down."""
+        for broker in self._brokers:
+            broker.close()
+
+
+class _Broker:
+    """One broker, connected when it is first asked, and again after it was lost."""
+
+    _lock = OwnLock()
+
+    def __init__(self, url: str, options: Mapping[str, Any], all_queues: bool) -> None:
+        name = f"metrics:{socket.gethostname()}:{os.getpid()}"
+        self._store = store_of(url, options, name, create=False)
+        self._ascending = parse(options).priority_order == "ascending"
+        self._all_queues = all_queues
+        self._well = True
+        self._told_blind = False
+        # A series that ends while its queue lives looks like one that was never there.
+        self._seen: dict[str, set[int]] = {}
+
+    def collect(self, families: Families) -> None:
+        """Ask it, and add what it says."""
+        name = self._store.broker
+        began = perf_counter()
+        with self._lock:
+            try:
+                measures = self._store.measure(self._store.queues())
+                # After that: what was acknowledged meanwhile is told before its ack.
+                consumers = self._consumers()
+            except ReliqError as exc:
+                if self._well:
+                    logger.warning("metrics: %s; said once, until it answers again", exc)
+                self._well = False
+                families.up.add_metric([name], 0)
+                return
+            self._well = True
+            kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
+            ready = {m.status.name: self._by_priority(m) for m in kept}
+            self._seen = {queue: set(found) for queue, found in ready.items()}
+        for measure in kept:
+            families.add(name, Seen(measure, ready[measure.status.name], consumers))
+        families.up.add_metric([name], 1)
+        families.seconds.add_metric([name], perf_counter() - began)
+
+    def _consumers(self) -> list[Consumer] | None:
+        """Return who consumes; None where this user may not ask."""
+        try:
+            return self._store.consumers()
+        except BrokerRefused as exc:
+            if not self._told_blind:
+                logger.warning(
+                    "metrics: %s; there is no reliq_acked_tasks_running, nor what else is known "
+                    "of workers: give this user the rule of `reliq acl exporter`; said once",
+                    exc,
+                )
+            self._told_blind = True
+            return None
+
+    def _by_priority(self, measure: Measure) -> dict[int, int]:
+        found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)
+        for rank, count in measure.ready.items():
+            found[rank if self._ascending else HIGHEST_RANK - rank] = count
+        return found
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        with self._lock:
+            self._store.close()

@@ -1,5 +1,8 @@
 """The contract of an engine: what stands above talks to a broker only through it.
 
+Longer than other files, because it is read as a whole: by who writes an engine. Its sections
+are named as the files in which the engines do what they say.
+
 An engine keeps the invariants of docs/design.md: each method that changes
 state is one atomic step on the broker. Deadlines come from the broker's clock.
 
@@ -157,6 +160,9 @@ class Store(Protocol):
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id)."""
 
+    def end_wait(self) -> None:
+        """End the notifier's wait, so that it can begin anew for other queues."""
+
     # -- publishing
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
@@ -165,6 +171,11 @@ class Store(Protocol):
         All go out in one round trip; neighbours of one publisher for the same queue, by
         the same route, are stored in one atomic step of up to some hundred.
         """
+
+    def post_publish(
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
+    ) -> None:
+        """Post what :meth:`publish` sends."""
 
     def forget_publishers(self, finished: Callable[[str], bool]) -> None:
         """Forget the numbers of publishers that have *finished*, as far as stored by this.
@@ -195,21 +206,7 @@ class Store(Protocol):
         an earlier try has stored, over whatever connection, is waited for.
         """
 
-    def post_publish(
-        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
-    ) -> None:
-        """Post what :meth:`publish` sends."""
-
-    def bindings_version(self, exchange: str) -> bytes | None:
-        """Return the version of the bindings of *exchange*; None where it has none."""
-
-    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
-        """Post what :meth:`bindings_version` asks."""
-
-    def list_queue(self, queue: str) -> None:
-        """Make a queue that a publish created visible to operators."""
-
-    # -- taking
+    # -- consuming
 
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
@@ -249,17 +246,21 @@ class Store(Protocol):
         was deleted. Not to be tried again: whether it was done is not known then.
         """
 
+    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
+        """Remove messages that wait beyond their time to live, some hundred a step.
+
+        Counted as expired, or kept as dead letters where the queue says so
+        (``x-dead-letter-expired``). The result is whether there may be more.
+        """
+
+    # -- leases
+
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back to their old place.
 
         A requeued one is counted: it may have to wait (``redelivery_backoff``), and at its
         delivery limit it is dead-lettered instead.
         """
-
-    def dead_letter(
-        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
-    ) -> list[str]:
-        """Give up on messages; return the tags that were refused."""
 
     def post_renew(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
@@ -270,6 +271,14 @@ class Store(Protocol):
         self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
         """End leases now: the next pass returns their messages. The result is what was lost."""
+
+    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
+        """Return the leases of *consumer*: of one connection, as it takes messages."""
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of *session*: of all its connections, of now and before."""
+
+    # -- restoring and surveying
 
     def post_restore(
         self,
@@ -294,23 +303,7 @@ class Store(Protocol):
         the result comes once for each command.
         """
 
-    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
-        """Remove messages that wait beyond their time to live, some hundred a step.
-
-        Counted as expired, or kept as dead letters where the queue says so
-        (``x-dead-letter-expired``). The result is whether there may be more.
-        """
-
-    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases of *consumer*: of one connection, as it takes messages."""
-
-    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
-        """Return the leases of *session*: of all its connections, of now and before."""
-
-    def end_wait(self) -> None:
-        """End the notifier's wait, so that it can begin anew for other queues."""
-
-    # -- the register of consumers
+    # -- subscriptions
 
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
         """Note how many *subscriptions* a consumer has on *queue*; 0 when it left.
@@ -329,6 +322,11 @@ class Store(Protocol):
         Its last use counts from when it was heard of. False when it was the last and the
         queue was deleted (auto_delete).
         """
+
+    def consumers_of(self, queue: str) -> list[str]:
+        """Return the ids of the consumers of *queue*."""
+
+    # -- the register of consumers
 
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
         """Ask for the duty to look after all consumers, which one has for *hold_ms*.
@@ -360,9 +358,6 @@ class Store(Protocol):
         not in the register: then nothing was said.
         """
 
-    def consumers_of(self, queue: str) -> list[str]:
-        """Return the ids of the consumers of *queue*."""
-
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
 
@@ -372,7 +367,7 @@ class Store(Protocol):
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
         """Return what is known of *consumers*; None for one that is not in the register."""
 
-    # -- topology
+    # -- queues
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
@@ -385,6 +380,9 @@ class Store(Protocol):
         It takes those of its first declaration, whatever they are.
         """
 
+    def list_queue(self, queue: str) -> None:
+        """Make a queue that a publish created visible to operators."""
+
     def delete_queue(
         self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
     ) -> QueueDeleted:
@@ -395,6 +393,8 @@ class Store(Protocol):
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
+
+    # -- exchanges
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
@@ -432,6 +432,12 @@ class Store(Protocol):
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
 
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*; None where it has none."""
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
+
     # -- claims
 
     def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
@@ -441,25 +447,12 @@ class Store(Protocol):
         has finished it; else the ms that the claim of another still counts.
         """
 
-    # -- operators
+    # -- dead letters
 
-    def now_ms(self) -> int:
-        """Return the broker's time, in ms since the epoch."""
-
-    def status(self, queue: str) -> QueueStatus | None:
-        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
-
-    def measure(self, queues: Sequence[str]) -> list[Measure]:
-        """Return what there is of *queues*, each at one instant; none for one that is gone.
-
-        Cheap: what it costs does not grow with the messages in a queue.
-        """
-
-    def pause(self, queue: str, paused: bool) -> bool:
-        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
-
-        Atomic. Whoever waits for a queue that goes on is woken.
-        """
+    def dead_letter(
+        self, queue: str, reason: str, error: str, leases: Sequence[Lease]
+    ) -> list[str]:
+        """Give up on messages; return the tags that were refused."""
 
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
@@ -471,6 +464,8 @@ class Store(Protocol):
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
         """Remove dead letters for good; return how many."""
+
+    # -- moves
 
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
         """Give numbers to dead letters that are to be stored elsewhere, or find them again.
@@ -492,17 +487,21 @@ class Store(Protocol):
         STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
         """
 
-    def broker_id(self) -> str:
-        """Return the name by which other brokers know this one; it is given at the first call."""
-
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now, counted as moved; return how many."""
 
-    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
-        """Return up to *limit* (100) messages of *place* after *skip*, without touching them.
+    def broker_id(self) -> str:
+        """Return the name by which other brokers know this one; it is given at the first call."""
 
-        In the order in which they will leave it: ready as they are given out, delayed
-        by when they are due, unacked by the end of their lease. Read at one instant.
+    # -- measuring
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+
+    def measure(self, queues: Sequence[str]) -> list[Measure]:
+        """Return what there is of *queues*, each at one instant; none for one that is gone.
+
+        Cheap: what it costs does not grow with the messages in a queue.
         """
 
     def oldest_ms(self, queue: str) -> int | None:
@@ -512,12 +511,32 @@ class Store(Protocol):
         publication too. None where nothing is ready.
         """
 
+    # -- operators
+
+    def now_ms(self) -> int:
+        """Return the broker's time, in ms since the epoch."""
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
+
+    def browse(self, queue: str, place: Place, limit: int, skip: int = 0) -> list[Stored]:
+        """Return up to *limit* (100) messages of *place* after *skip*, without touching them.
+
+        In the order in which they will leave it: ready as they are given out, delayed
+        by when they are due, unacked by the end of their lease. Read at one instant.
+        """
+
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field.
 
         Atomic; the declaration that is compared stays as it is. Returns all fields as they
         are now (without *changes*: only looks), None where there is no such queue.
         """
+
+    # -- diagnosis
 
     def about(self) -> BrokerInfo:
         """Return what the broker says of itself; what this user may not ask is None or ""."""

@@ -84,6 +84,11 @@ class StoreBase:
         """The second socket, on which a consumer waits."""
         return self._notifier
 
+    def end_wait(self) -> None:
+        """End the notifier's wait, so that it can begin anew for other queues."""
+        if self._notifier.listening:
+            self._wire.post(("CLIENT", "UNBLOCK", self._notifier.client_id))
+
     @property
     def alive(self) -> bool:
         """Whether the command socket is open and has not failed."""

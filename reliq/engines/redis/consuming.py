@@ -126,8 +126,3 @@ class RedisConsuming(StoreBase):
         """Remove messages beyond their time to live; the result is whether there are more."""
         names = scripts.EXPIRE.of(self._keys(queue))
         self._wire.post_script(scripts.EXPIRE, names, (BATCH,), then(bool, on_result))
-
-    def end_wait(self) -> None:
-        """End the notifier's wait, so that it can begin anew for other queues."""
-        if self._notifier.listening:
-            self._wire.post(("CLIENT", "UNBLOCK", self._notifier.client_id))

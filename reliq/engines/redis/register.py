@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...store.inspection import Consumer
+from ...store.consumer_record import FIELDS, consumer_of
 from ...store.limits import LOOKED_AT
-from ...store.unreadable import counts, left_out, mapping, number
+from ...store.unreadable import left_out, number
 from ...store.values import Duties, Liveness
 from . import keys, scripts
 from .base import StoreBase, text_of, texts, then
@@ -18,6 +18,7 @@ from .base import StoreBase, text_of, texts, then
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...store.inspection import Consumer
     from ...store.protocol import OnResult
     from .wire import Reply
 
@@ -155,18 +156,7 @@ class RedisRegister(StoreBase):
         names = sorted(seen)
         if not names:
             return []
-        fields = (
-            "host",
-            "pid",
-            "version",
-            "started_ms",
-            "held",
-            "pool",
-            "options",
-            "running",
-            "processes",
-        )
-        records = self._records(names, fields)
+        records = self._records(names, FIELDS)
         living = self.liveness(names)
         found, wrong = [], []
         for name, record in zip(names, records, strict=True):
@@ -174,32 +164,14 @@ class RedisRegister(StoreBase):
             if liveness is None or liveness.lapsed or record[0] is None:
                 continue
             try:
-                found.append(_consumer(name, seen[name], liveness, record))
+                said = {
+                    field: value.decode()
+                    for field, value in zip(FIELDS, record, strict=True)
+                    if value is not None
+                }
+                found.append(consumer_of(name, seen[name], liveness, said))
             except (ValueError, RecursionError):  # also JSON's, and that of text that is none
                 wrong.append(name)
         if wrong:
             left_out(self.broker, "records of consumers", wrong)
         return found
-
-
-def _consumer(
-    name: str, seen_ms: int, liveness: Liveness, record: Sequence[bytes | None]
-) -> Consumer:
-    """Return what a record says; raises ValueError for one that is none."""
-    host, pid, version, started, held = (value or b"0" for value in record[:5])
-    pool, options, running, processes = (value or b"" for value in record[5:])
-    return Consumer(
-        name,
-        host.decode(),
-        int(pid),
-        version.decode(),
-        liveness.queues,
-        int(started),
-        seen_ms,
-        int(held),
-        liveness.connected,
-        pool.decode(),
-        mapping(options),
-        counts(running),
-        int(processes or 0),
-    )

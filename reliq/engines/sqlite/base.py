@@ -131,6 +131,11 @@ class StoreBase:
         """The FIFO on which a consumer waits."""
         return self._notifier
 
+    def end_wait(self) -> None:
+        """End the notifier's wait, so that it can begin anew for other queues."""
+        if self._notifier.listening:
+            self._notifier.end_wait()
+
     @property
     def epoch(self) -> int:
         """How often the file was opened."""

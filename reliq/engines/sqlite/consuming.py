@@ -240,8 +240,3 @@ class SqliteConsuming(StoreBase):
                 count_down_bytes(transaction, queue.id, transaction.sizes(queue.id, expired))
             expire(transaction, queue.id, expired, queue.dead_expired)
             return len(expired) == BATCH
-
-    def end_wait(self) -> None:
-        """End the notifier's wait, so that it can begin anew for other queues."""
-        if self._notifier.listening:
-            self._notifier.end_wait()

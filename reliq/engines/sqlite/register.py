@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...store.inspection import Consumer
+from ...store.consumer_record import consumer_of
 from ...store.limits import A_QUEUE_MS, DUE_AT_ONCE, FORGOTTEN_MS, LOOKED_AT, ROUTED_AT_ONCE
-from ...store.unreadable import counts, left_out, mapping, number
+from ...store.unreadable import left_out, mapping, number
 from ...store.values import Duties, Liveness
 from . import presence
 from .base import StoreBase
@@ -16,13 +16,14 @@ from .disk_reserve import essential
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...store.inspection import Consumer
     from ...store.protocol import OnResult
     from .transaction import Transaction
 
 # In the place of a queue's name, in the table of passes: no queue can have it.
 _REGISTER = "\x00register"
 
-
+# Last heartbeat, ms since then, ms that one counts, and what the consumer says of itself.
 _Record: TypeAlias = "tuple[int, int, int, dict[str, str]]"
 
 
@@ -176,7 +177,7 @@ class SqliteRegister(StoreBase):
         return found
 
     def _records(self) -> dict[str, _Record]:
-        """Return (last heartbeat, ms since then, ms that one counts, record) of every consumer."""
+        """Return the record of every consumer, by id."""
         with self.read() as transaction:
             found = transaction.execute(
                 "SELECT id, seen, until, record FROM consumers WHERE prefix = ?", (self._prefix,)
@@ -217,26 +218,7 @@ class SqliteRegister(StoreBase):
             if liveness.lapsed:
                 continue
             try:
-                found.append(_consumer(name, seen, liveness, record))
+                found.append(consumer_of(name, seen, liveness, record))
             except (ValueError, RecursionError):
                 left_out(self.broker, "records of consumers", [name])
         return found
-
-
-def _consumer(name: str, seen_ms: int, liveness: Liveness, record: dict[str, str]) -> Consumer:
-    """Return what a record says; raises ValueError for one that is none."""
-    return Consumer(
-        name,
-        record["host"],
-        int(record.get("pid", 0)),
-        record.get("version", "0"),
-        liveness.queues,
-        int(record.get("started_ms", 0)),
-        seen_ms,
-        int(record.get("held", 0)),
-        liveness.connected,
-        record.get("pool", ""),
-        mapping(record.get("options")),
-        counts(record.get("running")),
-        int(record.get("processes") or 0),
-    )

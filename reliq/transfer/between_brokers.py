@@ -29,7 +29,7 @@ logger = logging.getLogger("reliq")
 
 
 def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
-    """Carry what waits in *queue*, and its dead letters; yield how many, step by step.
+    """Move what waits in *queue*, and its dead letters; yield how many, step by step.
 
     Ready messages become ready, delayed ones keep their time, those with a TTL what is
     left of it, all of them their failed deliveries; dead letters stay dead. The queue is

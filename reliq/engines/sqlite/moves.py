@@ -35,34 +35,63 @@ class _Begun(NamedTuple):
     state: int
 
 
-def _begun(
-    transaction: Transaction, row: QueueRow, target: str, last: int, *, dead_letters: bool
-) -> dict[str, _Begun]:
-    """Return the moves that go on, by tag; those whose message has left are forgotten.
+class _Moves:
+    """The moves out of one queue to one target, within a transaction."""
 
-    One that has not ended after a day, or that may go anywhere, is from now on to *target*:
-    of a dead letter where *letters* are moved, else of what is held by its move.
-    """
-    found: dict[str, _Begun] = {}
-    moves = transaction.execute(
-        "SELECT o.tag, o.number, o.target, m.state, m.position FROM moves o LEFT JOIN messages m "
-        "ON m.queue = o.queue AND m.tag = o.tag WHERE o.queue = ? ORDER BY o.number",
-        (row.id,),
-    ).fetchall()
-    for tag, number, begun_to, state, position in moves:
-        held = state == UNACKED and position == HELD_BY_MOVE
-        if not held and state != DEAD:  # a late ack, or the cap, was faster
-            transaction.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag))
-            continue
-        free = (begun_to == ANY_TARGET or last - number > DAY_US) and dead_letters == (
-            state == DEAD
-        )
-        if free and begun_to != target:
-            transaction.execute(
-                "UPDATE moves SET target = ? WHERE queue = ? AND tag = ?", (target, row.id, tag)
+    def __init__(
+        self, transaction: Transaction, row: QueueRow, target: str, *, dead_letters: bool
+    ) -> None:
+        self._transaction, self._row, self.target = transaction, row, target
+        self._last = next_number(transaction, row.move) - 1
+        self.begun = self._begun(dead_letters)
+        """Those that go on, to whatever target, by tag."""
+        self.low_water = min([self._last + 1, *(move.number for move in self.begun.values())])
+
+    def _begun(self, dead_letters: bool) -> dict[str, _Begun]:
+        """Return the moves that go on; those whose message has left are forgotten.
+
+        One that has not ended after a day, or that may go anywhere, is from now on to the
+        target: of a dead letter where *dead_letters* are moved, else of what is held by its move.
+        """
+        transaction, queue = self._transaction, self._row.id
+        found: dict[str, _Begun] = {}
+        moves = transaction.execute(
+            "SELECT o.tag, o.number, o.target, m.state, m.position FROM moves o "
+            "LEFT JOIN messages m ON m.queue = o.queue AND m.tag = o.tag "
+            "WHERE o.queue = ? ORDER BY o.number",
+            (queue,),
+        ).fetchall()
+        for tag, number, begun_to, state, position in moves:
+            held = state == UNACKED and position == HELD_BY_MOVE
+            if not held and state != DEAD:  # a late ack, or the cap, was faster
+                transaction.execute("DELETE FROM moves WHERE queue = ? AND tag = ?", (queue, tag))
+                continue
+            free = (begun_to == ANY_TARGET or self._last - number > DAY_US) and dead_letters == (
+                state == DEAD
             )
-        found[tag] = _Begun(number, target if free else begun_to, state)
-    return found
+            if free and begun_to != self.target:
+                transaction.execute(
+                    "UPDATE moves SET target = ? WHERE queue = ? AND tag = ?",
+                    (self.target, queue, tag),
+                )
+            found[tag] = _Begun(number, self.target if free else begun_to, state)
+        return found
+
+    def begin(self, tag: str) -> int:
+        """Give a message its number, and return it."""
+        self._last += 1
+        self._transaction.execute(
+            "INSERT OR REPLACE INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
+            (self._row.id, tag, self._last, self.target),
+        )
+        return self._last
+
+    def keep(self, size: int = 0) -> None:
+        """Remember the last number; *size* bytes wait no more."""
+        self._transaction.execute(
+            "UPDATE queues SET move = ?, waiting_bytes = max(waiting_bytes - ?, 0) WHERE id = ?",
+            (self._last, size, self._row.id),
+        )
 
 
 class SqliteMoves(StoreBase):
@@ -75,12 +104,10 @@ class SqliteMoves(StoreBase):
             row = transaction.queue(queue)
             if row is None:
                 return 1, []
-            last = next_number(transaction, row) - 1
-            begun = _begun(transaction, row, target, last, dead_letters=True)
-            low_water = min([last + 1, *(move.number for move in begun.values())])
+            numbered = _Moves(transaction, row, target, dead_letters=True)
             moves = []
             for tag in tags[:MOVED_AT_ONCE]:
-                known = begun.get(tag)
+                known = numbered.begun.get(tag)
                 if known is not None and (known.target != target or known.state != DEAD):
                     continue
                 envelope = transaction.execute(
@@ -88,17 +115,11 @@ class SqliteMoves(StoreBase):
                     "WHERE m.queue = ? AND m.tag = ? AND m.state = ?",
                     (row.id, tag, DEAD),
                 ).fetchone()
-                if envelope is None:
-                    continue
-                if known is None:
-                    last += 1
-                    transaction.execute(
-                        "INSERT INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
-                        (row.id, tag, last, target),
-                    )
-                moves.append(Move(tag, last if known is None else known.number, envelope[0]))
-            transaction.execute("UPDATE queues SET move = ? WHERE id = ?", (last, row.id))
-            return low_water, moves
+                if envelope is not None:
+                    number = numbered.begin(tag) if known is None else known.number
+                    moves.append(Move(tag, number, envelope[0]))
+            numbered.keep()
+            return numbered.low_water, moves
 
     @essential
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
@@ -107,32 +128,22 @@ class SqliteMoves(StoreBase):
             row = transaction.queue(queue)
             if row is None:
                 return 1, []
-            last = next_number(transaction, row) - 1
-            begun = _begun(transaction, row, target, last, dead_letters=False)
-            low_water = min([last + 1, *(move.number for move in begun.values())])
+            moves = _Moves(transaction, row, target, dead_letters=False)
             going = [
                 tag
-                for tag, move in begun.items()
+                for tag, move in moves.begun.items()
                 if move.state == UNACKED and move.target == target
             ][:MOVED_AT_ONCE]
             taken = self._take_out(transaction, row, MOVED_AT_ONCE - len(going))
             for tag in taken:
-                last += 1
-                transaction.execute(
-                    "INSERT OR REPLACE INTO moves (queue, tag, number, target) VALUES (?, ?, ?, ?)",
-                    (row.id, tag, last, target),
-                )
+                moves.begin(tag)
                 transaction.execute(
                     "UPDATE messages SET owner = ? WHERE queue = ? AND tag = ?",
                     (f"move/{target}", row.id, tag),
                 )
-            size = transaction.sizes(row.id, taken) if row.max_bytes is not None else 0
-            transaction.execute(
-                "UPDATE queues SET move = ?, waiting_bytes = max(waiting_bytes - ?, 0) "
-                "WHERE id = ?",
-                (last, size, row.id),
-            )
-            return low_water, [self._move(transaction, row.id, tag) for tag in (*going, *taken)]
+            moves.keep(transaction.sizes(row.id, taken) if row.max_bytes is not None else 0)
+            found = [self._move(transaction, row.id, tag) for tag in (*going, *taken)]
+            return moves.low_water, found
 
     @staticmethod
     def _take_out(transaction: Transaction, row: QueueRow, most: int) -> list[str]:

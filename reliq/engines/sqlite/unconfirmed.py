@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from .transaction import DELAYED, HELD_BY_MOVE, UNACKED
 
 if TYPE_CHECKING:
-    from .transaction import QueueRow, Transaction
+    from .transaction import Transaction
 
 ANY_TARGET = ""
 """Where they go is not known yet: to wherever they are moved first."""
 
 
-def next_number(transaction: Transaction, row: QueueRow) -> int:
-    """Return the number of the next move.
+def next_number(transaction: Transaction, last: int) -> int:
+    """Return the number of the next move of a queue, after *last*.
 
     Numbers keep up with the time: a file that has lost its last writes repeats none.
     """
-    return max(transaction.now * 1000, row.move) + 1
+    return max(transaction.now * 1000, last) + 1
 
 
 def hold(transaction: Transaction, queue: int, tag: str, publisher: str, number: int) -> None:
@@ -34,7 +34,7 @@ def hold(transaction: Transaction, queue: int, tag: str, publisher: str, number:
         (DELAYED, UNACKED, HELD_BY_MOVE, queue, tag),
     )
     (last,) = transaction.execute("SELECT move FROM queues WHERE id = ?", (queue,)).fetchone()
-    move = max(transaction.now * 1000, last) + 1
+    move = next_number(transaction, last)
     transaction.execute("UPDATE queues SET move = ? WHERE id = ?", (move, queue))
     transaction.execute(
         "INSERT INTO moves (queue, tag, number, target, publisher, publish) "

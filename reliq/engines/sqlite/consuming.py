@@ -49,7 +49,10 @@ class SqliteConsuming(StoreBase):
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
     ) -> Reservation:
-        """Take up to *n* messages under a lease; with *no_ack* they are finished at once."""
+        """Take up to *n* messages under a lease; with *no_ack* they are finished at once.
+
+        Longer than most: it is one transaction, in the order of reserve.lua.
+        """
         n = min(n, BATCH)
         with self.write() as transaction:
             row = transaction.execute(SELECT, (transaction.prefix, queue)).fetchone()

@@ -14,7 +14,7 @@ from .queues import users
 from .transaction import DEAD, DELAYED, READY, UNACKED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .transaction import Transaction
 
@@ -38,6 +38,14 @@ _LEDGER = (
     "token",
     "waiting_bytes",
 )
+
+
+def _ledger(transaction: Transaction, queue: int, counters: Iterable[int]) -> dict[str, int]:
+    deaths = transaction.execute(
+        "SELECT reason, count FROM deaths WHERE queue = ?", (queue,)
+    ).fetchall()
+    counted = {name: int(n) for name, n in zip(_LEDGER, counters, strict=True) if n}
+    return {"published": 0, **counted, **{f"dead:{reason}": int(n) for reason, n in deaths}}
 
 
 def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueStatus | None:
@@ -66,11 +74,6 @@ def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueSt
             "WHERE m.queue = ?",
             (number,),
         ).fetchone()
-    deaths = transaction.execute(
-        "SELECT reason, count FROM deaths WHERE queue = ?", (number,)
-    ).fetchall()
-    ledger = {name: int(n) for name, n in zip(_LEDGER, counters, strict=True) if n}
-    ledger |= {f"dead:{reason}": int(n) for reason, n in deaths}
     ready, delayed, unacked, dead = (
         counts.get(state, 0) for state in (READY, DELAYED, UNACKED, DEAD)
     )
@@ -82,7 +85,7 @@ def status_of(transaction: Transaction, queue: str, *, checked: bool) -> QueueSt
         dead,
         stored,
         users(transaction, queue),
-        {"published": 0, **ledger},
+        _ledger(transaction, number, counters),
         {"": arguments or b""},
         bool(paused),
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import ConfigurationError, require_one_of
 from ..store.batches import batches
+from ..store.inspection import status_of
 from ..transfer.numbered import pages, to_queue
-from .reporting import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

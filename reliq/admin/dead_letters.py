@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
 from ..store.batches import batches
+from ..store.inspection import status_of
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, choose, limited, paced, replay
-from .reporting import status_of
 from .views import of_dead_letter
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from ..engines.urls import connect
 from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed, require_one_of
 from ..message.queue_arguments import is_durable
 from ..routing.routes import Routes
+from ..store.inspection import status_of
 from ..store.limits import BROWSED_AT_ONCE
 from ..transfer.between_brokers import move_queue
 from . import doctor
 from .audit import AuditResult, audit
 from .dead_letters import DeadLetters
-from .reporting import Report, report, status_of, statuses
+from .reporting import Report, report, statuses
 from .settings import settings
 from .views import STATES, Message, of_dead_letter, of_stored
 

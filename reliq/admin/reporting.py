@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, NotFound, again
+from ..errors import BrokerRefused, again
 from ..store.unreadable import left_out
 
 if TYPE_CHECKING:
@@ -44,14 +44,6 @@ class Report:
     queues: list[QueueReport]
     at: float = field(repr=False)
     """When it was made (this process's monotonic clock)."""
-
-
-def status_of(store: Store, queue: str) -> QueueStatus:
-    """Return the status of *queue*; raises NotFound."""
-    status = store.status(queue)
-    if status is None:
-        raise NotFound(f"no queue {queue!r}")
-    return status
 
 
 def statuses(store: Store) -> list[QueueStatus]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, NotFound
 from ..message.queue_arguments import FIELDS, queue_arguments
-from .reporting import status_of
+from ..store.inspection import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

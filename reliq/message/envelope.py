@@ -50,8 +50,8 @@ class Envelope(NamedTuple):
     routing_key: str
 
 
-# What a delivery has of its own is no property of the message.
-NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding"})
+# What a publish or a delivery has of its own is no property of the message.
+NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding", "confirm"})
 _FIELDS = 1 + len(Envelope._fields)
 # What the fields may be once they are read: subclasses do not come out of msgpack.
 _TYPES = (

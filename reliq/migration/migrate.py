@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, NotFound
 from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import is_durable
 from ..options import parse
+from ..store.inspection import status_of
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, Lease
 from .bindings import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
@@ -32,7 +33,6 @@ from .kombu_url import connect_kombu, is_kombu
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..store.inspection import QueueStatus
     from .kombu_url import KombuBinding
 
 __all__ = ["Migration", "Plan", "Step"]
@@ -153,7 +153,7 @@ class Migration:
         Raises NotFound for a queue that reliq does not have.
         """
         if not self.to_reliq:
-            status = self._require(queue)
+            status = status_of(self._store, queue)
             return Plan(queue, status.ready, status.delayed, status.unacked, status.dead)
         bindings = self._bindings()
         waits = Counter(
@@ -180,12 +180,6 @@ class Migration:
         if self._known is None:
             self._known = self._kombu.bindings()
         return self._known
-
-    def _require(self, queue: str) -> QueueStatus:
-        status = self._store.status(queue)
-        if status is None:
-            raise NotFound(f"no queue {queue!r} to migrate")
-        return status
 
     # -- moving
 
@@ -263,7 +257,7 @@ class Migration:
 
     def _to_kombu(self, queue: str) -> Iterator[Step]:
         origin = f"reliq:{self._our_id}:{queue}"
-        if is_durable(self._require(queue).declared):
+        if is_durable(status_of(self._store, queue).declared):
             self._kombu.bind(kombu_bindings_of(self._store, queue))
         while True:
             low_water, moves = self._store.move_out(queue, self._target)

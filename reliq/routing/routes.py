@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..store.values import ExchangeTable
 
 TYPES = frozenset({"direct", "topic", "fanout"})
+ROUTE_TRIES = 5
+"""So often a message is routed at most, where the bindings change each time before it is stored."""
 _PREDECLARED = {f"amq.{name}": name for name in TYPES}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from ..errors import NotFound
 from ..message.delivery_tag import published_ms
 from ..message.envelope import Envelope, EnvelopeError, decode, unpack
 from .unreadable import left_out
@@ -39,6 +40,21 @@ class QueueStatus:
             return found
         left_out("its broker", "arguments of queues", [self.name])
         return {}
+
+
+class Asked(Protocol):
+    """Who knows of queues: a store."""
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return the status of *queue*; None where it is not there."""
+
+
+def status_of(store: Asked, queue: str) -> QueueStatus:
+    """Return the status of *queue*; raises NotFound."""
+    status = store.status(queue)
+    if status is None:
+        raise NotFound(f"no queue {queue!r}")
+    return status
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..message.envelope import encode
-from ..routing.routes import Routes
+from ..routing.routes import ROUTE_TRIES, Routes
 from ..store.values import DUPLICATE, FULL, STALE, Move
 from .numbered import move_all, pages, publication
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-_TRIES = 5
 _STUCK_S = 60.0
 _LONGEST_S = 960.0
 
@@ -163,7 +162,7 @@ class _Step:
         if not self._exchange:
             items = [publication(key, self._queue, move, low_water, sent)]
             return self._store.publish(items)[0] >= DUPLICATE
-        for _ in range(_TRIES):
+        for _ in range(ROUTE_TRIES):
             route = self._routes.cached(self._exchange)
             version = route.version or b""
             items = [

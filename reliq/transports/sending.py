@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import ReliqError, again
 from ..routing.publish_ids import PUBLISHER
+from ..routing.routes import ROUTE_TRIES
 from ..signals import message_published
 from ..store.values import DUPLICATE, FULL, STALE
 from .confirming import together
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .outgoing import Outgoing
 
 _SENT_AT_ONCE = 100
-_TRIES = 5
 
 
 class Entry:
@@ -94,7 +94,7 @@ def send(
     stored: list[Publication] = []
     full: list[Publication] = []
     left: Iterable[Entry] = entries
-    for _ in range(_TRIES):
+    for _ in range(ROUTE_TRIES):
         left = _send_once(link, left, stored, full, redeclare)
         if not left:
             break

@@ -18,6 +18,7 @@ from rich.console import Console
 from reliq.options import Options
 
 from ..console import Refused
+from ..endings import INTERRUPTED
 from .broker import NoServer, private_broker
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen
@@ -27,7 +28,6 @@ from .worker import PROCESSES, ProcessFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-INTERRUPTED = 130
 Connection: Any = kombu_connection.Connection  # Kombu is untyped
 # At Kombu's defaults the tasks of a killed worker return after an hour, looked for
 # every 100 s. Versions before 5.7 know only the first of these.

@@ -13,8 +13,34 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 
+class Declares(Protocol):
+    """What a transport has declared."""
+
+    def declare_again(self, queue: str, store: Store) -> bool:
+        """Declare and bind over *store* a queue that it has declared; False: not its own."""
+
+
+class Reserves(Protocol):
+    """How a transport takes messages."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether a consumer's reserve is under way that may bring leases."""
+
+    def reserving(self, consumer: str) -> bool:
+        """Whether a reserve is under way as this consumer: what it took is not known yet."""
+
+
 class Carrier(Protocol):
     """What a session needs of a transport."""
+
+    @property
+    def declarations(self) -> Declares:
+        """What it has declared."""
+
+    @property
+    def reserver(self) -> Reserves:
+        """How it takes messages."""
 
     def forget_parent(self) -> None:
         """Drop what belongs to the process that this one was forked from."""
@@ -24,16 +50,6 @@ class Carrier(Protocol):
 
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published, where that is safe."""
-
-    def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind over *store* a queue that it has declared; False: not its own."""
-
-    @property
-    def asking(self) -> bool:
-        """Whether a consumer's reserve is under way that may bring leases."""
-
-    def reserving(self, consumer: str) -> bool:
-        """Whether a reserve is under way as this consumer: what it took is not known yet."""
 
 
 class Carriers:
@@ -74,13 +90,14 @@ class Carriers:
 
     def declare_again(self, queue: str, store: Store) -> bool:
         """Have the one that declared *queue* declare it again; False where none did."""
-        return any(carrier.declare_again(queue, store) for carrier in list(self._known))
+        known = list(self._known)
+        return any(carrier.declarations.declare_again(queue, store) for carrier in known)
 
     @property
     def asking(self) -> bool:
         """Whether a reserve is under way that may bring leases."""
-        return any(carrier.asking for carrier in list(self._known))
+        return any(carrier.reserver.asking for carrier in list(self._known))
 
     def reserving(self, consumer: str) -> bool:
         """Whether a reserve is under way as this consumer."""
-        return any(carrier.reserving(consumer) for carrier in list(self._known))
+        return any(carrier.reserver.reserving(consumer) for carrier in list(self._known))

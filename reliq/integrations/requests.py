@@ -78,14 +78,13 @@ def watch_over(consumer: Any) -> None:
 def _to_dead_letter(consumer: Any, request: Any, error: Exception) -> bool:
     """Dead-letter the message of *request*; False where it is not the message's fault."""
     message = getattr(request, "message", None)
-    dead_letter_malformed = getattr(
-        getattr(message, "channel", None), "dead_letter_malformed", None
-    )
-    if dead_letter_malformed is None or not is_to_blame(consumer, error):
+    settlement = getattr(getattr(message, "channel", None), "settlement", None)
+    if settlement is None or not is_to_blame(consumer, error):
         return False
     forget(request)
     # In the thread that acknowledges; it may be another one's.
-    consumer.call_soon_ack(partial(dead_letter_malformed, message, error, request.acknowledged))
+    dead_letter = settlement.dead_letter_malformed
+    consumer.call_soon_ack(partial(dead_letter, message, error, request.acknowledged))
     return True
 
 

@@ -24,43 +24,25 @@ from .channel import Channel
 from .consumers import Consumers
 from .declarations import Declarations
 from .deliverer import Deliverer
+from .encoder import Encoder
 from .eventloop import EventLoop
 from .failback import Failback
 from .isolated import IsolatedDelivery
 from .link import Link
 from .passed import serving
+from .posting import Posting
+from .publishing import Publishing
+from .recoverable import Recoverable
 from .reserver import Reserver
 from .turns import Turns
+from .unroutable import UnroutableMessages
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..consumer.session import StoreFactory
-    from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
-
-
-class _Recoverable:
-    """The errors for which Kombu tries a publish again: an attribute of the class, and of each.
-
-    OperationalError is not one: Kombu makes it of the last try to connect that a policy
-    allows, and would begin with the whole policy again. But Kombu makes it also of the last
-    one within connect_timeout, whatever the policy allows. So that is to be no limit where
-    there is a policy. Kombu writes the policy into the transport options, and asks the
-    transport for this attribute, as a publish with retries begins.
-    """
-
-    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
-        self._errors = errors
-
-    def __get__(
-        self, transport: Transport | None, owner: type[Transport]
-    ) -> tuple[type[Exception], ...]:
-        client = None if transport is None else transport.client
-        if client is not None and "max_retries" in client.transport_options:
-            client.transport_options.setdefault("connect_retries_timeout", None)
-        return self._errors
 
 
 class Transport(virtual.Transport):
@@ -72,7 +54,7 @@ class Transport(virtual.Transport):
 
     connection_errors = (*virtual.Transport.connection_errors, BrokerUnavailable)
     channel_errors = virtual.Transport.channel_errors
-    recoverable_connection_errors = _Recoverable(connection_errors)
+    recoverable_connection_errors = Recoverable(connection_errors)
     recoverable_channel_errors = ()
 
     implements = virtual.Transport.implements.extend(
@@ -92,7 +74,6 @@ class Transport(virtual.Transport):
         self.client = client
         self.options: Options = parse(client.transport_options)
         self.channels: list[Channel] = []
-        self.unroutable: set[tuple[str, str]] = set()
         self._used_channel_ids = array("H")
         self._epoch = 0
         self._make_parts()  # before the session knows us, and asks
@@ -113,6 +94,10 @@ class Transport(virtual.Transport):
         self.reserver = Reserver(self, self.turns, options, self.isolated, self.loop.wake)
         self.deliverer = Deliverer(self, self.turns, self.reserver, options, disconnect)
         self.consumers = Consumers(self)
+        self.encoder = Encoder(options, self.declarations, self.failback)
+        self.unroutable = UnroutableMessages(self, options)
+        posting = Posting(self, self.loop, self.unroutable)
+        self.publishing = Publishing(self, self.declarations, posting, self.unroutable)
 
     @property
     def client(self) -> Any:
@@ -290,19 +275,6 @@ class Transport(virtual.Transport):
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
                 store.receive()
 
-    def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind over *store* a queue that this connection has declared; False: not."""
-        return self.declarations.declare_again(queue, store)
-
-    @property
-    def asking(self) -> bool:
-        """Whether a consumer's reserve is under way that may bring leases."""
-        return self.reserver.asking
-
-    def reserving(self, consumer: str) -> bool:
-        """Whether a reserve is under way as this consumer: what it took is not known yet."""
-        return self.reserver.reserving(consumer)
-
     # -- what is finished
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
@@ -314,12 +286,6 @@ class Transport(virtual.Transport):
             self.reserver.ask_again(queue)
         if self.deliverer.starved:
             self.deliverer.credit_regained()
-
-    def dead_lettered(self, queue: str) -> None:
-        """Note that a message of *queue* became a dead letter: there is room for the next."""
-        self.reserver.ask_again(queue)
-        self.loop.note_dead_letter()
-        self.deliverer.credit_regained()
 
 
 # Set here, because inside the class the name would hide the type.

@@ -43,7 +43,7 @@ class _BatchUncertain(
     __doc__ = BatchUncertain.__doc__
 
 
-class Publisher(Protocol):
+class Owner(Protocol):
     """Who has batches: a channel."""
 
     closed: bool
@@ -51,18 +51,6 @@ class Publisher(Protocol):
     @property
     def transport(self) -> Parts:
         """What it publishes over."""
-
-    def prepare(
-        self,
-        message: dict[str, Any],
-        exchange: str = "",
-        routing_key: str = "",
-        confirm_timeout: float | None = None,
-    ) -> Outgoing:
-        """Check and encode *message*; raises MessageRefused. Nothing is sent."""
-
-    def report_unroutable(self, exchange: str, routing_key: str) -> None:
-        """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
 
 
 class PublishBatch:
@@ -74,7 +62,7 @@ class PublishBatch:
 
     _lock = OwnLock(reentrant=True)
 
-    def __init__(self, channel: Publisher, max_size: int) -> None:
+    def __init__(self, channel: Owner, max_size: int) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
             raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
         self.channel = channel
@@ -111,14 +99,14 @@ class PublishBatch:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the batch is closed")
-            channel = self.channel
-            item = channel.prepare(message, exchange, routing_key, confirm_timeout)
+            transport = self.channel.transport
+            item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
             if self._uncertain:
                 self._flush("the message that was to be added now is not in it")
             simple = not item.exchange and item.confirm.by_storing
             copies = 1 if simple else self._copies_of(item)
             if not copies:
-                channel.report_unroutable(item.exchange, item.routing_key)
+                transport.unroutable.report(item.exchange, item.routing_key)
                 return
             size = copies * len(item.envelope)
             if self._new and (
@@ -256,7 +244,7 @@ class PublishBatch:
             )
         try:
             for item in nowhere:
-                self.channel.report_unroutable(item.exchange, item.routing_key)
+                self.channel.transport.unroutable.report(item.exchange, item.routing_key)
         except Unroutable as exc:
             raise Unroutable(
                 f"{exc} (one of {len(nowhere)} such of a batch; all others are stored)"

@@ -1,74 +1,70 @@
-"""Channel: AMQP's verbs over a store. Kombu's design, engine-free."""
+"""Channel: AMQP's verbs over a store. Kombu's design, engine-free.
+
+Long, because Kombu wants all verbs on one object, with its names and its arguments. Here
+arguments are read, and those that mean nothing here are dropped; the work is done by the parts
+of the transport (encoder, publishing, declarations, consumers) and by the channel's own (QoS,
+receiver, settlement).
+"""
 
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import contextmanager
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakValueDictionary
+from uuid import uuid4
 
 from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 
-from ..consumer import log_events
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
-from ..message.envelope import EnvelopeError
+from .batch import PublishBatch
 from .client import Client
-from .confirming import by_default
-from .declaring import Declaring
-from .delay import ETA, NATIVE_ETA
-from .message import Message, in_words, raw_message
-from .publishing import Publishing, PublishingTransport
+from .message import Message
 from .qos import QoS
-from .settlement import Settlement, SettlingTransport, leases_of
+from .receiver import Receiver, ReceivingTransport
+from .settlement import Settlement
 from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from ..store.protocol import Store
-    from ..store.values import Delivery, How
+    from amqp.protocol import queue_declare_ok_t
+
     from .consumers import Consumers
+    from .publishing import Publishing
 
 logger = logging.getLogger("reliq")
 
 
-class ChannelTransport(PublishingTransport, SettlingTransport, Protocol):
+class ChannelTransport(ReceivingTransport, Protocol):
     """What a channel needs of its transport."""
 
+    publishing: Publishing
     consumers: Consumers
-    connection_errors: tuple[type[Exception], ...]
-
-    def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages, now or at the end of this tick of the loop."""
 
     def close_channel(self, channel: Channel) -> None:
         """Forget a closed channel."""
 
 
-class Channel(Publishing, Declaring, virtual.Channel):
+class Channel(virtual.Channel):
     """One channel of a transport. Messages belong to it from delivery to ack."""
 
     supports_fanout = True
+    supports_batch_publish = True
     do_restore = True
 
     def __init__(self, connection: ChannelTransport, **_: Any) -> None:
         # Not the base's: no exchange classes, and options are parsed once for all.
         self.connection: ChannelTransport | None = connection
         self.transport: ChannelTransport = connection
-        self.options = connection.options
-        self.confirmation = by_default(self.options)
         self.closed = False
         self.qos_ = QoS(self)
-        self._settlement = Settlement(self)
+        self.settlement = Settlement(self)
+        self.receiver = Receiver(self, self.settlement)
         self.no_ack_consumers: set[str] = set()
         self.subscriptions: dict[str, Subscription] = {}
-        # Unacked messages that only the application holds now: it may still ack them.
-        self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
         self.channel_id = self._get_free_channel_id()
 
     @property
@@ -91,6 +87,97 @@ class Channel(Publishing, Declaring, virtual.Channel):
         """Give *client*, or :attr:`client`, to a block."""
         yield client or self.client
 
+    def _size(self, queue: str) -> int:
+        status = self.transport.link.store.status(queue)
+        return 0 if status is None else status.ready + status.delayed
+
+    # -- exchanges, queues and bindings
+
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str | None = "direct",  # noqa: A002 - Kombu's name
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange; raises PreconditionFailed when it exists and differs.
+
+        Passive: raises NotFound when it does not exist.
+        """
+        del nowait
+        type_ = type or "direct"
+        name, routes = exchange or f"amq.{type_}", self.transport.link.routes
+        if passive:
+            routes.require(name)
+            return
+        flags = {"durable": bool(durable), "auto_delete": bool(auto_delete)}
+        routes.declare(name, type_, {**flags, "arguments": arguments or {}})
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
+        del nowait
+        self.transport.declarations.delete_exchange(exchange, if_unused)
+
+    def prepare_queue_arguments(
+        self, arguments: dict[str, Any] | None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Turn Kombu's queue options (expires, max_length, ...) into AMQP's arguments."""
+        prepared: dict[str, Any] = to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
+        return prepared
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        **_: Any,
+    ) -> queue_declare_ok_t:
+        """Declare a queue; returns its name, waiting messages and consumers.
+
+        Raises PreconditionFailed when it exists with other arguments, NotFound
+        when *passive* and it does not exist. *durable* and *exclusive* mean
+        nothing here: what Redis persists is its own setting.
+        """
+        del durable, exclusive, nowait
+        name = queue or f"amq.gen-{uuid4()}"
+        return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
+
+    def queue_bind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
+    ) -> None:
+        """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
+        self.transport.declarations.bind(queue, exchange or "amq.direct", routing_key or "")
+
+    def queue_unbind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
+    ) -> None:
+        """Remove one binding; one that does not exist is ignored."""
+        self.transport.declarations.unbind(queue, exchange or "amq.direct", routing_key or "")
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
+    ) -> int:
+        """Delete *queue* with its messages and bindings; returns how many waited in it.
+
+        Raises PreconditionFailed when a condition does not hold.
+        """
+        return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
+
+    def queue_purge(self, queue: str, **_: Any) -> int:
+        """Remove what waits in *queue*, ready or delayed; returns how many messages."""
+        return self.transport.link.store.purge(queue)
+
+    def list_bindings(self) -> Iterable[tuple[str, str, str]]:
+        """Return (queue, exchange, routing key) of every binding there is."""
+        return list(self.transport.link.routes.bindings())
+
     # -- publishing
 
     def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -105,6 +192,35 @@ class Channel(Publishing, Declaring, virtual.Channel):
         prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
         return prepared
 
+    def basic_publish(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+        **_: Any,
+    ) -> None:
+        """Store *message* in every queue it is routed to, once, however often it is retried.
+
+        One round trip. When it returns, the message is stored (unless ``confirm``
+        is "none", or it is transient and for a fanout exchange: then it is written
+        and an error shows later); with ``confirm`` "replicated" or "fsynced" a second
+        one, after which it is that safe. The property ``confirm`` and *confirm_timeout*
+        (seconds) are for this message, instead of the options.
+
+        Raises MessageRefused, and BrokerRefused where this broker cannot confirm so,
+        before anything is stored; BrokerUnavailable (NotConfirmed) when it is not
+        known whether it was (is that safe): trying again with the same properties is
+        safe. Atomic for each queue, not across queues.
+        """
+        transport = self.transport
+        item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
+        transport.publishing.publish(item, message["properties"])
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
+        return PublishBatch(self, max_size)
+
     # -- consuming
 
     def basic_consume(
@@ -114,6 +230,7 @@ class Channel(Publishing, Declaring, virtual.Channel):
         transport = self.transport
         subscription = Subscription(
             self,
+            self.receiver,
             queue,
             consumer_tag,
             bool(no_ack),
@@ -137,146 +254,7 @@ class Channel(Publishing, Declaring, virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """Take one message of *queue*; None when it is empty."""
-        while True:
-            reservation = self.transport.reserver.get_one(queue, no_ack)
-            if not reservation.deliveries:
-                return None
-            if not no_ack:
-                self.transport.loop.keep_leases()
-            message = self.open_delivery(reservation.deliveries[0], no_ack)
-            if message is not None:
-                return message
-
-    def open_delivery(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now this channel's; None: it is a dead letter."""
-        try:
-            message = Message(raw_message(delivery), channel=self)
-        except EnvelopeError as exc:
-            self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
-            return None
-        message.queue, message.token = delivery.queue, delivery.token
-        eta = message.headers.pop(NATIVE_ETA, None)
-        if eta is not None:
-            if WATCH.takes_from(self.transport):
-                message.eta = eta  # among the headers it would be held for that again
-            else:
-                message.headers[ETA] = eta
-        if not no_ack:
-            self.qos_.append(message, delivery.tag)
-            leases = self.transport.link.session.leases
-            leases.keep_while_alive(delivery.tag, delivery.token, message)
-        return message
-
-    def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
-        """Note a failed delivery; False where the application is to have the exception.
-
-        In a Celery worker the message becomes a dead letter. Elsewhere the delivery
-        counts as failed, unless the message is acknowledged in spite of it. A lost
-        connection is nobody's fault, nor is an interrupt.
-        """
-        worker = WATCH.takes_from(self.transport)
-        message.callback_raised = not worker
-        if not isinstance(error, Exception) or isinstance(
-            error, (*self.transport.connection_errors, ReliqError)
-        ):
-            return False
-        if not worker:
-            if not no_ack:
-                leases = self.transport.link.session.leases
-                leases.delivery_failed(message.delivery_tag, message.token)
-            return False
-        settled = WATCH.dead_lettered(self.transport, message, error)
-        if settled is None:
-            return False
-        self.dead_letter_malformed(message, error, settled or no_ack, no_ack)
-        return True
-
-    def dead_letter_malformed(
-        self, message: Message, error: Exception, settled: bool, no_ack: bool = False
-    ) -> None:
-        """Dead-letter a message that made a Celery worker's code raise, unless it is *settled*."""
-        message.malformed, message.error = True, in_words(error)
-        if settled or self._take(message.delivery_tag) is None:
-            _, text = message.verdict
-            log_events.raised(message.queue, message.delivery_tag, text, no_ack)
-            return
-        self._settlement.dead_letter([message])
-
-    # -- finishing
-
-    def _take(self, delivery_tag: str) -> Message | None:
-        """Take out a message that waits for its ack, also one from before the channel closed."""
-        message = self.qos_.delivered.pop(delivery_tag, None)
-        return message if message is not None else self._let_go.pop(delivery_tag, None)
-
-    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Acknowledge; written to the socket at once, confirmed later.
-
-        Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
-        """
-        here()
-        if not multiple:  # the hot path: one message that could be read
-            message = self._take(delivery_tag)
-            if message is None:
-                return
-            if message.decode_error is None:
-                if self.closed:
-                    self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
-                else:
-                    self.transport.ack(message.queue, (delivery_tag,))
-                return
-            messages = [message]
-        else:
-            messages = self.qos_.up_to(delivery_tag)
-        unreadable = [message for message in messages if message.decode_error is not None]
-        for queue, tags in _by_queue([m for m in messages if m.decode_error is None]):
-            self.transport.ack(queue, tags)
-        if unreadable:
-            self._settlement.dead_letter(unreadable)
-
-    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Put a message back, counted as a failed delivery, or give up on it (dead letters).
-
-        Refused, and logged, when the lease was lost meanwhile.
-        """
-        here()
-        message = self._take(delivery_tag)
-        messages = [] if message is None else [message]
-        error = sys.exc_info()[1]
-        if message is not None and error is not None and WATCH.takes_from(self.transport):
-            message.error = in_words(error)  # Celery rejects what it cannot understand
-        if requeue:
-            self._settlement.release("nacked", messages)
-        else:
-            self._settlement.dead_letter(messages)
-        self.transport.deliverer.credit_regained()
-
-    def basic_recover(self, requeue: bool = False) -> None:
-        """Put every unacked message of this channel back, counted."""
-        if not requeue:
-            raise NotImplementedError("basic.recover is only possible with requeue=True")
-        self.give_back("nacked")
-
-    def give_back(self, how: How) -> None:
-        """Put every unacked message of this channel back."""
-        here()
-        messages = list(self.qos_.delivered.values())
-        self.qos_.delivered.clear()
-        for kind, some in self._by_how(how, messages):
-            self._settlement.release(kind, some)
-        self.transport.deliverer.credit_regained()
-
-    def open_store(self) -> Store:
-        """Return a connection that works also after this channel was closed."""
-        link = self.transport.link
-        return link.session.spare_store() if self.closed else link.store
-
-    def keep_unsettled(self, message: Message) -> None:
-        """Have a message again that could not be settled."""
-        messages = self._let_go if self.closed else self.qos_.delivered
-        messages[message.delivery_tag] = message
-
-    # -- credit
+        return self.receiver.get(queue, no_ack)
 
     def basic_qos(
         self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
@@ -289,6 +267,37 @@ class Channel(Publishing, Declaring, virtual.Channel):
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""
         raise NotImplementedError("flow control is not supported; use basic_qos")
+
+    # -- finishing
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge; written to the socket at once, confirmed later.
+
+        Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
+        """
+        here()
+        if multiple:
+            self.settlement.ack(self.qos_.up_to(delivery_tag))
+            return
+        message = self.qos_.take(delivery_tag)
+        if message is None:
+            return
+        if message.decode_error is not None:
+            self.settlement.dead_letter([message])
+        elif self.closed:
+            self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
+        else:
+            self.transport.ack(message.queue, (delivery_tag,))
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put a message back, counted as a failed delivery, or give up on it (dead letters)."""
+        self.settlement.reject(delivery_tag, requeue)
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Put every unacked message of this channel back, counted."""
+        if not requeue:
+            raise NotImplementedError("basic.recover is only possible with requeue=True")
+        self.settlement.give_back("nacked")
 
     # -- the end
 
@@ -307,10 +316,10 @@ class Channel(Publishing, Declaring, virtual.Channel):
             transport.loop.flush_acks()
             if WATCH.worker:
                 # A running task keeps its message; what only we still know goes back.
-                self.let_messages_go()
+                self.settlement.let_go()
                 transport.consumers.return_abandoned()
             else:
-                self.give_back("released")
+                self.settlement.give_back("released")
         except BrokerUnavailable as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
         finally:
@@ -321,37 +330,7 @@ class Channel(Publishing, Declaring, virtual.Channel):
         """Let go without a word to the broker: leases stay while the messages live."""
         self.closed = True
         self.subscriptions.clear()
-        self.let_messages_go()
-
-    def let_messages_go(self) -> None:
-        """Keep the leases of unacked messages only while somebody else has the messages.
-
-        Who has only the error that a callback raised, a log for example, has its message too,
-        and nobody works on that: it goes back as soon as the broker can be told.
-        """
-        messages, self.qos_.delivered = self.qos_.delivered, {}
-        self._let_go.update(messages)
-        left = [message for message in messages.values() if message.callback_raised]
-        for how, some in self._by_how("released", left):
-            for queue, leases in leases_of(some):
-                self.transport.link.session.outbox.release_later(queue, how, leases)
-
-    def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
-        """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
-        failed = [
-            message
-            for message in messages
-            if self.transport.link.session.leases.failed(message.delivery_tag)
-        ]
-        if how != "released" or not failed:
-            return [(how, messages)]
-        rest = [message for message in messages if message not in failed]
-        return [("nacked", failed), (how, rest)]
-
-
-def _by_queue(messages: list[Message]) -> Iterable[tuple[str, list[str]]]:
-    for queue, group in groupby(messages, attrgetter("queue")):
-        yield queue, [message.delivery_tag for message in group]
+        self.settlement.let_go()
 
 
 # Set here, because inside the class the names would hide the types.

@@ -105,7 +105,7 @@ class Consumers:
         the tasks do.
         """
         if WATCH.worker:
-            channel.let_messages_go()
+            channel.settlement.let_go()
             self.return_abandoned()
         if self._parts.link.session.leases.held:
             self._parts.loop.keep_leases(loop_ends=True)

@@ -1,11 +1,19 @@
-"""Declarations: the queues that a transport has declared, and declares again when they are lost."""
+"""Declarations: what a transport declares, and declares again when the broker has lost it.
+
+Exchanges and their bindings are remembered by the routes, queues here.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..message.queue_arguments import is_durable
+from amqp.protocol import queue_declare_ok_t
+
+from ..errors import NotFound, PreconditionFailed
+from ..forks import here
+from ..message.envelope import unpack
+from ..message.queue_arguments import is_durable, queue_arguments
 
 if TYPE_CHECKING:
     from ..routing.redeclare import Declared
@@ -14,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
+_BIND_TRIES = 5
+
 
 class Declarations:
     """Queue -> its arguments and its settings. Of the application's threads: one step each."""
@@ -21,6 +31,102 @@ class Declarations:
     def __init__(self, transport: Linked) -> None:
         self._transport = transport
         self.queues: Declared = {}
+
+    # -- queues
+
+    def declare_queue(
+        self, queue: str, auto_delete: bool, arguments: dict[str, Any] | None, passive: bool
+    ) -> queue_declare_ok_t:
+        """Declare *queue*; return its name, waiting messages and consumers.
+
+        Raises PreconditionFailed when it exists with other arguments, NotFound when
+        *passive* and it does not exist.
+        """
+        encoded, meta = queue_arguments(queue, auto_delete, arguments)
+        here()  # a child has a link of its own
+        session, store, routes = self._transport.link
+        if not (passive or is_durable(meta)):
+            session.duties.dead_consumers.clear(queue, store)
+        if ("expires" in meta or passive) and (
+            store.delete_queue(queue, if_idle=True).outcome == "deleted"
+        ):
+            routes.forget_queue(queue)
+        declared = store.declare_queue(queue, passive, encoded, meta)
+        if declared.outcome == "missing":
+            raise NotFound(f"no queue {queue!r}; declare it first")
+        if declared.outcome == "differs":
+            stored, asked = _in_words(declared.arguments), _in_words(encoded)
+            raise PreconditionFailed(
+                f"queue {queue!r} exists with {stored}; it was declared now with {asked}. "
+                "Delete it or declare it with its own arguments"
+            )
+        if not passive:
+            self.queues[queue] = (encoded, meta)
+            if "dead_letter_exchange" in meta:
+                session.duties.passes.look_after(queue)
+        back = session.registration.lingers(queue)  # we come back just now
+        return queue_declare_ok_t(queue, declared.messages, max(declared.consumers - back, 0))
+
+    def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:
+        """Delete *queue* with its messages and bindings; return how many waited in it.
+
+        Raises PreconditionFailed when a condition does not hold.
+        """
+        here()
+        session, store, routes = self._transport.link
+        session.registration.end_lingering(queue, store)
+        deleted = store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+        if deleted.outcome == "not_empty":
+            raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
+        if deleted.outcome == "in_use":
+            raise PreconditionFailed(f"queue {queue!r} is in use: {deleted.number} consumers")
+        self.forget(queue)
+        routes.forget_queue(queue)
+        return deleted.number
+
+    def forget(self, queue: str) -> None:
+        """Note that *queue* was deleted: it is not to be declared again by itself."""
+        self.queues.pop(queue, None)
+        self._transport.link.session.registration.topology.forget_queue(queue)
+
+    # -- bindings and exchanges
+
+    def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Bind *queue*; raises NotFound for an unknown exchange.
+
+        A queue that this connection has declared, and that is gone since (its ``x-expires`` is
+        shorter than the way from there to here), is declared again.
+        """
+        declared = self.queues.get(queue)
+        if declared is None:
+            self._transport.link.routes.bind(queue, exchange, routing_key)
+            return
+        for _ in range(_BIND_TRIES):
+            if self._transport.link.routes.bind(queue, exchange, routing_key, present=True):
+                return
+            self._transport.link.store.declare_queue(queue, False, *declared)
+        raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
+
+    def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Remove one binding; one that does not exist is ignored."""
+        here()
+        session, _, routes = self._transport.link
+        session.registration.topology.forget_binding(queue, exchange, routing_key)
+        routes.unbind(queue, exchange, routing_key)
+
+    def delete_exchange(self, exchange: str, if_unused: bool) -> None:
+        """Delete *exchange*; its queues stay, as in AMQP. Unknown ones are ignored.
+
+        Raises PreconditionFailed where it has bindings and must not, *if_unused*.
+        """
+        here()
+        session, store, routes = self._transport.link
+        if if_unused and (count := len(store.exchange_table(exchange).bindings)):
+            raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
+        session.registration.topology.forget_exchange(exchange)
+        routes.delete(exchange)
+
+    # -- what is lost, and comes back
 
     def may_go_by_itself(self, queue: str) -> bool:
         """Whether *queue* may end without being deleted, as far as is known here."""
@@ -57,7 +163,6 @@ class Declarations:
         self.queues[queue] = declared
         return True
 
-    def forget(self, queue: str) -> None:
-        """Note that *queue* was deleted: it is not to be declared again by itself."""
-        self.queues.pop(queue, None)
-        self._transport.link.session.registration.topology.forget_queue(queue)
+
+def _in_words(declaration: bytes) -> str:
+    return repr(unpack(declaration)) if declaration else "no arguments"

@@ -221,7 +221,7 @@ class Deliverer:
         if not notifier.receive():
             return
         notified, now = notifier.take_notification(), monotonic()
-        self._reserver.heard_at = now
+        self._turns.heard_at = now
         heard = False
         for item in self._turns.subscriptions:
             if item.queue == notified:

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from ..options import Options
     from .declarations import Declarations
     from .deliverer import Deliverer
+    from .encoder import Encoder
     from .eventloop import EventLoop
     from .failback import Failback
     from .isolated import IsolatedDelivery
     from .reserver import Reserver
     from .turns import Turns
+    from .unroutable import UnroutableMessages
 
 
 class Parts(Linked, Protocol):
@@ -28,3 +30,5 @@ class Parts(Linked, Protocol):
     deliverer: Deliverer
     loop: EventLoop
     failback: Failback
+    encoder: Encoder
+    unroutable: UnroutableMessages

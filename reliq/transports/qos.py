@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 from kombu.transport import virtual
 
@@ -14,8 +15,17 @@ if TYPE_CHECKING:
     from .subscription import Consumer, Subscription
 
 
+class GivesBack(Protocol):
+    """What becomes of a channel's messages."""
+
+    def give_back(self, how: How) -> None:
+        """Put every unacked message of the channel back."""
+
+
 class Owner(Protocol):
     """Whose credit it is: a channel."""
+
+    closed: bool
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
@@ -27,8 +37,9 @@ class Owner(Protocol):
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back, or give up on it."""
 
-    def give_back(self, how: How) -> None:
-        """Put every unacked message of the channel back."""
+    @property
+    def settlement(self) -> GivesBack:
+        """What becomes of its messages."""
 
 
 class QoS(virtual.QoS):
@@ -39,6 +50,8 @@ class QoS(virtual.QoS):
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self.delivered: dict[str, Message] = {}
+        # Unacked messages that only the application holds now: it may still ack them.
+        self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
 
     @property
     def undelivered(self) -> int:
@@ -108,6 +121,22 @@ class QoS(virtual.QoS):
         """Return a message that waits for its ack; raises KeyError."""
         return self.delivered[delivery_tag]
 
+    def take(self, delivery_tag: str) -> Message | None:
+        """Take out a message that waits for its ack, also one that was let go."""
+        message = self.delivered.pop(delivery_tag, None)
+        return message if message is not None else self._let_go.pop(delivery_tag, None)
+
+    def put_back(self, message: Message) -> None:
+        """Have a message again that could not be settled."""
+        messages = self._let_go if self.channel.closed else self.delivered
+        messages[message.delivery_tag] = message
+
+    def let_go(self) -> list[Message]:
+        """Keep unacked messages only while somebody else has them; return them."""
+        messages, self.delivered = self.delivered, {}
+        self._let_go.update(messages)
+        return list(messages.values())
+
     def up_to(self, delivery_tag: str) -> list[Message]:
         """Take out the message with *delivery_tag* and all delivered before it."""
         taken: list[Message] = []
@@ -128,12 +157,12 @@ class QoS(virtual.QoS):
 
     def restore_unacked(self) -> None:
         """Put every unacked message of the channel back, counted as a failed delivery."""
-        self.channel.give_back("nacked")
+        self.channel.settlement.give_back("nacked")
 
     def restore_unacked_once(self, stderr: object = None) -> None:
         """Put every unacked message of the channel back, in order and uncounted."""
         del stderr
-        self.channel.give_back("released")
+        self.channel.settlement.give_back("released")
 
 
 class Credit:

@@ -1,12 +1,12 @@
-"""Reserver: which queue is asked next, for how much, and what comes of it.
+"""Reserver: asks the broker for messages, and what comes of it.
 
 With an event loop nothing in here waits; without one :meth:`Reserver.request` and
-:meth:`Reserver.get_one` do.
+:meth:`Reserver.get_one` do. One class, though a long one: whichever way was asked, the
+answer, or its loss, ends in the same state.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,11 +15,10 @@ from ..consumer import log_events
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, ReliqError, again
 from ..store.values import ALONE, Reservation
-from .qos import Credit
 from .subscription import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..options import Options
     from .isolated import IsolatedDelivery
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from .subscription import Subscription
     from .turns import Turns
 
-# While some queues keep a consumer busy, one whose notification is unheard is asked so often.
-_UNHEARD_S = 1.0
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7
 # A claim of a message that is to be delivered alone is extended so often.
@@ -57,8 +54,6 @@ class Reserver:
         self._wake = wake
         self.asked_at = 0.0
         """When the broker was asked last."""
-        self.heard_at = 0.0
-        """When a wait for notifications ended last."""
         self.failure: ReliqError | None = None
         """What a posted reserve ended with: raised where the application can see it."""
         self.held_back: set[str] = set()
@@ -67,61 +62,15 @@ class Reserver:
 
     # -- asking
 
-    def _wanting(self) -> list[Subscription]:
-        unheard = self._unheard()
-        return [
-            item
-            for item in self._turns.in_order()
-            if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
-        ]
-
-    def _unheard(self) -> set[str]:
-        """Return the queues whose notification nobody hears: others keep this consumer busy.
-
-        A wait begins when all were found empty; where one never is, the rest have to be
-        asked from time to time.
-        """
-        subscriptions = self._turns.subscriptions
-        before = monotonic() - _UNHEARD_S
-        if (
-            len(subscriptions) < 2  # noqa: PLR2004 - there is no other
-            or self.heard_at >= before
-            or not any(item.buffer or item.in_flight or item.wanted for item in subscriptions)
-        ):
-            return set()
-        notifier = self._transport.link.store.notifier
-        heard = notifier.queues if notifier.listening else ()
-        return {
-            item.queue
-            for item in subscriptions
-            if item.asked_at < before and item.queue not in heard
-        }
-
-    def _shares(self, wanting: Sequence[Subscription]) -> Iterator[tuple[Subscription, int]]:
-        """Yield how much of its channel's credit each may use now."""
-        if len(wanting) == 1:
-            yield wanting[0], wanting[0].credit()
-            return
-        credit = Credit()
-        rivals = Counter(item.channel for item in wanting if not item.no_ack)
-        for item in wanting:
-            n = credit.of(item)
-            if not item.no_ack:
-                if self._turns.split and n > 1:
-                    n = max(1, n // rivals[item.channel])
-                rivals[item.channel] -= 1
-                credit.use(item, n)
-            yield item, n
-
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""
         self._request()
-        if ISOLATION.active and self.ask_isolated():
+        if ISOLATION.active and self._ask_isolated():
             self._transport.link.store.wait_for_replies()
             self.raise_failure()
 
     def _request(self) -> None:
-        wanting = self._wanting()
+        wanting = self._turns.wanting(self._transport.link.store)
         if len(wanting) == 1 and (n := wanting[0].credit()) > 0:
             self._reserve(wanting[0], n)
             return
@@ -190,21 +139,21 @@ class Reserver:
     def post_requests(self) -> None:
         """Begin to reserve for every subscription that wants and has credit."""
         if ISOLATION.active:
-            self.ask_isolated()
-        self._post_requests(self._wanting())
+            self._ask_isolated()
+        self._post_requests(self._turns.wanting(self._transport.link.store))
 
     def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
         """Begin to reserve for each that has credit; return which have."""
         asked = set()
-        for item, n in self._shares(wanting):
+        for item, n in self._turns.shares(wanting):
             if n > 0:
                 self.post_request(item, n)
                 asked.add(item)
             else:
-                self.promote_for_others(item)
+                self._promote_for_others(item)
         return asked
 
-    def promote_for_others(self, item: Subscription) -> None:
+    def _promote_for_others(self, item: Subscription) -> None:
         """Make what has become due ready, and notify: *item* has no credit to take it itself.
 
         It may be the only consumer that was woken when the message was published, so
@@ -320,7 +269,7 @@ class Reserver:
         item.want()
         return True
 
-    def ask_isolated(self) -> bool:
+    def _ask_isolated(self) -> bool:
         """Ask for the message that waits for this process to be alone; False where it is not.
 
         Until it is, the claim is extended every second.

@@ -1,23 +1,32 @@
-"""Settlement: how delivered messages that are not acked go back, or become dead letters."""
+"""Settlement: what becomes of the delivered messages of a channel.
+
+They are acked, go back, or become dead letters. One ack alone, which is the hot path, is the
+channel's own.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..consumer import log_events
 from ..errors import BrokerUnavailable
+from ..forks import here
+from ..integrations.celery import WATCH
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
+from .message import in_words
 from .parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..store.protocol import Store
     from .message import Message
+    from .qos import QoS
 
 logger = logging.getLogger("reliq")
 
@@ -25,29 +34,93 @@ logger = logging.getLogger("reliq")
 class SettlingTransport(Parts, Protocol):
     """What settling needs of a transport."""
 
-    def dead_lettered(self, queue: str) -> None:
-        """Note that a message of *queue* became a dead letter: there is room for the next."""
+    def ack(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages, now or at the end of this tick of the loop."""
 
 
 class Holder(Protocol):
     """Whose messages they are: a channel, open or closed."""
 
+    closed: bool
+    qos_: QoS
+
     @property
     def transport(self) -> SettlingTransport:
         """What it consumes over."""
 
-    def open_store(self) -> Store:
-        """Return a connection that works also after the channel was closed."""
-
-    def keep_unsettled(self, message: Message) -> None:
-        """Have a message again that could not be settled."""
-
 
 class Settlement:
-    """Tells the broker, the log and the signals. The caller has taken the messages out."""
+    """Tells the broker, the log and the signals."""
 
     def __init__(self, channel: Holder) -> None:
         self._channel = channel
+
+    @property
+    def _store(self) -> Store:
+        """A connection that works also after the channel was closed."""
+        link = self._channel.transport.link
+        return link.session.spare_store() if self._channel.closed else link.store
+
+    # -- what a consumer asks for
+
+    def ack(self, messages: list[Message]) -> None:
+        """Acknowledge *messages*; those that could not be read become dead letters."""
+        readable = [message for message in messages if message.decode_error is None]
+        for queue, group in groupby(readable, attrgetter("queue")):
+            self._channel.transport.ack(queue, [message.delivery_tag for message in group])
+        unreadable = [message for message in messages if message.decode_error is not None]
+        if unreadable:
+            self.dead_letter(unreadable)
+
+    def reject(self, delivery_tag: str, requeue: bool) -> None:
+        """Put a message back, counted as a failed delivery, or give up on it (dead letters).
+
+        Refused, and logged, when the lease was lost meanwhile.
+        """
+        here()
+        transport = self._channel.transport
+        message = self._channel.qos_.take(delivery_tag)
+        messages = [] if message is None else [message]
+        error = sys.exc_info()[1]
+        if message is not None and error is not None and WATCH.takes_from(transport):
+            message.error = in_words(error)  # Celery rejects what it cannot understand
+        if requeue:
+            self.release("nacked", messages)
+        else:
+            self.dead_letter(messages)
+        transport.deliverer.credit_regained()
+
+    def give_back(self, how: How) -> None:
+        """Put every unacked message of the channel back."""
+        here()
+        messages = list(self._channel.qos_.delivered.values())
+        self._channel.qos_.delivered.clear()
+        for kind, some in self._by_how(how, messages):
+            self.release(kind, some)
+        self._channel.transport.deliverer.credit_regained()
+
+    def let_go(self) -> None:
+        """Keep the leases of unacked messages only while somebody else has the messages.
+
+        Who has only the error that a callback raised, a log for example, has its message too,
+        and nobody works on that: it goes back as soon as the broker can be told.
+        """
+        messages = self._channel.qos_.let_go()
+        left = [message for message in messages if message.callback_raised]
+        for how, some in self._by_how("released", left):
+            for queue, leases in _leases_of(some):
+                self._channel.transport.link.session.outbox.release_later(queue, how, leases)
+
+    def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
+        """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
+        leases = self._channel.transport.link.session.leases
+        failed = [message for message in messages if leases.failed(message.delivery_tag)]
+        if how != "released" or not failed:
+            return [(how, messages)]
+        rest = [message for message in messages if message not in failed]
+        return [("nacked", failed), (how, rest)]
+
+    # -- what is told; the messages are taken out before
 
     def release(self, how: How, messages: list[Message]) -> None:
         """Put *messages* back; what cannot be told now is told over the next connection.
@@ -56,9 +129,9 @@ class Settlement:
         """
         transport = self._channel.transport
         outbox = transport.link.session.outbox
-        groups = iter(leases_of(messages))
+        groups = iter(_leases_of(messages))
         for queue, leases in groups:
-            store = self._channel.open_store()
+            store = self._store
             try:
                 released = outbox.release(store, queue, how, leases)
             except BrokerUnavailable:
@@ -75,24 +148,34 @@ class Settlement:
 
     def dead_letter(self, messages: list[Message]) -> None:
         """Give up *messages*; the channel has that again for which it raises BrokerUnavailable."""
-        transport = self._channel.transport
-        outbox = transport.link.session.outbox
+        outbox = self._channel.transport.link.session.outbox
         for message in messages:
             queue, tag, headers = message.queue, message.delivery_tag, message.headers
             reason, text = message.verdict
             leases = [Lease(tag, message.token)]
-            store = self._channel.open_store()
+            store = self._store
             try:
                 refused = outbox.dead_letter(store, queue, reason, text, leases)
             except BrokerUnavailable:
-                self._channel.keep_unsettled(message)
+                self._channel.qos_.put_back(message)
                 raise
             _report(refused, queue, reason)
             if not refused:
                 count = headers.get("x-delivery-count", 0)
                 self._tell_dead(queue, tag, headers, count, reason, text)
             self._route_soon(queue)
-            transport.dead_lettered(queue)
+            self._make_room(queue)
+
+    def dead_letter_malformed(
+        self, message: Message, error: Exception, settled: bool, no_ack: bool = False
+    ) -> None:
+        """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
+        message.malformed, message.error = True, in_words(error)
+        if settled or self._channel.qos_.take(message.delivery_tag) is None:
+            _, text = message.verdict
+            log_events.raised(message.queue, message.delivery_tag, text, no_ack)
+            return
+        self.dead_letter([message])
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Give up what has no envelope that could be read, and so never was a message."""
@@ -105,11 +188,11 @@ class Settlement:
                 error,
             )
             return
-        transport, (session, store, _) = self._channel.transport, self._channel.transport.link
+        session, store, _ = self._channel.transport.link
         leases, reason, text = [Lease(tag, delivery.token)], "undecodable", str(error)
         if not session.outbox.dead_letter(store, queue, reason, text, leases):
             self._tell_dead(queue, tag, {}, max(delivery.failed, 0), reason, text)
-        transport.dead_lettered(queue)
+        self._make_room(queue)
 
     def _tell_dead(
         self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
@@ -128,6 +211,13 @@ class Settlement:
             **identity(headers),
         )
 
+    def _make_room(self, queue: str) -> None:
+        """Have the next message come: one of *queue* became a dead letter."""
+        transport = self._channel.transport
+        transport.reserver.ask_again(queue)
+        transport.loop.note_dead_letter()
+        transport.deliverer.credit_regained()
+
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
         transport = self._channel.transport
@@ -136,7 +226,7 @@ class Settlement:
             transport.link.session.duties.route_soon(queue)
 
 
-def leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:
+def _leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:
     """Yield the leases of *messages* by queue, in their order."""
     for queue, group in groupby(messages, attrgetter("queue")):
         yield queue, [Lease(message.delivery_tag, message.token) for message in group]

@@ -44,6 +44,13 @@ class Prefetch(Protocol):
         """Whether at least half of what may be reserved is here or asked for."""
 
 
+class LetsGo(Protocol):
+    """What becomes of a channel's messages."""
+
+    def let_go(self) -> None:
+        """Keep the leases of unacked messages only while somebody else has the messages."""
+
+
 class Consumer(Protocol):
     """Whose messages they are: a channel."""
 
@@ -51,11 +58,16 @@ class Consumer(Protocol):
     def qos_(self) -> Prefetch:
         """What it may have unacked."""
 
-    def let_messages_go(self) -> None:
-        """Keep the leases of unacked messages only while somebody else has the messages."""
+    @property
+    def settlement(self) -> LetsGo:
+        """What becomes of its messages."""
 
-    def open_delivery(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now this channel's; None: it is a dead letter."""
+
+class Receives(Protocol):
+    """How a channel takes what is delivered."""
+
+    def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
+        """Return the message in *delivery*, now the channel's; None: it is a dead letter."""
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
         """Note a failed delivery; False where the application is to have the exception."""
@@ -67,6 +79,7 @@ class Subscription:
     def __init__(
         self,
         channel: Consumer,
+        receiver: Receives,
         queue: str,
         tag: str,
         no_ack: bool,
@@ -75,6 +88,7 @@ class Subscription:
         isolated: IsolatedDelivery,
     ) -> None:
         self.channel = channel
+        self._receiver = receiver
         self.queue = queue
         self.tag = tag
         self.no_ack = no_ack
@@ -177,12 +191,12 @@ class Subscription:
         becomes a dead letter, and the worker goes on.
         """
         delivery = self.buffer.popleft()
-        message = self.channel.open_delivery(delivery, self.no_ack)
+        message = self._receiver.open(delivery, self.no_ack)
         if message is not None:
             try:
                 self.callback(message)
             except BaseException as exc:
-                if not self.channel.callback_raised(message, exc, self.no_ack):
+                if not self._receiver.callback_raised(message, exc, self.no_ack):
                     raise
 
     def ended(self) -> None:

@@ -1,15 +1,23 @@
-"""Turns: the consumers of a transport, in the order in which their queues are served."""
+"""Turns: the consumers of a transport, whose turn it is, and how much each may ask for."""
 
 from __future__ import annotations
 
+from collections import Counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .qos import Credit
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..store.protocol import Store
     from .subscription import Subscription
+
+# While some queues keep a consumer busy, one whose notification is unheard is asked so often.
+_UNHEARD_S = 1.0
 
 
 class Turns:
@@ -20,9 +28,11 @@ class Turns:
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy
-        self.split = strategy == "round_robin"
-        """Whether the queues share the credit of their channel."""
+        # Whether the queues share the credit of their channel.
+        self._split = strategy == "round_robin"
         self.subscriptions: list[Subscription] = []
+        self.heard_at = 0.0
+        """When a wait for notifications ended last."""
         self._begin()
 
     def _begin(self) -> None:
@@ -61,3 +71,52 @@ class Turns:
         if len(others) > 1:
             others.remove(item)
             others.append(item)
+
+    # -- who is to be asked for, and how much
+
+    def wanting(self, store: Store) -> list[Subscription]:
+        """Return, in order, those for which the broker may have something."""
+        unheard = self._unheard(store)
+        return [
+            item
+            for item in self.in_order()
+            if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
+        ]
+
+    def _unheard(self, store: Store) -> set[str]:
+        """Return the queues whose notification nobody hears: others keep this consumer busy.
+
+        A wait begins when all were found empty; where one never is, the rest have to be
+        asked from time to time.
+        """
+        subscriptions = self.subscriptions
+        before = monotonic() - _UNHEARD_S
+        if (
+            len(subscriptions) < 2  # noqa: PLR2004 - there is no other
+            or self.heard_at >= before
+            or not any(item.buffer or item.in_flight or item.wanted for item in subscriptions)
+        ):
+            return set()
+        notifier = store.notifier
+        heard = notifier.queues if notifier.listening else ()
+        return {
+            item.queue
+            for item in subscriptions
+            if item.asked_at < before and item.queue not in heard
+        }
+
+    def shares(self, wanting: Sequence[Subscription]) -> Iterator[tuple[Subscription, int]]:
+        """Yield how much of its channel's credit each may use now."""
+        if len(wanting) == 1:
+            yield wanting[0], wanting[0].credit()
+            return
+        credit = Credit()
+        rivals = Counter(item.channel for item in wanting if not item.no_ack)
+        for item in wanting:
+            n = credit.of(item)
+            if not item.no_ack:
+                if self._split and n > 1:
+                    n = max(1, n // rivals[item.channel])
+                rivals[item.channel] -= 1
+                credit.use(item, n)
+            yield item, n

@@ -1,0 +1,118 @@
+"""Posting: what is published without waiting for the reply, for which a loop must not stop.
+
+Its errors show later, and nobody is to be told but the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ReliqError
+from ..integrations.celery import WATCH
+from ..signals import emit_published, message_published
+from ..store.values import FULL, NO_QUEUE, STALE
+from .outgoing import publications, stored_of
+
+if TYPE_CHECKING:
+    from ..store.values import Publication
+    from .eventloop import EventLoop
+    from .link import Linked
+    from .outgoing import Outgoing
+    from .unroutable import UnroutableMessages
+
+logger = logging.getLogger("reliq")
+
+_TRANSIENT = 1
+
+
+class Posting:
+    """Writes messages to the socket of one transport; replies are read when they come.
+
+    What a reply asks for is done after it was read, as the event loop's deferred work.
+    """
+
+    def __init__(self, transport: Linked, loop: EventLoop, unroutable: UnroutableMessages) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._unroutable = unroutable
+
+    def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
+        """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
+
+        A worker sends events and heartbeats from the loop that must keep running
+        when the broker does not answer. They are transient and go to a fanout
+        exchange; anything else, and any other process, waits for its reply, and so
+        does what itself asks for more.
+        """
+        if item.confirm.level == "none":
+            return True
+        return (
+            WATCH.worker
+            and properties.get("confirm") is None
+            and properties.get("delivery_mode") == _TRANSIENT
+            and self._transport.link.routes.cached(item.exchange).type == "fanout"
+        )
+
+    def post(self, item: Outgoing, items: list[Publication]) -> None:
+        """Post *items*, which *item* comes to: its queue is named."""
+        self._begin()
+        store = self._transport.link.store  # what was deferred may have failed back
+        store.post_publish(items, partial(self._posted, items, item))
+
+    def post_routed(self, item: Outgoing) -> None:
+        """Post *item* to every queue that its exchange leads to."""
+        self._begin()
+        self._post_except((), item)
+
+    def _begin(self) -> None:
+        store = self._transport.link.store
+        store.receive()
+        store.check()
+        self._loop.do_deferred()
+
+    def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
+        link = self._transport.link
+        exchange, routing_key = item.exchange, item.routing_key
+        route = link.routes.cached(exchange)
+        queues = [queue for queue in route.lookup(routing_key) if queue not in done]
+
+        def send_the_rest(reached: tuple[str, ...]) -> None:
+            self._transport.link.routes.refresh(exchange)
+            self._post_except(reached, item)
+
+        def on_version(version: bytes | ReliqError | None) -> None:
+            if version != route.version and not isinstance(version, ReliqError):
+                self._loop.deferred.append(partial(send_the_rest, done))
+
+        if not queues:  # nobody listens, as far as we know
+            link.store.post_bindings_version(exchange, on_version)
+            return
+        items = publications(item, queues, None, link.store.broker, route.version or b"")
+
+        def on_result(outcomes: list[int] | ReliqError) -> None:
+            self._posted(items, item, outcomes)
+            if not isinstance(outcomes, ReliqError) and STALE in outcomes:
+                reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
+                self._loop.deferred.append(partial(send_the_rest, (*done, *reached)))
+
+        link.store.post_publish(items, on_result)
+
+    def _posted(
+        self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError
+    ) -> None:
+        if isinstance(outcomes, ReliqError):
+            logger.warning("a message that was not to be confirmed may be lost: %s", outcomes)
+            return
+        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        if full:
+            logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+        deferred = self._loop.deferred
+        if not item.exchange and NO_QUEUE in outcomes:
+            deferred.append(partial(self._unroutable.report, "", item.routing_key))
+        if message_published.receivers:
+            stored = stored_of(items, outcomes)
+            broker = self._transport.link.store.broker
+            # Not here: while a reply is read the connection is locked.
+            deferred.append(partial(emit_published, broker, stored, item.headers, item.routing_key))

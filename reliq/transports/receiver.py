@@ -1,0 +1,100 @@
+"""Receiver: how a channel takes what is delivered, and what its callbacks make of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import ReliqError
+from ..integrations.celery import WATCH
+from ..message.envelope import EnvelopeError
+from .delay import ETA, NATIVE_ETA
+from .message import Message, raw_message
+from .settlement import SettlingTransport
+
+if TYPE_CHECKING:
+    from ..store.values import Delivery
+    from .qos import QoS
+    from .settlement import Settlement
+
+
+class ReceivingTransport(SettlingTransport, Protocol):
+    """What receiving needs of a transport."""
+
+    connection_errors: tuple[type[Exception], ...]
+
+
+class Recipient(Protocol):
+    """Who takes messages: a channel."""
+
+    qos_: QoS
+
+    @property
+    def transport(self) -> ReceivingTransport:
+        """What it consumes over."""
+
+
+class Receiver:
+    """Makes deliveries the messages of one channel."""
+
+    def __init__(self, channel: Recipient, settlement: Settlement) -> None:
+        self._channel = channel
+        self._settlement = settlement
+
+    def get(self, queue: str, no_ack: bool) -> Message | None:
+        """Take one message of *queue*, waiting for the answer; None when it is empty."""
+        transport = self._channel.transport
+        while True:
+            reservation = transport.reserver.get_one(queue, no_ack)
+            if not reservation.deliveries:
+                return None
+            if not no_ack:
+                transport.loop.keep_leases()
+            message = self.open(reservation.deliveries[0], no_ack)
+            if message is not None:
+                return message
+
+    def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
+        """Return the message in *delivery*, now the channel's; None: it is a dead letter."""
+        channel = self._channel
+        try:
+            message = Message(raw_message(delivery), channel=channel)
+        except EnvelopeError as exc:
+            self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
+            return None
+        message.queue, message.token = delivery.queue, delivery.token
+        eta = message.headers.pop(NATIVE_ETA, None)
+        if eta is not None:
+            if WATCH.takes_from(channel.transport):
+                message.eta = eta  # among the headers it would be held for that again
+            else:
+                message.headers[ETA] = eta
+        if not no_ack:
+            channel.qos_.append(message, delivery.tag)
+            leases = channel.transport.link.session.leases
+            leases.keep_while_alive(delivery.tag, delivery.token, message)
+        return message
+
+    def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
+        """Note a failed delivery; False where the application is to have the exception.
+
+        In a Celery worker the message becomes a dead letter. Elsewhere the delivery
+        counts as failed, unless the message is acknowledged in spite of it. A lost
+        connection is nobody's fault, nor is an interrupt.
+        """
+        transport = self._channel.transport
+        worker = WATCH.takes_from(transport)
+        message.callback_raised = not worker
+        if not isinstance(error, Exception) or isinstance(
+            error, (*transport.connection_errors, ReliqError)
+        ):
+            return False
+        if not worker:
+            if not no_ack:
+                leases = transport.link.session.leases
+                leases.delivery_failed(message.delivery_tag, message.token)
+            return False
+        settled = WATCH.dead_lettered(transport, message, error)
+        if settled is None:
+            return False
+        self._settlement.dead_letter_malformed(message, error, settled or no_ack, no_ack)
+        return True

@@ -1,0 +1,45 @@
+"""Unroutable messages: nothing is bound for them, and AMQP drops them. Here it is said."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..errors import Unroutable
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from .link import Linked
+
+logger = logging.getLogger("reliq")
+
+_MOST_REMEMBERED = 1024
+
+
+class UnroutableMessages:
+    """What was said of them over one transport. Of the application's threads: one step each."""
+
+    def __init__(self, transport: Linked, options: Options) -> None:
+        self._transport = transport
+        self._options = options
+        self._said: set[tuple[str, str]] = set()
+
+    def report(self, exchange: str, routing_key: str) -> None:
+        """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
+        if exchange:
+            what = f"no queue is bound to exchange {exchange!r} for routing key {routing_key!r}"
+        else:
+            what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
+        if self._options.unroutable == "error":
+            raise Unroutable(f"{what}; the message was not stored")
+        if exchange and self._transport.link.routes.cached(exchange).type == "fanout":
+            return  # a broadcast that nobody listens to is nothing unusual
+        if (exchange, routing_key) not in self._said:
+            if len(self._said) > _MOST_REMEMBERED:
+                self._said.clear()
+            self._said.add((exchange, routing_key))
+            logger.warning(
+                "%s: such messages are "
+                'dropped, as AMQP does (said once; unroutable="error" raises)',
+                what,
+            )

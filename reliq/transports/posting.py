@@ -55,22 +55,20 @@ class Posting:
             and self._transport.link.routes.cached(item.exchange).type == "fanout"
         )
 
-    def post(self, item: Outgoing, items: list[Publication]) -> None:
-        """Post *items*, which *item* comes to: its queue is named."""
-        self._begin()
-        store = self._transport.link.store  # what was deferred may have failed back
-        store.post_publish(items, partial(self._posted, items, item))
+    def post(self, item: Outgoing, items: list[Publication] | None = None) -> None:
+        """Post *items*, which *item* comes to; None: it goes wherever its exchange leads to.
 
-    def post_routed(self, item: Outgoing) -> None:
-        """Post *item* to every queue that its exchange leads to."""
-        self._begin()
-        self._post_except((), item)
-
-    def _begin(self) -> None:
+        Raises BrokerUnavailable where the connection is lost.
+        """
         store = self._transport.link.store
         store.receive()
         store.check()
         self._loop.do_deferred()
+        if items is None:
+            self._post_except((), item)
+        else:
+            store = self._transport.link.store  # what was deferred may have failed back
+            store.post_publish(items, partial(self._posted, items, item))
 
     def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
         link = self._transport.link

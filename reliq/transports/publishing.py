@@ -60,7 +60,7 @@ class Publishing:
                     self._unroutable.report("", item.routing_key)
                 confirm.wait(link.store, stored)
         elif self._posting.is_for(item, properties):
-            self._posting.post_routed(item)
+            self._posting.post(item)
         else:
             confirm.require(link.store)
             stored = self._publish_routed(item, tag)

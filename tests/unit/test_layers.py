@@ -290,6 +290,20 @@ def test_circles_of_types_are_listed():
     assert {frozenset(names) for names in CIRCLES} == circles
 
 
+def test_parts_are_no_mixins():
+    """A transport, a channel and a session are given their parts: they have one base at most."""
+    several = [
+        f"{name}.{node.name}"
+        for name, (path, _) in KNOWN.items()
+        if room_of(name) in {"reliq.transports", "reliq.consumer"}
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+        if len([base for base in node.bases if ast.unparse(base) != "Protocol"]) > 1
+        if node.bases and ast.unparse(node.bases[-1]) != "Protocol"
+    ]
+    assert ["reliq.transports.batch._BatchUncertain"] == several  # caught by two names
+
+
 def test_only_one_module_asks_for_hooks_at_forks():
     """Hooks of many files would run in the order of their imports, and wait for each other."""
     asking = [name for name, (path, _) in KNOWN.items() if "register_at_fork" in path.read_text()]

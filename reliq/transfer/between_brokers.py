@@ -1,4 +1,4 @@
-"""Carrying: what waits on one broker to another broker, each message stored there once.
+"""Moving: what waits on one broker to another broker, each message stored there once.
 
 The messages are taken out of the queue's order in numbered steps, stored on the other
 broker under their numbers, and removed here last (see numbered.py). Whoever is killed in

@@ -1,6 +1,6 @@
 """The numbers that more than one file goes by: of both engines, and of their scripts.
 
-A script names those that it uses (``-- use: BATCH``), and the loader writes them into it.
+A script names those that it uses (``-- limits: BATCH``), and the loader writes them into it.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ MUTANTS = (
         "replay keeps the count", "replay", "redis.call('HDEL', deliveries, unpack(replayed))", ""
     ),
     Mutant("replay of what is moving", "replay", "not is_moving(moving[i], clock)", "true"),
-    Mutant("move: a number is given again", "move", "if not move and", "if"),
+    Mutant("move: a number is given again", "move", "number or redis.call", "redis.call"),
     Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
     Mutant("restore: rings while paused", "restore_visible", "waiting and not paused", "waiting"),
     Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),

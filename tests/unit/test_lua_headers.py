@@ -2,11 +2,13 @@
 
 Named = used = sent: a key or argument in the header is used in the body under that
 name and with commands of its type, and the Python caller sends it in that place.
+A rule that several scripts apply is the same in each of them.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
@@ -19,12 +21,13 @@ from reliq.engines.redis.kombu import KombuLayout, KombuRedis
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
+from reliq.store import limits
 from reliq.store.values import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
-# As they go to the server: with the code of what they share.
-SCRIPTS = {path.stem: scripts.load(path.stem).text for path in sorted(FOLDER.glob("*.lua"))}
-SHARED = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("shared/*.lua"))}
+FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
+# As they go to the server: with the limits that they name.
+SCRIPTS = {name: scripts.load(name).text for name in FILES}
 
 # 1+8n: the first of eight keys that are sent for each of several queues.
 _KEY = re.compile(r"-- KEYS\[(\d+)(?:\+\d+n)?\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
@@ -33,6 +36,8 @@ _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
 _INTACT = re.compile(r"\bintact\(\{([\w, ]+)\},\s+\{([\w, ]+)\}\)")
 _ADD = re.compile(r"(?<!function )\badd\((\w+), ")
+_FUNCTION = re.compile(r"( *)local function (\w+)\(")
+_LIMIT = re.compile(r"\b[A-Z][A-Z_]{3,}\b(?!')")
 _FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
 _STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
 _ANY_TYPE = {"EXISTS", "DEL", "UNLINK", "EXPIRE", "PEXPIRE", "TTL", "PTTL", "PERSIST", "TYPE"}
@@ -139,8 +144,20 @@ def test_arguments_named_are_arguments_used(name):
     assert takes_more == bool(said.tail)
 
 
-def _of(shared):
-    return scripts.shared(shared, set())
+def functions(text: str) -> dict[str, str]:
+    """Return name -> the text of each local function with its comment, at whatever depth."""
+    lines = text.splitlines()
+    found: dict[str, str] = {}
+    for n, line in enumerate(lines):
+        if not (head := _FUNCTION.match(line)):
+            continue
+        indent, name = head.groups()
+        assert name not in found, f"{name} is defined twice"
+        first, last = n, lines.index(f"{indent}end", n)
+        while lines[first - 1].startswith(f"{indent}-- "):
+            first -= 1
+        found[name] = "\n".join(lines[first : last + 1])
+    return found
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -157,7 +174,9 @@ def test_commands_fit_the_types(name):
             assert {kind} == {types[key] for key in names.split(", ")}, names
     for key in _ADD.findall(body):
         assert types[key] == "HASH", key
-    for command, key in _CALL.findall(body.replace(_of("intact"), "").replace(_of("add"), "")):
+    for given_its_keys in {"add", "intact"} & set(functions(body)):
+        body = body.replace(functions(body)[given_its_keys], "")
+    for command, key in _CALL.findall(body):
         if command in _KEYLESS:
             continue
         assert key in types, f"{command} {key}: not a key from KEYS"
@@ -176,65 +195,60 @@ def test_types_are_those_of_the_catalogue(name):
         assert kind in {catalogue.get(key), shared.get(key)}, key
 
 
-def indent(line):
-    """Return how far a line is indented."""
-    return len(line) - len(line.lstrip())
+def drifted(texts: dict[str, str]) -> list[tuple[str, str, str]]:
+    """Return (function, script, script) of functions of one name that are not the same."""
+    first: dict[str, tuple[str, str]] = {}
+    found = []
+    for script, text in texts.items():
+        for name, indented in functions(text).items():
+            said = textwrap.dedent(indented)
+            other, before = first.setdefault(name, (script, said))
+            if said != before:
+                found.append((name, other, script))
+    return found
 
 
-def uses(lines):
-    """Return (the number of each line ``-- use:``, the names in it)."""
-    for n, line in enumerate(lines):
-        if line.lstrip().startswith("-- use: "):
-            yield n, line.partition("-- use: ")[2].split(", ")
+def test_a_rule_is_the_same_in_every_script():
+    """What several scripts repeat, they repeat word by word, its comment included."""
+    assert [] == drifted(FILES)
 
 
-def code(text, kept):
-    """Return *text* without its comments, but for lines that say what is *kept*."""
-    return "\n".join(
-        line if kept in line else line.partition("--")[0].rstrip() for line in text.splitlines()
-    )
+@pytest.mark.parametrize(
+    ("name", "was", "changed"),
+    [
+        ("ack", "    value = by\n", "    value = 0\n"),  # at the margin
+        ("reserve", "'expired|' ..", "'too late|' .."),  # in a branch
+        ("pause", "unless somebody is called already", "unless one is called"),  # in its comment
+    ],
+)
+def test_a_rule_that_drifts_is_found(name, was, changed):
+    """One word in one of the scripts is enough."""
+    assert FILES[name].count(was) == 1
+    found = drifted(FILES | {name: FILES[name].replace(was, changed)})
+    assert found
+    assert all(name in where for _, *where in found)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("**/*.lua")), ids=lambda path: path.stem)
-def test_what_is_shared_is_named_where_it_is_used(path):
-    """No more is sent than a script calls, and what it calls is there, in that block."""
-    lines = code(path.read_text("utf-8"), kept="-- use: ").splitlines()
-    pattern = re.compile(rf"(?<!function )\b({'|'.join(SHARED)})\(|\b([A-Z][A-Z_]{{3,}})\b(?!')")
-    called = {
-        (n, match[1] or match[2])
-        for n, line in enumerate(lines)
-        if "-- use: " not in line
-        for match in pattern.finditer(line)
-        if match[2] not in {"KEYS", "ARGV"}
-    }
-    for start, names in uses(lines):
-        assert len(names) == len(set(names))
-        end = start
-        while end < len(lines) and (not lines[end] or indent(lines[end]) >= indent(lines[start])):
-            end += 1
-        here = {(n, name) for n, name in called if name in names and start < n < end}
-        assert {name for _, name in here} == set(names), f"line {start + 1}: more than is used"
-        called -= here
-    assert not called
+@pytest.mark.parametrize("name", FILES)
+def test_what_a_script_defines_it_uses(name):
+    """Each function is called in it, and each limit that its header names is used; no others."""
+    header, body = split(FILES[name])
+    code = "\n".join(line.partition("--")[0] for line in body.splitlines())
+    for function in functions(FILES[name]):
+        assert len(re.findall(rf"\b{function}\b", code)) > 1, f"{function} is never called"
+    (named,) = [line.partition("-- limits: ")[2] for line in header if "-- limits:" in line] or [""]
+    assert set(filter(None, named.split(", "))) == set(_LIMIT.findall(code)) - {"KEYS", "ARGV"}
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_a_shared_rule_is_one_function(name):
-    """It says what it does first, and can be written in one line."""
-    header, body = split(SHARED[name])
-    assert re.fullmatch(rf"-- {name}: .+[.,;:]?", header[0])
-    assert re.findall(r"^local function (\w+)", body, re.MULTILINE) == [name]
-    assert re.findall(r"^\S+", body, re.MULTILINE) == ["local", "end"]
-    assert not re.search(r"\S +--", body)
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_lines_are_those_of_the_file(name):
-    """So that the line in an error of the server is the one to look at."""
-    lines = (FOLDER / f"{name}.lua").read_text("utf-8").splitlines()
-    sent = SCRIPTS[name].splitlines()
-    different = [i for i, pair in enumerate(zip(lines, sent, strict=True)) if len(set(pair)) > 1]
-    assert all(lines[i].lstrip().startswith("-- use: ") for i in different)
+@pytest.mark.parametrize("name", FILES)
+def test_a_script_is_sent_as_it_is(name):
+    """But for the line of its limits, so that the line in an error is the one to look at."""
+    pairs = zip(FILES[name].splitlines(), SCRIPTS[name].splitlines(), strict=True)
+    different = [(said, sent) for said, sent in pairs if said != sent]
+    assert len(different) == ("-- limits: " in FILES[name])
+    for said, sent in different:
+        for limit in said.removeprefix("-- limits: ").split(", "):
+            assert f"local {limit} = {getattr(limits, limit)}" in sent
 
 
 def test_every_file_is_loaded():

@@ -1,10 +1,9 @@
 """The Lua scripts, loaded from the package: their text, their digests, and their keys.
 
-A rule that several scripts apply stands once, in ``lua/shared/<name>.lua``. A script names
-what it shares in a line ``-- use: <names>``: behind the locals of its keys, or in the branch
-that needs it, since whatever a script defines costs time in each call. That line becomes
-the code of those rules, all in the one line, so that the line of an error is that of the file.
-A name in capitals is a number of :mod:`reliq.store.limits`.
+Each is one file, sent as it is but for one line: ``-- limits: BATCH, RANK`` behind its header
+becomes locals with these numbers of :mod:`reliq.store.limits`. It stays one line, so that the
+line of an error is that of the file. A rule that several scripts apply is repeated in each, word
+by word; a test compares them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _FOLDER = resources.files("reliq.engines.redis") / "lua"
 # 1+8n: the first of eight keys that are sent for each of several queues.
 _KEY = re.compile(r"^-- KEYS\[\d+(?:\+\d+n)?\] (\w+) ", re.MULTILINE)
-_USE = re.compile(r"^ *-- use: (.+)$", re.MULTILINE)
+_LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
 
 
 class Script(NamedTuple):
@@ -67,28 +66,16 @@ def _of_queue(names: tuple[str, ...]) -> Callable[[QueueKeys], tuple[str, ...]]:
     return itemgetter(*places)
 
 
-def shared(names: str, seen: set[str]) -> str:
-    """Return the code of what is shared under these *names*, but for what was *seen*."""
-    parts = []
-    for name in names.split(", "):
-        if name in seen:
-            continue
-        seen.add(name)
-        if name.isupper():
-            parts.append(f"local {name} = {getattr(limits, name)}")
-            continue
-        text = (_FOLDER / "shared" / f"{name}.lua").read_text("utf-8")
-        parts += [shared(more, seen) for more in _USE.findall(text)]
-        lines = (line.strip() for line in text.splitlines())
-        parts += [line for line in lines if line and not line.startswith("--")]
-    return " ".join(filter(None, parts))
+def _locals(names: str) -> str:
+    """Return the code that gives a script the limits of these *names*."""
+    return " ".join(f"local {name} = {getattr(limits, name)}" for name in names.split(", "))
 
 
 def load(name: str) -> Script:
     """Return the script in ``lua/<name>.lua``."""
     text = (_FOLDER / f"{name}.lua").read_text("utf-8")
     keys = tuple(_KEY.findall(text))
-    text = _USE.sub(lambda use: shared(use[1], set()), text)
+    text = _LIMITS.sub(lambda line: _locals(line[1]), text)
     return Script(name, text, _digest(text), keys, _of_queue(keys))
 
 

@@ -22,6 +22,16 @@ local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], 
 local stats, ready, delayed, expiry, dead, dead_info =
   KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
 -- The work is done: what can be removed goes, also where one of the keys holds something else.
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))
 if leased > 0 then
@@ -29,7 +39,6 @@ if leased > 0 then
 end
 if leased < #ARGV then
   -- Some had been returned already: they wait, or are dead letters (or were acked).
-  -- use: add
   local counted = redis.pcall('HEXISTS', stats, 'waiting_bytes') == 1
   for _, tag in ipairs(ARGV) do
     local waited = redis.pcall('ZREM', ready, tag) == 1
@@ -46,7 +55,6 @@ if redis.call('EXISTS', deliveries) == 1 then
   redis.pcall('HDEL', deliveries, unpack(ARGV))
 end
 if found > 0 then
-  -- use: add
   add(stats, 'acked', found)
 end
 return found

@@ -15,12 +15,55 @@
 --
 -- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
 -- Redis 6.2 or newer.
+-- limits: BATCH
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, stats = KEYS[5], KEYS[6], KEYS[7]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
--- use: add, intact, lease_of, trim_dead
 
--- A key that holds something else is told before the first write.
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
+-- Returns token, score, expires and consumer of a lease record; nil of another text.
+local function lease_of(record)
+  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+end
+
+-- Removes what is in no place any more for good, and counts it.
+local function remove(tags, counter)
+  redis.call('HDEL', dead_info, unpack(tags))
+  redis.call('HDEL', deliveries, unpack(tags))
+  redis.call('HDEL', messages, unpack(tags))
+  add(stats, counter, #tags)
+end
+
+-- Keeps the stated cap of the dead letters: the oldest go, as dropped. Returns how many went.
+local function trim_dead()
+  local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
+  if surplus > 0 then
+    local oldest = redis.call('ZRANGE', dead, 0, surplus - 1)
+    redis.call('ZREM', dead, unpack(oldest))
+    remove(oldest, 'dropped')
+  end
+  return math.max(surplus, 0)
+end
+
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -13,10 +13,10 @@
 -- Returns {0 not found, 1 existed, 2 created, 3 exists with other arguments,
 --   ready and delayed messages, consumers, arguments as stored}
 -- Redis 6.2 or newer.
+-- limits: LONG_MS
 local meta, ready, delayed, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publishers = KEYS[5]
 local passive, arguments = ARGV[1] == '1', ARGV[2]
--- use: LONG_MS
 
 -- A first write that does not grow: a worker must be able to start, and drain its
 -- queues, when memory is full.

@@ -24,12 +24,27 @@
 -- Returns {outcome, n}: 1 deleted with n messages in it; 0 not found; -1 not empty (n messages);
 --   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires)
 -- Redis 6.2 or newer.
+-- limits: OUTLIVES_MS
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
--- use: whole, delete_everything
+
+-- Returns the whole number that a text says; nil where it says none, so was written by another.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Deletes the queue with all that is in it. What makes a retry no second message outlives it by
+-- a minute: one may be on its way.
+local function delete_everything()
+  redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
+    dead, dead_info, notification, stats, meta, mutex, moves)
+  if redis.call('PTTL', publishers) > OUTLIVES_MS then
+    redis.call('PEXPIRE', publishers, OUTLIVES_MS)
+  end
+end
 
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}

@@ -19,7 +19,75 @@
 local messages, ready, delayed, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local dead, dead_info, stats, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local batch = tonumber(ARGV[1])
--- use: intact, expire, count_down_bytes
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Keeps what has expired as dead letters.
+local function keep_expired(tags, now)
+  local failed = redis.call('HMGET', deliveries, unpack(tags))
+  for i, tag in ipairs(tags) do
+    redis.call('ZADD', dead, now, tag)
+    redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
+  end
+  add(stats, 'dead_lettered', #tags)
+  add(stats, 'dead:expired', #tags)
+end
+
+-- Removes what has expired for good.
+local function remove_expired(tags)
+  redis.call('HDEL', messages, unpack(tags))
+  redis.call('HDEL', deliveries, unpack(tags))
+  add(stats, 'expired', #tags)
+end
+
+-- Takes out what has expired: first what does not grow, so that it runs when memory is full.
+local function expire(tags, now, kept)
+  redis.call('ZREM', expiry, unpack(tags))
+  redis.call('ZREM', ready, unpack(tags))
+  redis.call('ZREM', delayed, unpack(tags))
+  if kept then
+    keep_expired(tags, now)
+  else
+    remove_expired(tags)
+  end
+end
+
+-- Returns how many bytes the envelopes of messages have.
+local function bytes_of(tags)
+  local bytes = 0
+  for _, tag in ipairs(tags) do
+    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+  end
+  return bytes
+end
+
+-- So many bytes wait no more; returns how many do. What waited before the queue was declared
+-- with the limit was never counted.
+local function count_down_bytes(bytes)
+  local left = add(stats, 'waiting_bytes', -bytes)
+  if left < 0 then
+    redis.call('HSET', stats, 'waiting_bytes', 0)
+  end
+  return math.max(left, 0)
+end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -27,11 +95,11 @@ local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, bat
 if #overdue == 0 then
   return 0
 end
--- A key that holds something else is told before the first write.
 intact({messages, deliveries, dead_info, stats, meta}, {ready, delayed, dead})
 local flags = redis.call('HMGET', meta, 'dead_expired', 'max_bytes')
-local bytes = expire(overdue, now, flags[1], flags[2])
-if flags[2] then
+local bytes = flags[2] and bytes_of(overdue)
+expire(overdue, now, flags[1])
+if bytes then
   count_down_bytes(bytes)
 end
 return #overdue == batch and 1 or 0

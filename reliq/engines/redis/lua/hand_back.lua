@@ -15,14 +15,39 @@
 -- Redis 6.2 or newer.
 local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local notification, stats, meta = KEYS[5], KEYS[6], KEYS[7]
--- use: add, notify, intact
+
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Lets one who waits have a look, unless somebody is called already.
+local function notify()
+  if redis.pcall('LLEN', notification) == 0 then
+    redis.call('RPUSH', notification, '1')
+  end
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
 
 local flags = redis.call('HMGET', meta, 'exists', 'paused', 'max_bytes')
 local back, bytes = 0, 0
 if not flags[1] then
   return 0
 end
--- A key that holds something else is told before the first write.
 intact({messages, deliveries, stats}, {ready, expiry})
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', messages, '')

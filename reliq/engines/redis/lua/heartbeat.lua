@@ -14,9 +14,9 @@
 --   names of queues whose dead letters are routed on,
 --   1 when it was not in the register: new, or taken for dead, or the register was lost}
 -- Redis 6.2 or newer.
+-- limits: FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE
 local consumers, consumer, queues, dead_letter_routed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
--- use: FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -17,17 +17,26 @@
 --
 -- Returns {low_water, number, message, ...}: below low_water every number is settled.
 -- Redis 6.2 or newer.
+-- limits: DAY_US
 local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
 local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
--- use: DAY_US
+
+-- Numbers keep up with the time: a server that has lost its last writes in a crash does not
+-- repeat them. Returns the last one.
+local function last_held(clock)
+  return math.max(clock[1] * 1000000 + clock[2], redis.call('GET', kombu_last) or 0)
+end
+
+-- Holds a message that goes to that queue of the target, under this number.
+local function hold(number, queue, message)
+  local place = target .. '|' .. #queue .. '|' .. queue
+  redis.call('HSET', held, string.format('%d', number), place .. message)
+end
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', held, '')
--- Numbers keep up with the time: a server that has lost its last writes in a crash does
--- not repeat them.
-local clock = redis.call('TIME')
-local last = math.max(clock[1] * 1000000 + clock[2], redis.call('GET', kombu_last) or 0)
+local last = last_held(redis.call('TIME'))
 local low_water = last + 1
 local begun = redis.call('HGETALL', held)
 local going, bytes = {}, 0
@@ -56,8 +65,7 @@ if #going == 0 then
       break
     end
     last = last + 1
-    local place = target .. '|' .. #queue .. '|' .. queue
-    redis.call('HSET', held, string.format('%d', last), place .. message)
+    hold(last, queue, message)
     redis.call('RPOP', waiting)
     bytes = bytes + #message
     going[#going + 1] = {last, message}

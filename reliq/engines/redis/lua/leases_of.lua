@@ -10,7 +10,11 @@
 -- Redis 6.2 or newer.
 local unacked = KEYS[1]
 local consumer, cursor, count = ARGV[1], ARGV[2], ARGV[3]
--- use: lease_of
+
+-- Returns token, score, expires and consumer of a lease record; nil of another text.
+local function lease_of(record)
+  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+end
 
 local page = redis.call('HSCAN', unacked, cursor, 'COUNT', count)
 local beginning = string.sub(consumer, -1) == '/'

@@ -15,9 +15,9 @@
 --   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
 --   delayed messages that are due, {rank, messages ready, tag of the first, ...}}
 -- Redis 6.2 or newer.
+-- limits: RANK, HIGHEST_RANK
 local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, stats, meta, consumers = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
--- use: RANK, HIGHEST_RANK
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -1,6 +1,8 @@
 -- publish: stores messages in one queue, each once, all in one step.
 --
--- Where a limit of the queue is reached, what has expired there leaves first.
+-- Where a limit of the queue is reached, what has expired there leaves first. A file of more than
+-- 300 lines: functions that only some calls need are defined where they are needed, since what
+-- a script defines costs time in each call.
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
@@ -31,12 +33,27 @@
 --   0 was stored before, -1 no such queue, -2 the bindings have changed: nothing was
 --   stored, -3 the queue is full (x-overflow reject-publish): it was not stored.
 -- Redis 6.2 or newer.
+-- limits: RANK, LONG_MS, BATCH
 local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
 local notification, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
--- use: RANK, LONG_MS, BATCH, whole
+
+-- Returns the whole number that a text says; nil where it says none, so was written by another.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -66,7 +83,6 @@ local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0,
 
 local drop_head
 if limited then
-  -- use: add, intact, expire, count_down_bytes, trim_dead
   max_length, max_bytes = max_length or math.huge, max_bytes or math.huge
   local about = redis.call('HMGET', meta, 'overflow', 'dead_expired')
   rejects = about[1] == 'reject-publish'
@@ -76,21 +92,100 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
+  -- Something may have to give way: a key that holds something else is told before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
-    -- Something may have to give way: a key that holds something else is told before that.
+    -- Raises where one of these keys holds something else, before the first write.
+    local function intact(hashes, zsets)
+      for _, key in ipairs(hashes) do
+        redis.call('HLEN', key)
+      end
+      for _, key in ipairs(zsets) do
+        redis.call('ZCARD', key)
+      end
+    end
+
     intact({messages, deliveries, dead_info}, {expiry, dead})
     -- What has expired gives way before any other message.
     local clock = redis.call('TIME')
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
-      local gone = expire(overdue, now, about[2], queue[5])
-      waiting, bytes = waiting - #overdue, queue[5] and count_down_bytes(gone) or bytes
+      -- Returns how many bytes the envelopes of messages have.
+      local function bytes_of(tags)
+        local bytes = 0
+        for _, tag in ipairs(tags) do
+          bytes = bytes + redis.call('HSTRLEN', messages, tag)
+        end
+        return bytes
+      end
+
+      -- So many bytes wait no more; returns how many do. What waited before the queue was declared
+      -- with the limit was never counted.
+      local function count_down_bytes(bytes)
+        local left = add(stats, 'waiting_bytes', -bytes)
+        if left < 0 then
+          redis.call('HSET', stats, 'waiting_bytes', 0)
+        end
+        return math.max(left, 0)
+      end
+
+      -- Keeps what has expired as dead letters.
+      local function keep_expired(tags, now)
+        local failed = redis.call('HMGET', deliveries, unpack(tags))
+        for i, tag in ipairs(tags) do
+          redis.call('ZADD', dead, now, tag)
+          redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
+        end
+        add(stats, 'dead_lettered', #tags)
+        add(stats, 'dead:expired', #tags)
+      end
+
+      -- Removes what has expired for good.
+      local function remove_expired(tags)
+        redis.call('HDEL', messages, unpack(tags))
+        redis.call('HDEL', deliveries, unpack(tags))
+        add(stats, 'expired', #tags)
+      end
+
+      -- Takes out what has expired: first what does not grow, so that it runs when memory is full.
+      local function expire(tags, now, kept)
+        redis.call('ZREM', expiry, unpack(tags))
+        redis.call('ZREM', ready, unpack(tags))
+        redis.call('ZREM', delayed, unpack(tags))
+        if kept then
+          keep_expired(tags, now)
+        else
+          remove_expired(tags)
+        end
+      end
+
+      local gone = queue[5] and bytes_of(overdue)
+      expire(overdue, now, about[2])
+      waiting, bytes = waiting - #overdue, gone and count_down_bytes(gone) or bytes
     end
   end
 
   -- The oldest of the lowest priority gives way, to the dead letters.
   function drop_head()
+    -- Removes what is in no place any more for good, and counts it.
+    local function remove(tags, counter)
+      redis.call('HDEL', dead_info, unpack(tags))
+      redis.call('HDEL', deliveries, unpack(tags))
+      redis.call('HDEL', messages, unpack(tags))
+      add(stats, counter, #tags)
+    end
+
+    -- Keeps the stated cap of the dead letters: the oldest go, as dropped. Returns how many went.
+    local function trim_dead()
+      local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
+      if surplus > 0 then
+        local oldest = redis.call('ZRANGE', dead, 0, surplus - 1)
+        redis.call('ZREM', dead, unpack(oldest))
+        remove(oldest, 'dropped')
+      end
+      return math.max(surplus, 0)
+    end
+
     local clock = redis.call('TIME')
     local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0
     while (waiting > max_length or bytes > max_bytes) and dropped < BATCH do
@@ -136,6 +231,7 @@ local function recall()
     ranges[#ranges + 1] = tonumber(to ~= '' and to or from)
   end
 end
+
 -- The place of the last range that begins at number or before it.
 local function place_of(number)
   local i = #ranges - 1
@@ -266,7 +362,6 @@ for i = 7, #ARGV, 6 do
     stored = 1
     waiting, bytes = waiting + 1, bytes + #envelope
     if limited and queue[5] then
-      -- use: add
       add(stats, 'waiting_bytes', #envelope)
     end
   end
@@ -279,7 +374,13 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
   drop_head()
 end
 if notified then
-  -- use: notify
+  -- Lets one who waits have a look, unless somebody is called already.
+  local function notify()
+    if redis.pcall('LLEN', notification) == 0 then
+      redis.call('RPUSH', notification, '1')
+    end
+  end
+
   notify()
 end
 return outcomes

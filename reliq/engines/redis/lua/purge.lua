@@ -14,9 +14,36 @@
 local messages, ready, delayed = KEYS[1], KEYS[2], KEYS[3]
 local deliveries, expiry, stats = KEYS[4], KEYS[5], KEYS[6]
 local batch = tonumber(ARGV[1])
--- use: add, intact
 
--- A key that holds something else is told before the first write.
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Returns how many bytes the envelopes of messages have.
+local function bytes_of(tags)
+  local bytes = 0
+  for _, tag in ipairs(tags) do
+    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+  end
+  return bytes
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
 intact({messages, deliveries, stats}, {expiry})
 local source = ready
 local tags = redis.call('ZRANGE', ready, 0, batch - 1)
@@ -25,18 +52,13 @@ if #tags == 0 then
   tags = redis.call('ZRANGE', delayed, 0, batch - 1)
 end
 if #tags > 0 then
-  local counted, bytes = redis.call('HEXISTS', stats, 'waiting_bytes') == 1, 0
-  if counted then
-    for _, tag in ipairs(tags) do
-      bytes = bytes + redis.call('HSTRLEN', messages, tag)
-    end
-  end
+  local bytes = redis.call('HEXISTS', stats, 'waiting_bytes') == 1 and bytes_of(tags)
   -- Before the counters: a first write that does not grow lets the rest run when memory is full.
   redis.call('ZREM', source, unpack(tags))
   redis.call('ZREM', expiry, unpack(tags))
   redis.call('HDEL', deliveries, unpack(tags))
   redis.call('HDEL', messages, unpack(tags))
-  if counted then
+  if bytes then
     add(stats, 'waiting_bytes', -bytes)
   end
   add(stats, 'purged', #tags)

@@ -26,14 +26,69 @@
 -- Returns {refused, died}: the tags whose lease another consumer holds now, or that are
 --   gone (they stay); and {tag, count, ...} of those that were dead-lettered.
 -- Redis 6.2 or newer.
+-- limits: RANK
 local ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
--- use: add, whole, notify, intact, lease_of, old_place, backoff
 
--- A key that holds something else is told before the first write.
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Returns the whole number that a text says; nil where it says none, so was written by another.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Lets one who waits have a look, unless somebody is called already.
+local function notify()
+  if redis.pcall('LLEN', notification) == 0 then
+    redis.call('RPUSH', notification, '1')
+  end
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
+-- Returns token, score, expires and consumer of a lease record; nil of another text.
+local function lease_of(record)
+  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+end
+
+-- Returns the score before all others of the rank that a tag begins with.
+local function head_of_rank(tag)
+  return (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
+end
+
+-- Returns the score at which a message was leased. One that reserve did not write puts it at
+-- the head of its rank.
+local function old_place(tag, score)
+  if not score or #score > 20 or not string.match(score, '^%-?%d+$') then
+    return head_of_rank(tag)
+  end
+  return score
+end
+
+-- Returns for how many ms a message waits that has failed so many times.
+local function backoff(failed)
+  return failed > 0 and math.floor(math.min(backoff_min * 2 ^ (failed - 1), backoff_max)) or 0
+end
+
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead})
 local clock = redis.call('TIME')

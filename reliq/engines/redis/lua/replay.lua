@@ -17,11 +17,74 @@
 -- Returns the tags that were replayed: not those that are no dead letters any more, or
 --   are on their way to another queue since less than a day.
 -- Redis 6.2 or newer.
+-- limits: RANK, DAY_US
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
--- use: add, notify, intact, promote, is_moving
 
--- A key that holds something else is told before the first write.
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Lets one who waits have a look, unless somebody is called already.
+local function notify()
+  if redis.pcall('LLEN', notification) == 0 then
+    redis.call('RPUSH', notification, '1')
+  end
+end
+
+-- Returns how many bytes the envelopes of messages have.
+local function bytes_of(tags)
+  local bytes = 0
+  for _, tag in ipairs(tags) do
+    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+  end
+  return bytes
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
+-- Returns the whole number that a text says; nil where it says none, so was written by another.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Returns the score before all others of the rank that a tag begins with.
+local function head_of_rank(tag)
+  return (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
+end
+
+-- Puts messages behind what is ready at their rank now.
+local function promote(tags)
+  local published = whole(redis.call('HGET', stats, 'published')) or 0
+  local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags
+  for i, tag in ipairs(tags) do
+    scored[2 * i - 1] = head_of_rank(tag) + sequence + i
+    scored[2 * i] = tag
+  end
+  redis.call('ZADD', ready, unpack(scored))
+end
+
+-- Whether a dead letter is on its way to another queue since less than a day. The number of its
+-- move is the time at which that began, in us.
+local function is_moving(move, clock)
+  local begun = move and tonumber(string.match(move, '^%d+') or '')
+  return begun and clock[1] * 1000000 + clock[2] - begun <= DAY_US
+end
+
 intact({messages, deliveries, dead_info, stats, meta}, {ready})
 local replayed = {}
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
@@ -41,11 +104,7 @@ redis.call('HDEL', dead_info, unpack(replayed))
 redis.call('HDEL', deliveries, unpack(replayed))
 promote(replayed)
 if redis.call('HEXISTS', meta, 'max_bytes') == 1 then
-  local bytes = 0
-  for _, tag in ipairs(replayed) do
-    bytes = bytes + redis.call('HSTRLEN', messages, tag)
-  end
-  add(stats, 'waiting_bytes', bytes)
+  add(stats, 'waiting_bytes', bytes_of(replayed))
 end
 add(stats, 'replayed', #replayed)
 notify()

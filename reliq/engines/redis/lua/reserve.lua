@@ -1,5 +1,8 @@
 -- reserve: promotes what is due, removes what has expired, and leases up to n messages.
 --
+-- A file of more than 300 lines: it is one step. Functions that only some calls need are defined
+-- where they are needed, since what a script defines costs time in each call.
+--
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
 -- KEYS[3] delayed (ZSET)
@@ -36,13 +39,38 @@
 -- where a count is the failed deliveries, or -1 for a message never delivered; the last,
 -- with no_ack only, is what hand_back needs (expires: ms, "" for none).
 -- Redis 6.2 or newer.
+-- limits: BATCH, RANK, SUSPECTED, ROUNDS
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
--- use: BATCH, SUSPECTED, ROUNDS, whole
+
+-- Returns the whole number that a text says; nil where it says none, so was written by another.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -62,14 +90,67 @@ redis.call('ZPOPMIN', ready, 0)
 -- What has expired leaves first, so that none of it is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- use: intact, expire
-  -- A key that holds something else is told before the first write.
+  -- Returns how many bytes the envelopes of messages have.
+  local function bytes_of(tags)
+    local bytes = 0
+    for _, tag in ipairs(tags) do
+      bytes = bytes + redis.call('HSTRLEN', messages, tag)
+    end
+    return bytes
+  end
+
+  -- Keeps what has expired as dead letters.
+  local function keep_expired(tags, now)
+    local failed = redis.call('HMGET', deliveries, unpack(tags))
+    for i, tag in ipairs(tags) do
+      redis.call('ZADD', dead, now, tag)
+      redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
+    end
+    add(stats, 'dead_lettered', #tags)
+    add(stats, 'dead:expired', #tags)
+  end
+
+  -- Removes what has expired for good.
+  local function remove_expired(tags)
+    redis.call('HDEL', messages, unpack(tags))
+    redis.call('HDEL', deliveries, unpack(tags))
+    add(stats, 'expired', #tags)
+  end
+
+  -- Takes out what has expired: first what does not grow, so that it runs when memory is full.
+  local function expire(tags, now, kept)
+    redis.call('ZREM', expiry, unpack(tags))
+    redis.call('ZREM', ready, unpack(tags))
+    redis.call('ZREM', delayed, unpack(tags))
+    if kept then
+      keep_expired(tags, now)
+    else
+      remove_expired(tags)
+    end
+  end
+
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead})
-  bytes = bytes + expire(overdue, now, dead_expired, max_bytes)
+  bytes = max_bytes and bytes_of(overdue) or 0
+  expire(overdue, now, dead_expired)
 end
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
-  -- use: intact, promote
+  -- Returns the score before all others of the rank that a tag begins with.
+  local function head_of_rank(tag)
+    return (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
+  end
+
+  -- Puts messages behind what is ready at their rank now.
+  local function promote(tags)
+    local published = whole(redis.call('HGET', stats, 'published')) or 0
+    local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags
+    for i, tag in ipairs(tags) do
+      scored[2 * i - 1] = head_of_rank(tag) + sequence + i
+      scored[2 * i] = tag
+    end
+    redis.call('ZADD', ready, unpack(scored))
+  end
+
   intact({messages, deliveries, dead_info, stats}, {ready, dead})
   redis.call('ZREM', delayed, unpack(due))
   promote(due)
@@ -79,7 +160,11 @@ local next_due = head[2] and math.max(0, head[2] - now) or -1
 
 local candidate, shut, blocked, isolated, claims = nil, false, false, nil, false
 if marked then
-  -- use: lease_of
+  -- Returns token, score, expires and consumer of a lease record; nil of another text.
+  local function lease_of(record)
+    return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+  end
+
   local tag, alone = string.match(marked, '^([^|]*)|?(.*)$')
   local _, _, _, owner = lease_of(redis.call('HGET', unacked, tag))
   if owner == consumer then
@@ -103,10 +188,11 @@ elseif n > 0 and not paused then
   -- What is taken, as {tag, score, ...}, whether it is the head of the queue without a gap, and
   -- the first message that is to be delivered alone, but not now.
   local taken, exact, waits = {}, true, nil
-  -- Looks at up to count more of the ready, as {tag, score, ...}: no more than there is room
-  -- for, but one where nothing is taken yet.
   local cut, looked_at = false, 0
-  local function look(most, some)
+
+  -- Returns up to so many more of the ready, as {tag, score, ...}: no more than there is room
+  -- for, but one unless there are some already.
+  local function read_ready(most, some)
     local found = redis.call('ZRANGE', ready, looked_at, looked_at + most - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
       local size = redis.call('HSTRLEN', messages, found[i])
@@ -126,7 +212,7 @@ elseif n > 0 and not paused then
   if own and not candidate and not no_ack then
     taken, isolated, exact = {claimed, claimed_at}, claimed, false
   else
-    taken = look(n, false)
+    taken = read_ready(n, false)
   end
   local counted = #taken > 0 and redis.call('EXISTS', deliveries) == 1
   if not isolated and suspected > 0 and #taken > 0 and (last == 0 or counted) then
@@ -170,7 +256,7 @@ elseif n > 0 and not paused then
       rounds = rounds + 1
       found = {}
       if #taken < 2 * n and passed_over > 0 and rounds < ROUNDS and not isolated then
-        found = look(n - #taken / 2, #taken > 0)
+        found = read_ready(n - #taken / 2, #taken > 0)
       end
     end
     if passed_over > 0 then
@@ -189,23 +275,16 @@ elseif n > 0 and not paused then
   local expires, expire_here = {}, #tags > 0 and redis.call('EXISTS', expiry) == 1
   if expire_here then
     local scores = redis.call('ZMSCORE', expiry, unpack(tags))
-    -- The look above is bounded: an expired message may still be among these.
-    local kept, kept_scores, gone = {}, {}, {}
+    -- The look above is bounded: what has expired and is among these is left for the next one.
+    local kept, kept_scores = {}, {}
     for i, tag in ipairs(tags) do
-      if scores[i] and tonumber(scores[i]) <= now then
-        gone[#gone + 1] = tag
-      else
+      if not scores[i] or tonumber(scores[i]) > now then
         kept[#kept + 1] = tag
         kept_scores[2 * #kept] = taken[2 * i]
         expires[#kept] = scores[i]
       end
     end
-    if #gone > 0 then
-      -- use: intact, expire
-      intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead})
-      bytes = bytes + expire(gone, now, dead_expired, max_bytes)
-      exact = false
-    end
+    exact = exact and #kept == #tags
     tags, taken = kept, kept_scores
   end
   if #tags > 0 then
@@ -220,7 +299,6 @@ elseif n > 0 and not paused then
       bytes = bytes + #(envelopes[i] or '')
     end
     if no_ack then
-      -- use: add
       redis.call('HLEN', stats)
       redis.call('HDEL', messages, unpack(tags))
       redis.call('HDEL', deliveries, unpack(tags))
@@ -258,7 +336,6 @@ elseif n > 0 and not paused then
       redis.call('ZREM', expiry, unpack(tags))
     end
     if again > 0 then
-      -- use: add
       add(stats, 'redelivered', again)
     end
   end
@@ -270,14 +347,29 @@ if expires_itself then
   redis.call('HSET', meta, 'used_at', now)
 end
 if max_bytes and bytes > 0 then
-  -- use: count_down_bytes
+  -- So many bytes wait no more; returns how many do. What waited before the queue was declared
+  -- with the limit was never counted.
+  local function count_down_bytes(bytes)
+    local left = add(stats, 'waiting_bytes', -bytes)
+    if left < 0 then
+      redis.call('HSET', stats, 'waiting_bytes', 0)
+    end
+    return math.max(left, 0)
+  end
+
   count_down_bytes(bytes)
 end
 local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- What is left may be for another: one that holds nothing takes a claimed message at once.
 -- Not where a notification would wake this consumer first, or was done with the claim.
 if left == 1 and (not blocked or (claims and not own)) and not (claims and own) then
-  -- use: notify
+  -- Lets one who waits have a look, unless somebody is called already.
+  local function notify()
+    if redis.pcall('LLEN', notification) == 0 then
+      redis.call('RPUSH', notification, '1')
+    end
+  end
+
   notify()
 end
 if claims then

@@ -3,7 +3,8 @@
 -- One pass per interval, however many consumers ask: the mutex lapses by itself.
 -- A failed delivery is counted, and the message may have to wait (backoff). One in company
 -- brings a message to its limit less one at most: at the limit it is dead-lettered, after an
--- isolated delivery, of which the mark of its consumer tells.
+-- isolated delivery, of which the mark of its consumer tells. A file of more than 300 lines:
+-- a pass is one step, and looks after all that nobody else would.
 --
 -- KEYS[1] messages (HASH)
 -- KEYS[2] ready (ZSET)
@@ -39,6 +40,7 @@
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   dead letters that are to be routed on}
 -- Redis 6.2 or newer.
+-- limits: BATCH, RANK
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -46,9 +48,105 @@ local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
 local backoff_min, backoff_max, told = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
--- use: BATCH, add, whole, notify, intact, trim_dead, marks_of, forget_marks
 
--- A key that holds something else is told before the first write.
+-- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+local function add(hash, field, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if type(value) == 'table' then
+    redis.call('HSET', hash, field, by)
+    value = by
+  end
+  return value
+end
+
+-- Returns the whole number that a text says; nil where it says none, so was written by another.
+local function whole(text)
+  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Lets one who waits have a look, unless somebody is called already.
+local function notify()
+  if redis.pcall('LLEN', notification) == 0 then
+    redis.call('RPUSH', notification, '1')
+  end
+end
+
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
+-- Removes what is in no place any more for good, and counts it.
+local function remove(tags, counter)
+  redis.call('HDEL', dead_info, unpack(tags))
+  redis.call('HDEL', deliveries, unpack(tags))
+  redis.call('HDEL', messages, unpack(tags))
+  add(stats, counter, #tags)
+end
+
+-- Keeps the stated cap of the dead letters: the oldest go, as dropped. Returns how many went.
+local function trim_dead()
+  local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
+  if surplus > 0 then
+    local oldest = redis.call('ZRANGE', dead, 0, surplus - 1)
+    redis.call('ZREM', dead, unpack(oldest))
+    remove(oldest, 'dropped')
+  end
+  return math.max(surplus, 0)
+end
+
+-- Returns field -> tag of the marks of consumers whose id begins so.
+local function marks_of(consumers)
+  local marks = {}
+  for _, field in ipairs(redis.call('HKEYS', meta)) do
+    if string.sub(field, 1, 10 + #consumers) == 'candidate:' .. consumers then
+      marks[field] = string.match(redis.call('HGET', meta, field), '^[^|]*')
+    end
+  end
+  return marks
+end
+
+-- Returns token, score, expires and consumer of a lease record; nil of another text.
+local function lease_of(record)
+  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+end
+
+-- Returns the score before all others of the rank that a tag begins with.
+local function head_of_rank(tag)
+  return (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
+end
+
+-- Returns the score at which a message was leased. One that reserve did not write puts it at
+-- the head of its rank.
+local function old_place(tag, score)
+  if not score or #score > 20 or not string.match(score, '^%-?%d+$') then
+    return head_of_rank(tag)
+  end
+  return score
+end
+
+-- Returns for how many ms a message waits that has failed so many times.
+local function backoff(failed)
+  return failed > 0 and math.floor(math.min(backoff_min * 2 ^ (failed - 1), backoff_max)) or 0
+end
+
+-- Removes the marks of consumers that hold their poison candidate no more. Where the message is
+-- still unacked the mark stays: its ended lease is yet to be judged by it.
+local function forget_marks(consumers)
+  for field, tag in pairs(marks_of(consumers)) do
+    local record = redis.pcall('HGET', unacked, tag)
+    local _, _, _, owner = lease_of(type(record) == 'string' and record)
+    if field ~= 'candidate:' .. (owner or '') then
+      redis.call('HDEL', meta, field)
+    end
+  end
+end
+
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead})
 -- A first write that does not grow lets the rest run when memory is full.
@@ -83,8 +181,8 @@ local function serving_since()
       redis.call('HSET', meta, 'run', run, 'run_since', since)
       -- What was delivered alone may have been acked while the server was away: nobody is
       -- judged by that. It is delivered alone once more.
-      for _, mark in ipairs(known_run and marks_of('') or {}) do
-        redis.call('HSET', meta, mark[1], mark[2])
+      for field, tag in pairs(known_run and marks_of('') or {}) do
+        redis.call('HSET', meta, field, tag)
       end
     end
   end
@@ -128,10 +226,10 @@ local function expiry_cutoff()
 end
 
 local by_consumer, restored, died = {}, {}, {}
+
 -- Counts the failures, and puts each message back into its place, or into back-off, or, after
 -- an isolated delivery that was its last, to the dead letters.
 local function return_expired(ended)
-  -- use: lease_of, old_place, backoff
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
@@ -225,7 +323,14 @@ local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2
 if waiting and not paused then
   notify()
 end
-local dropped = trim_dead(now - dead_letter_ttl)
+local too_old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - dead_letter_ttl, 'LIMIT', 0, BATCH)
+local dropped = #too_old
+if dropped > 0 then
+  redis.call('ZREM', dead, unpack(too_old))
+  remove(too_old, 'dropped')
+else
+  dropped = trim_dead()
+end
 
 local more = (#ended == batch or dropped == BATCH) and 1 or 0
 return {1, more, redis.call('ZCARD', unacked_index), by_consumer, restored, died,

@@ -1,5 +1,0 @@
--- head_of_rank: returns the score before all others of the rank that a tag begins with.
--- use: RANK
-local function head_of_rank(tag)
-  return (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
-end

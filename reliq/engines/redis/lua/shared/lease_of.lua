@@ -1,4 +1,0 @@
--- lease_of: returns token, score, expires and consumer of a lease record; nil of another text.
-local function lease_of(record)
-  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-end

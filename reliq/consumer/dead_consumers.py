@@ -32,7 +32,7 @@ from ..store.protocol import Store
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..store.values import Liveness, Lost
+    from ..store.values import Liveness
 
 logger = logging.getLogger("reliq")
 
@@ -304,6 +304,6 @@ def _process_has_ended(liveness: Liveness) -> bool:
     return False
 
 
-def _refused(result: Lost | ReliqError) -> None:
+def _refused(result: list[str] | ReliqError) -> None:
     if isinstance(result, BrokerRefused):
         logger.error("the leases of a dead consumer could not be ended: %s", result)

@@ -28,6 +28,7 @@ from .values import (
     Liveness,
     Lost,
     Move,
+    Promoted,
     Publication,
     QueueDeclared,
     QueueDeleted,
@@ -211,7 +212,7 @@ class Store(Protocol):
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
     ) -> Reservation:
-        """Take up to *n* messages under a lease; with *no_ack* they are finished at once.
+        """Take up to *n* messages, 1 at least, under a lease; with *no_ack* they are finished.
 
         No more than RESERVED_BYTES of them, but one whatever its size; the rest is *left*.
         A message whose next failure is its last goes to who is ALONE: holds nothing, of any
@@ -230,10 +231,10 @@ class Store(Protocol):
     ) -> None:
         """Post what :meth:`reserve` sends."""
 
-    def post_promote(self, queue: str, on_result: OnResult[Reservation]) -> None:
-        """Make ready what is due, remove what has expired, and notify where something is ready.
+    def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
+        """Make ready what is due, and notify where something is ready: for who cannot take it.
 
-        For who cannot take it: the result says what is due next, and whether something is left.
+        What has expired is removed before.
         """
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
@@ -268,9 +269,12 @@ class Store(Protocol):
         """Extend leases; the result is what was lost of them."""
 
     def post_end_leases(
-        self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[list[str]]
     ) -> None:
-        """End leases now: the next pass returns their messages. The result is what was lost."""
+        """End leases now: the next pass returns their messages.
+
+        The result is the tags that were refused, once for each batch.
+        """
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*: of one connection, as it takes messages."""

@@ -52,6 +52,15 @@ class Reservation(NamedTuple):
     """Whether what was taken is an isolated delivery: nothing else is given until it is done."""
 
 
+class Promoted(NamedTuple):
+    """What was left when due messages were made ready for others."""
+
+    next_due_ms: int
+    """Until the next delayed message is due; -1 when none is."""
+    left: bool
+    """Whether messages are ready, and may be taken."""
+
+
 # What a consumer holds when it reserves: an isolated delivery is made to one that is alone. Who
 # is BUSY has waited for long to be alone, in vain, and goes on.
 BUSY, HOLDING, IDLE, ALONE = -1, 0, 1, 2

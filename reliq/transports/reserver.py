@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..consumer import log_events
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, ReliqError, again
-from ..store.values import ALONE, Reservation
+from ..store.values import ALONE, Promoted, Reservation
 from .subscription import UNLIMITED
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Reserver:
                 item.want()
                 raise
 
-    def _promoted(self, item: Subscription, result: Reservation | ReliqError) -> None:
+    def _promoted(self, item: Subscription, result: Promoted | ReliqError) -> None:
         if isinstance(result, ReliqError):
             item.want()
         else:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..consumer.session import Session
-    from ..store.values import Delivery, Reservation
+    from ..store.values import Delivery, Promoted, Reservation
     from .isolated import IsolatedDelivery
     from .message import Message
 
@@ -168,21 +168,20 @@ class Subscription:
         self.heard, self.refused = True, False
         self._wanted = self._wanted or reservation.left
         # The answer may have waited here while the application was busy.
-        self._note_due(reservation, min(monotonic(), self.asked_at + _PROMPT_S))
+        self._note_due(reservation.next_due_ms, min(monotonic(), self.asked_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
         self.answered()  # last: whoever adds up meanwhile counts them twice, not never
 
-    def promoted(self, reservation: Reservation) -> None:
+    def promoted(self, promoted: Promoted) -> None:
         """Note what was left when due messages were made ready for others."""
-        self._wanted = self._wanted or reservation.left
-        self._note_due(reservation, monotonic())
+        self._wanted = self._wanted or promoted.left
+        self._note_due(promoted.next_due_ms, monotonic())
         if self.due_at is not None:
             self.due_at = max(self.due_at, monotonic() + _PROMOTE_EVERY_S)
 
-    def _note_due(self, reservation: Reservation, when: float) -> None:
-        known = reservation.next_due_ms >= 0
-        self.due_at = when + reservation.next_due_ms / 1000 if known else None
+    def _note_due(self, next_due_ms: int, when: float) -> None:
+        self.due_at = when + next_due_ms / 1000 if next_due_ms >= 0 else None
 
     def deliver(self) -> None:
         """Hand one buffered message to the application; what it raises is the caller's.

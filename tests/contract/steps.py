@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         How,
         Lost,
         Move,
+        Promoted,
         Released,
         Reservation,
         Restored,
@@ -103,7 +104,7 @@ class Steps:
         self._audit(queue)
         return reservation
 
-    def promote(self, queue: str = "q") -> Reservation:
+    def promote(self, queue: str = "q") -> Promoted:
         """Promote what is due, and wait; return what was said of the rest."""
         (result,) = self._wait(lambda on_result: self.store.post_promote(queue, on_result))
         self._audit(queue)
@@ -171,13 +172,13 @@ class Steps:
         return results
 
     def end(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
-        """End leases now; return the lost tags."""
+        """End leases now; return the refused tags."""
         leases = [lease_of(item) for item in held]
-        results: list[Lost] = self._wait(
+        results: list[list[str]] = self._wait(
             lambda on_result: self.store.post_end_leases(queue, leases, on_result)
         )
         self._audit(queue)
-        return [tag for lost in results for tag in lost.tags]
+        return [tag for refused in results for tag in refused]
 
     def restore(
         self,

@@ -136,6 +136,8 @@ class Junked:
                 lambda: self._posted(lambda on: store.post_restore("q", 60_000, on, force=True)),
                 (),
             ),
+            "end": (lambda: self._posted(store.post_end_leases, "q", [self.held]), ()),
+            "promote": (lambda: self._posted(store.post_promote, "q"), ()),
             "expire": (lambda: self._posted(store.post_expire, "q"), ()),
             "survey": (lambda: self._posted(store.post_survey, ["q"]), ()),
             "replay": (lambda: store.replay("q", [self.died.tag]), ()),

@@ -24,9 +24,9 @@ def test_a_script_that_is_sent_again_keeps_its_place(redis_server, redis_url):
     client.script_flush()
     names = queue_keys("", "q")
     keys = (names.unacked,)
-    call = ("EVALSHA", scripts.LEASES_OF.sha, 1, *keys, "nobody", "0", 10)
+    call = ("EVALSHA", scripts.LEASES_OF.sha, 1, *keys, "nobody", 0, "0", 10)
     client.hset(names.unacked, "tag", "7|1||me")
-    mine = ("EVALSHA", scripts.LEASES_OF.sha, 1, *keys, "me", "0", 10)
+    mine = ("EVALSHA", scripts.LEASES_OF.sha, 1, *keys, "me", 0, "0", 10)
     try:
         replies = wire.exchange(
             [

@@ -174,7 +174,10 @@ class Model(DeadLetters, Surroundings):
     def reserve(
         self, number: int, n: int, lease_ms: int, no_ack: bool, company: int = ALONE
     ) -> None:
-        """Take up to n; the tokens are above all that were given before."""
+        """Take up to n; the tokens are above all that were given before. None: promote."""
+        if not n:
+            self.promote(number)
+            return
         store, oracle = self.store(number), self.oracle
         next_due_ms: list[int] = []
 
@@ -200,6 +203,15 @@ class Model(DeadLetters, Surroundings):
         self.step(f"{store.consumer} reserves {kind}", take, expect)
         is_ms, wanted_ms = next_due_ms
         assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"
+
+    def promote(self, number: int) -> None:
+        """Make ready what is due, for others."""
+        store = self.store(number)
+        self.step(
+            f"{store.consumer} promotes",
+            lambda: tuple(self.posted(store, lambda on: store.post_promote(QUEUE, on))),
+            self.oracle.promote,
+        )
 
     @precondition(lambda self: self.oracle.finished)
     @rule(number=consumers, picked=picks)
@@ -265,21 +277,23 @@ class Model(DeadLetters, Surroundings):
     @rule(number=consumers, lease_ms=st.sampled_from((0, 0, 200, 60_000)), picked=picks)
     def renew(self, number: int, lease_ms: int, picked: list[int]) -> None:
         """Extend leases of any age, or end them."""
-        self._renew(number, lease_ms, picked_of(self.leases, picked))
-
-    def _renew(self, number: int, lease_ms: int, leases: list[Lease]) -> None:
-        store = self.store(number)
+        store, leases = self.store(number), picked_of(self.leases, picked)
+        if not lease_ms:
+            self.end_leases(number, leases)
+            return
         self.step(
             f"renew for {lease_ms} ms {_short(leases)}",
-            lambda: self.posted(
-                store,
-                lambda on: (
-                    store.post_renew(QUEUE, lease_ms, leases, on)
-                    if lease_ms
-                    else store.post_end_leases(QUEUE, leases, on)
-                ),
-            ),
+            lambda: self.posted(store, lambda on: store.post_renew(QUEUE, lease_ms, leases, on)),
             lambda now: self.oracle.renew(lease_ms, leases, now),
+        )
+
+    def end_leases(self, number: int, leases: list[Lease]) -> None:
+        """End leases."""
+        store = self.store(number)
+        self.step(
+            f"end {_short(leases)}",
+            lambda: self.posted(store, lambda on: store.post_end_leases(QUEUE, leases, on)),
+            lambda _: self.oracle.end_leases(leases),
         )
 
     @precondition(lambda self: self._overtaken())
@@ -336,7 +350,7 @@ class Model(DeadLetters, Surroundings):
         assert sorted(held) == self.store(other).leases_of(QUEUE, victim)
         note(f"{victim} is killed")
         if held:
-            self._renew(other, 0, held)
+            self.end_leases(other, held)
         self.restore(other, True)
         self.rename(number)
 

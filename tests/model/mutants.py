@@ -50,11 +50,14 @@ MUTANTS = (
         "dead_letter: still unacked", "dead_letter", "redis.call('ZREM', unacked_index, tag)", ""
     ),
     Mutant("renew: any token will do", "renew", "== ARGV[2 * i + 1]", "~= nil"),
+    Mutant("end_leases: any token will do", "end_leases", "== token then", "then"),
+    Mutant("end_leases: the end is a time like others", "end_leases", "'XX', 0,", "'XX', 1,"),
+    Mutant("promote: to the end", "promote", "+ sequence + i", "+ sequence + i + 1000"),
     Mutant(
-        "renew: the end is a time like others",
-        "renew",
-        "lease > 0 and now + lease or 0",
-        "now + lease",
+        "promote: rings while paused",
+        "promote",
+        " and redis.call('HEXISTS', meta, 'paused') == 0",
+        "",
     ),
     Mutant(
         "reserve: tokens repeat",
@@ -78,8 +81,8 @@ MUTANTS = (
     Mutant(
         "reserve: a paused queue gives",
         "reserve",
-        "elseif n > 0 and not paused then",
-        "elseif n > 0 then",
+        "elseif not paused then",
+        "else",
     ),
     Mutant(
         "reserve: the last delivery has company",
@@ -90,7 +93,7 @@ MUTANTS = (
     Mutant(
         "reserve: more is given beside an isolated delivery",
         "reserve",
-        "n > 0 and not paused and shut then",
+        "not paused and shut then",
         "false then",
     ),
     Mutant(

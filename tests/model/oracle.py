@@ -206,12 +206,7 @@ class QueueOracle:
     ) -> Reserved:
         """Expire, promote, and lease up to n."""
         lease_ms = self.arguments.lease or lease_ms
-        self._expire(now)
-        for message in self.at(DELAYED):
-            if message.due <= now:
-                self._line_up(message)
-        delayed = self.at(DELAYED)
-        next_due = delayed[0].due - now if delayed else -1
+        next_due = self._expire_and_promote(now)
         taken, blocked, isolated, claims, own = self._judge(
             consumer, 0 if self.paused else n, company, no_ack, now
         )
@@ -237,6 +232,21 @@ class QueueOracle:
         if held_back or claims or isolated:
             next_due = 1000 if next_due < 0 else min(next_due, 1000)
         return Reserved(told, first, next_due, lease_ms, left, held_back, bool(claims), isolated)
+
+    def promote(self, now: int) -> tuple[int, bool]:
+        """Expire and promote; return what is due next, and whether something is left."""
+        next_due = self._expire_and_promote(now)
+        left = not self.paused and bool(self.at(READY))
+        self.notification |= left
+        return next_due, left
+
+    def _expire_and_promote(self, now: int) -> int:
+        self._expire(now)
+        for message in self.at(DELAYED):
+            if message.due <= now:
+                self._line_up(message)
+        delayed = self.at(DELAYED)
+        return delayed[0].due - now if delayed else -1
 
     def expire(self, now: int) -> bool:
         """Remove what has waited too long, though nobody reserves; return whether there is more."""
@@ -422,16 +432,25 @@ class QueueOracle:
     def renew(
         self, lease_ms: int, leases: Sequence[Lease], now: int
     ) -> tuple[list[str], list[str], int]:
-        """Extend leases, or end them now; return the lost, those of them that are gone, by what."""
+        """Extend leases; return the lost, those of them that are gone, and by what."""
+        extended_ms = self.arguments.lease or lease_ms
+        lost = self._set_deadline(leases, now + extended_ms)
+        return lost, [tag for tag in lost if tag not in self.messages], extended_ms
+
+    def end_leases(self, leases: Sequence[Lease]) -> list[str]:
+        """End leases now; return the refused."""
+        return self._set_deadline(leases, 0)
+
+    def _set_deadline(self, leases: Sequence[Lease], deadline: int) -> list[str]:
+        """Let leases that are held run out then; return those that are not."""
         lost = []
-        extended_ms = (self.arguments.lease or lease_ms) if lease_ms else 0
         for lease in leases:
             message = self.held(lease)
             if message is None:
                 lost.append(lease.tag)
             else:
-                message.deadline = now + extended_ms if lease_ms else 0
-        return lost, [tag for tag in lost if tag not in self.messages], extended_ms
+                message.deadline = deadline
+        return lost
 
     def restore(self, consumer: str, force: bool, lease_ms: int, now: int) -> Pass:
         """Return what has lost its lease, in one step of the pass."""

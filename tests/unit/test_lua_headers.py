@@ -218,7 +218,7 @@ def test_a_rule_is_the_same_in_every_script():
     [
         ("ack", "    value = by\n", "    value = 0\n"),  # at the margin
         ("reserve", "'expired|' ..", "'too late|' .."),  # in a branch
-        ("pause", "unless somebody is called already", "unless one is called"),  # in its comment
+        ("promote", "unless somebody is called already", "unless one is called"),  # in its comment
     ],
 )
 def test_a_rule_that_drifts_is_found(name, was, changed):
@@ -271,8 +271,9 @@ class RecordingWire(Wire):
         return super().execute(script, keys, args) if script.name == self.wanted else 1
 
     def post(self, command, on_reply=None, script=None, patience_s=0.0):
-        """Raise what would be posted."""
-        raise Sent(command, script)
+        """Raise what would be posted of that script."""
+        if script.name == self.wanted:
+            raise Sent(command, script)
 
     def post_packed(self, data, command, on_reply=None, script=None, patience_s=0.0):
         """Raise what would be posted; what was packed by hand is what hiredis packs."""
@@ -304,6 +305,8 @@ CALLS = {
     "hand_back": lambda store: store.hand_back("q", [Delivery("q", "a", "0", -1, b"")]),
     "ack": lambda store: store.post_ack("q", ["a", "b"], nothing),
     "release": lambda store: store.release("q", "nacked", LEASES),
+    "end_leases": lambda store: store.post_end_leases("q", LEASES, nothing),
+    "promote": lambda store: store.post_promote("q", nothing),
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
     "restore_visible": lambda store: store.post_restore("q", 1000, nothing),

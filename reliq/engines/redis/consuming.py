@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.batches import batches
 from ...store.limits import BATCH, MOST_REMEMBERED
+from ...store.protocol import ignore_result
 from ...store.unreadable import number
-from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Reservation
+from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation
 from . import scripts
 from .base import StoreBase, text_of, then
 from .wire import pack
@@ -79,9 +80,19 @@ class RedisConsuming(StoreBase):
         on_reply = then(partial(self._reservation, queue), on_result)
         self._wire.post_script(scripts.RESERVE, names, args, on_reply)
 
-    def post_promote(self, queue: str, on_result: OnResult[Reservation]) -> None:
-        """Post a reserve of nothing: it begins with what is due, and notifies."""
-        self.post_reserve(queue, 0, 0, False, on_result)
+    def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
+        """Make ready what is due, and notify; what has expired is removed before.
+
+        Where that is refused, whoever reserves is told.
+        """
+        self.post_expire(queue, ignore_result)
+        names = scripts.PROMOTE.of(self._keys(queue))
+
+        def parse(reply: Reply) -> Promoted:
+            next_due_ms, left = reply
+            return Promoted(next_due_ms, left == 1)
+
+        self._wire.post_script(scripts.PROMOTE, names, (BATCH,), then(parse, on_result))
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease."""

@@ -47,23 +47,29 @@ class RedisLeases(StoreBase):
             self._wire.post_script(scripts.RENEW, names, args, then(parse, on_result))
 
     def post_end_leases(
-        self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[list[str]]
     ) -> None:
         """End leases now; the result comes once for each batch."""
-        self.post_renew(queue, 0, leases, on_result)
+        names = scripts.END_LEASES.of(self._keys(queue))
+        for batch in batches(leases):
+            args = flat_of(batch)
+            self._wire.post_script(scripts.END_LEASES, names, args, then(texts, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*: of one connection."""
+        return self._leases(queue, consumer, of_session=False)
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of all connections of *session*."""
+        return self._leases(queue, session, of_session=True)
+
+    def _leases(self, queue: str, owner: str, *, of_session: bool) -> list[Lease]:
         names = scripts.LEASES_OF.of(self._keys(queue))
         found: set[Lease] = set()
         cursor = "0"
         while True:
-            reply = self._wire.execute(scripts.LEASES_OF, names, (consumer, cursor, BATCH))
-            cursor, *flat = texts(reply)
+            args = (owner, 1 if of_session else 0, cursor, BATCH)
+            cursor, *flat = texts(self._wire.execute(scripts.LEASES_OF, names, args))
             found.update(map(Lease, flat[::2], flat[1::2]))
             if cursor == "0":
                 return sorted(found)
-
-    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
-        """Return the leases of all connections of *session*: their names begin with its own."""
-        return self.leases_of(queue, session + "/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store.limits import BATCH
-from ...store.values import HOLDING, Delivery, Reservation
+from ...store.values import HOLDING, Delivery, Promoted, Reservation
 from .base import StoreBase
 from .disk_reserve import essential
 from .expiring import count_down_bytes, expire, overdue
@@ -70,13 +70,11 @@ class SqliteConsuming(StoreBase):
             isolating = Isolating(
                 transaction, queue_id, self.consumer, limit, lease_ms, company, no_ack
             )
-            if n > 0 and not paused:
+            if not paused:
                 rows, blocked, left = taking.take(n, isolating)
                 if rows:
                     alone = isolating.isolated is not None
                     self._hold(transaction, taking, rows, token, lease_ms, no_ack, alone)
-            elif not paused:
-                left = isolating.others_wait()
             if row[7] is not None:
                 transaction.execute(
                     "UPDATE queues SET used_at = ? WHERE id = ?", (transaction.now, queue_id)
@@ -188,9 +186,27 @@ class SqliteConsuming(StoreBase):
         """Take now what :meth:`reserve` takes; it comes when it is asked for."""
         self.post(lambda: self.reserve(queue, n, lease_ms, no_ack, company), on_result)
 
-    def post_promote(self, queue: str, on_result: OnResult[Reservation]) -> None:
-        """Post a reserve of nothing: it begins with what is due, and notifies."""
-        self.post_reserve(queue, 0, 0, False, on_result)
+    def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
+        """Make ready what is due, and notify; what has expired is removed before."""
+        self.post(lambda: self._promote(queue), on_result)
+
+    @essential
+    def _promote(self, queue: str) -> Promoted:
+        with self.write() as transaction:
+            row = transaction.execute(SELECT, (transaction.prefix, queue)).fetchone()
+            if row is None:
+                return Promoted(-1, False)
+            queue_id, notification, paused = row[0], row[4], row[5]
+            taking = Taking(transaction, row)
+            if expired := overdue(transaction, queue_id):  # so that none of it is promoted
+                taking.expire(expired)
+            next_due_ms = taking.promote()
+            if taking.bytes:
+                count_down_bytes(transaction, queue_id, taking.bytes)
+            left = not paused and taking.any_ready()
+            if left and not notification:
+                transaction.notify(queue)
+        return Promoted(next_due_ms, left)
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease and wherever they are."""

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.protocol import OnResult
+    from .transaction import Transaction
+
+
+def _set_deadline(
+    transaction: Transaction, queue: int, tag: str, token: str, deadline_ms: int
+) -> bool:
+    """Set when a lease runs out, unless it is lost; whether it was not."""
+    changed = transaction.execute(
+        "UPDATE messages SET position = ? "
+        "WHERE queue = ? AND tag = ? AND state = 2 AND token = ? AND position < ?",
+        (deadline_ms, queue, tag, token, HELD_BY_MOVE),
+    )
+    return changed.rowcount > 0
 
 
 class SqliteLeases(StoreBase):
@@ -79,10 +92,11 @@ class SqliteLeases(StoreBase):
             self.post(partial(self._renew, queue, lease_ms, batch), on_result)
 
     def post_end_leases(
-        self, queue: str, leases: Sequence[Lease], on_result: OnResult[Lost]
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[list[str]]
     ) -> None:
         """End leases now; the result comes once for each batch."""
-        self.post_renew(queue, 0, leases, on_result)
+        for batch in batches(leases):
+            self.post(partial(self._end_leases, queue, batch), on_result)
 
     @essential
     def _renew(self, name: str, lease_ms: int, leases: Sequence[Lease]) -> Lost:
@@ -90,17 +104,11 @@ class SqliteLeases(StoreBase):
         with self.write() as transaction:
             queue = transaction.queue(name)
             queue_id = queue.id if queue else 0
-            if lease_ms > 0 and queue and queue.lease is not None:
+            if queue and queue.lease is not None:
                 lease_ms = queue.lease
-            # An ended lease is told by its deadline of 0 from one that merely ran out.
-            until = transaction.now + lease_ms if lease_ms > 0 else 0
+            until = transaction.now + lease_ms
             for tag, token in leases:
-                extended = transaction.execute(
-                    "UPDATE messages SET position = ? "
-                    "WHERE queue = ? AND tag = ? AND state = 2 AND token = ? AND position < ?",
-                    (until, queue_id, tag, token, HELD_BY_MOVE),
-                ).rowcount
-                if extended:
+                if _set_deadline(transaction, queue_id, tag, token, until):
                     continue
                 lost.append(tag)
                 found = transaction.execute(
@@ -110,18 +118,39 @@ class SqliteLeases(StoreBase):
                     gone.append(tag)
         return Lost(lost, gone, lease_ms)
 
+    @essential
+    def _end_leases(self, name: str, leases: Sequence[Lease]) -> list[str]:
+        with self.write() as transaction:
+            queue = transaction.queue(name)
+            queue_id = queue.id if queue else 0
+            # An ended lease is told by its deadline of 0 from one that merely ran out.
+            return [
+                tag
+                for tag, token in leases
+                if not _set_deadline(transaction, queue_id, tag, token, 0)
+            ]
+
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:
         """Return the leases of *consumer*: of one connection."""
+        return self._leases(queue, consumer, of_session=False)
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of all connections of *session*."""
+        return self._leases(queue, session, of_session=True)
+
+    def _leases(self, queue: str, owner: str, *, of_session: bool) -> list[Lease]:
         with self.read() as transaction:
+            # The id of a consumer is that of its session, a slash and a number.
             rows = transaction.execute(
                 "SELECT m.tag, m.token FROM queues q JOIN messages m ON m.queue = q.id "
                 "WHERE q.prefix = :prefix AND q.name = :queue AND m.state = 2 AND "
-                "(m.owner = :owner OR (:owner LIKE '%/' AND "
-                "substr(m.owner, 1, length(:owner)) = :owner)) ORDER BY m.tag",
-                {"prefix": transaction.prefix, "queue": queue, "owner": consumer},
+                "CASE WHEN :of_session THEN substr(m.owner, 1, length(:owner) + 1) = :owner || '/' "
+                "ELSE m.owner = :owner END ORDER BY m.tag",
+                {
+                    "prefix": transaction.prefix,
+                    "queue": queue,
+                    "owner": owner,
+                    "of_session": of_session,
+                },
             ).fetchall()
         return [Lease(tag, str(token)) for tag, token in rows]
-
-    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
-        """Return the leases of all connections of *session*: their names begin with its own."""
-        return self.leases_of(queue, session + "/")

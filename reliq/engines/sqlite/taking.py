@@ -73,6 +73,15 @@ class Taking:
             )
         return max(due[len(late)][1] - transaction.now, 0) if len(late) < len(due) else -1
 
+    def any_ready(self) -> bool:
+        """Whether any message is ready."""
+        return (
+            self.transaction.execute(
+                "SELECT 1 FROM messages WHERE queue = ? AND state = 0 LIMIT 1", (self.queue,)
+            ).fetchone()
+            is not None
+        )
+
     def _page(self, after: int, n: int, some: bool) -> tuple[list[Row], bool, bool]:
         """Return up to *n* of the ready: (rows, whether more are left, for want of room).
 

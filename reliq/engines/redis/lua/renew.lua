@@ -1,11 +1,11 @@
--- renew: extends leases that are still held, or ends them now (lease 0).
+-- renew: extends leases that are still held.
 --
 -- KEYS[1] unacked_index (ZSET)
 -- KEYS[2] unacked (HASH)
 -- KEYS[3] meta (HASH)
 -- KEYS[4] messages (HASH)
 --
--- ARGV[1] lease (ms from now; 0: the lease ends now)
+-- ARGV[1] lease (ms from now; the queue's own goes first)
 -- ARGV[2..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns {tags whose lease is lost, of these the ones whose message is no longer stored,
@@ -23,9 +23,7 @@ end
 redis.call('ZREM', unacked_index, '')
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-if lease > 0 then
-  lease = whole(redis.call('HGET', meta, 'lease')) or lease
-end
+lease = whole(redis.call('HGET', meta, 'lease')) or lease
 local tags = {}
 for i = 2, #ARGV, 2 do
   tags[#tags + 1] = ARGV[i]
@@ -34,8 +32,7 @@ local records = redis.call('HMGET', unacked, unpack(tags))
 local extended, lost, gone = {}, {}, {}
 for i, tag in ipairs(tags) do
   if records[i] and string.match(records[i], '^%d+') == ARGV[2 * i + 1] then
-    -- An ended lease is told by its deadline of 0 from one that merely ran out.
-    extended[#extended + 1] = lease > 0 and now + lease or 0
+    extended[#extended + 1] = now + lease
     extended[#extended + 1] = tag
   else
     lost[#lost + 1] = tag

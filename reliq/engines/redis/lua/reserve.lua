@@ -16,7 +16,7 @@
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
 --
--- ARGV[1] n (messages at most; 0: only promote, expire and notify)
+-- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)
 -- ARGV[3] consumer (id)
 -- ARGV[4] no_ack (1: the messages are finished as they are taken)
@@ -180,11 +180,11 @@ local own = claimed_at and claimer == consumer and company >= 0
 
 local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
 -- All is read before the first is taken: a key that holds something else leaves them ready.
-if n > 0 and not paused and shut then
+if not paused and shut then
   blocked = true
-elseif n > 0 and not paused and own and company < 2 then
+elseif not paused and own and company < 2 then
   claims = true
-elseif n > 0 and not paused then
+elseif not paused then
   -- What is taken, as {tag, score, ...}, whether it is the head of the queue without a gap, and
   -- the first message that is to be delivered alone, but not now.
   local taken, exact, waits = {}, true, nil

@@ -1,0 +1,29 @@
+-- end_leases: ends leases that are still held: the next pass returns their messages.
+--
+-- KEYS[1] unacked_index (ZSET)
+-- KEYS[2] unacked (HASH)
+--
+-- ARGV[1..] tag, token (pairs: delivery tag, lease token)
+--
+-- Returns the tags whose lease another consumer holds now, or that are gone.
+-- Redis 6.2 or newer.
+local unacked_index, unacked = KEYS[1], KEYS[2]
+
+-- Returns token, score, expires and consumer of a lease record; nil of another text.
+local function lease_of(record)
+  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
+end
+
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('ZREM', unacked_index, '')
+local refused = {}
+for i = 1, #ARGV, 2 do
+  local tag, token = ARGV[i], ARGV[i + 1]
+  if lease_of(redis.call('HGET', unacked, tag)) == token then
+    -- An ended lease is told by its deadline of 0 from one that merely ran out.
+    redis.call('ZADD', unacked_index, 'XX', 0, tag)
+  else
+    refused[#refused + 1] = tag
+  end
+end
+return refused

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from reliq.engines.redis import keys
 from reliq.engines.redis.keys import QueueKeys, escape, queue_keys
 
 if TYPE_CHECKING:
@@ -79,14 +80,16 @@ def _tell(queue: str, what: str, tags: Collection[bytes]) -> str:
 
 def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
     """Return what no rule of the catalogue explains, each in words."""
-    queues = {name.decode() for name in client.zrange(f"{prefix}reliq:queues", 0, -1)}
+    queues = {name.decode() for name in client.zrange(keys.queues(prefix), 0, -1)}
     escaped = {escape(name): name for name in queues}
-    exchanges = {escape(name.decode()) for name in client.hkeys(f"{prefix}reliq:exchanges")}
+    exchanges = {escape(name.decode()) for name in client.hkeys(keys.exchanges(prefix))}
     wrong: list[str] = []
     for raw in sorted(client.scan_iter(count=1000)):
         key, kind = raw.decode(), client.type(raw).decode()
         name = key.removeprefix(prefix)
-        if of_queue := _OF_A_QUEUE.match(name):
+        if name.startswith("reliq:{%}:"):
+            wrong += _odd_global(client, raw, key, name.removeprefix("reliq:{%}:"))
+        elif of_queue := _OF_A_QUEUE.match(name):
             queue, part = of_queue["queue"], of_queue["part"]
             # Publishers' numbers outlive a queue that is deleted, until they expire.
             if queue not in escaped and not _is_of_publishers(part):
@@ -95,10 +98,7 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
         elif name.startswith("reliq:bindings:{"):
             if name[len("reliq:bindings:{") : -1] not in exchanges:
                 wrong.append(f"{key}: bindings of an exchange that was not declared")
-        elif name.startswith("reliq:consumer:"):
-            if client.ttl(raw) == -1:
-                wrong.append(f"{key}: a consumer's record that nobody will forget")
-        elif GLOBAL.get(name.removeprefix("reliq:")) != kind:
+        else:
             wrong.append(f"{key}: not in the catalogue ({kind})")
     for queue in sorted(queues):
         wrong += misplaced(queue, _contents(client, prefix, queue))
@@ -111,11 +111,19 @@ def haunted(client: redis.Redis, living: Collection[int]) -> str:
 
     The living must notice those that died.
     """
-    for raw in client.scan_iter("reliq:{*}:consumers"):
+    for raw in client.scan_iter("reliq:{*}:consumers", _type="hash"):
         for name in client.hkeys(raw):
             if int(name.split(b":")[1]) not in living:
                 return f"{name.decode()} in {raw.decode()}"
     return ""
+
+
+def _odd_global(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]:
+    if part.startswith("consumer:"):
+        forgotten = client.ttl(raw) != -1
+        return [] if forgotten else [f"{key}: a consumer's record that nobody will forget"]
+    kind = client.type(raw).decode()
+    return [] if GLOBAL.get(part) == kind else [f"{key}: not in the catalogue ({kind})"]
 
 
 def _is_of_publishers(part: str) -> bool:
@@ -136,12 +144,12 @@ def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]
 
 
 def _contents(client: redis.Redis, prefix: str, queue: str) -> Contents:
-    keys = queue_keys(prefix, queue)
+    parts = queue_keys(prefix, queue)
     tags = Contents()
     for part in ("messages", "unacked", "deliveries", "dead_info", "moves"):
-        setattr(tags, part, set(client.hkeys(getattr(keys, part))))
+        setattr(tags, part, set(client.hkeys(getattr(parts, part))))
     for part in ("ready", "delayed", "unacked_index", "expiry", "dead"):
-        setattr(tags, part, set(client.zrange(getattr(keys, part), 0, -1)))
+        setattr(tags, part, set(client.zrange(getattr(parts, part), 0, -1)))
     return tags
 
 

@@ -144,7 +144,7 @@ def test_a_broker_without_a_password(redis_url):
 def test_keys_that_are_not_ours(client):
     """Those under our prefix are counted and named; those of others are none of our business."""
     declare(client.connect(), "orders")
-    for key in ("other", "reliq2", "shop:reliq:queues"):
+    for key in ("other", "reliq2", "shop:reliq:{%}:queues"):
         client.raw.set(key, 1)
     assert "ok" == findings(client.url, "keys")[0][0]
     client.raw.set("reliq:mine", 1)

@@ -98,4 +98,4 @@ def test_who_dies_before_the_bindings_go_is_continued(client):
     Taker(client.connect(), "other")
     wait_until(lambda: not client.raw.exists("reliq:{q}:bound"))
     wait_until(lambda: not has_exchange(connection, "x"))
-    assert [b"other"] == client.raw.zrange("reliq:queues", 0, -1)
+    assert [b"other"] == client.raw.zrange("reliq:{%}:queues", 0, -1)

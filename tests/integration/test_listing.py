@@ -63,7 +63,7 @@ def test_a_queue_that_is_declared_while_it_is_deleted(open_store, fresh_redis):
     names = [f"q{number}" for number in range(ROUNDS)]
     there = {name for name in names if first.status(name) is not None}
     assert there == set(first.queues())
-    assert there <= {name.decode() for name in client.zrange("reliq:dead_letter_routed", 0, -1)}
+    assert there <= {name.decode() for name in client.zrange("reliq:{%}:dead_letter_routed", 0, -1)}
     assert_balanced(fresh_redis.url())
 
 
@@ -79,7 +79,7 @@ def test_a_queue_in_use_is_listed_again(open_store, fresh_redis):
     client = redis.Redis.from_url(fresh_redis.url("redis"))
     store = open_store("a/1")
     store.declare_queue("q", False, b"", {})
-    client.zrem("reliq:queues", "q")
+    client.zrem("reliq:{%}:queues", "q")
     assert ["q"] == heartbeat(store, ["q"])
     assert ["q"] == store.queues()
     assert [] == heartbeat(store, ["q"])
@@ -90,7 +90,7 @@ def test_a_queue_that_expires_is_listed_again(open_store, fresh_redis):
     client = redis.Redis.from_url(fresh_redis.url("redis"))
     store = open_store("a/1")
     store.declare_queue("q", False, b"", {"expires": "50"})
-    client.zrem("reliq:queues", "q")
+    client.zrem("reliq:{%}:queues", "q")
     assert ["q"] == heartbeat(store, ["q"])
     wait_until(lambda: store.delete_queue("q", if_idle=True).outcome == "deleted")
     assert [] == store.queues()

@@ -27,7 +27,7 @@ def make(raw, queue, **stats):
     """Make a queue as its own publisher would, and list it."""
     raw.hset(key(queue, "meta"), "exists", "1")
     raw.hset(key(queue, "stats"), mapping={"published": 0, **stats})
-    raw.zadd("reliq:queues", {queue: 0})
+    raw.zadd("reliq:{%}:queues", {queue: 0})
 
 
 def store(raw, queue, tag, score, envelope=b"junk"):
@@ -83,7 +83,7 @@ def write_junk(raw):
     make(raw, "counters", acked="many", published=b"\xff", token="1.5")
     raw.hset(key("counters", "meta"), "arguments", b"\xc1\xff")
     raw.set(key("types", "meta"), "x")
-    raw.zadd("reliq:queues", {"types": 0})
+    raw.zadd("reliq:{%}:queues", {"types": 0})
     make(raw, "types2")
     raw.set(key("types2", "ready"), "x")
     for name, record in {
@@ -106,10 +106,10 @@ def write_junk(raw):
         "list": {"host": "h", "options": "[]", "client_id": "9" * 30, "run_id": "", "queues": "q"},
         "none": {"client_id": ""},
     }.items():
-        raw.hset(f"reliq:consumer:{name}", mapping=record)
-        raw.zadd("reliq:consumers", {name: 9e15})
-    raw.set("reliq:consumer:string", "x")
-    raw.zadd("reliq:consumers", {"string": "inf", b"\xff\xfe": 5})
+        raw.hset(f"reliq:{{%}}:consumer:{name}", mapping=record)
+        raw.zadd("reliq:{%}:consumers", {name: 9e15})
+    raw.set("reliq:{%}:consumer:string", "x")
+    raw.zadd("reliq:{%}:consumers", {"string": "inf", b"\xff\xfe": 5})
     for queue in ("good", "leases"):
         raw.hset(key(queue, "consumers"), mapping={b"\xff\xfe": "junk", "junk": "1"})
 

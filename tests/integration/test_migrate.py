@@ -499,7 +499,7 @@ def test_killed_again_and_again(places, client, tmp_path, direction):
     with Connection(urls[1]) as target:
         messages = drained(target, "q", MESSAGES + 200)
     assert list(range(MESSAGES + 200)) == sorted(message.payload for message in messages)
-    assert 0 == theirs.client().hlen("reliq:kombu_held")
+    assert 0 == theirs.client().hlen("reliq:{%}:kombu_held")
 
 
 def test_cut_off_between_any_two_steps(client, redis_server):
@@ -536,9 +536,9 @@ def test_half_way_to_another_broker(client, redis_server, other):
     assert (0, 1) == (plan["half_way"], plan["elsewhere"])
     assert {"q": moved(0)} == migrate(there, client.url, "q")
     raw = redis_server.client()
-    ((number, entry),) = raw.hgetall("reliq:kombu_held").items()
-    raw.hset("reliq:kombu_held", str(int(number) - 90_000_000_000), entry)
-    raw.hdel("reliq:kombu_held", number)
+    ((number, entry),) = raw.hgetall("reliq:{%}:kombu_held").items()
+    raw.hset("reliq:{%}:kombu_held", str(int(number) - 90_000_000_000), entry)
+    raw.hdel("reliq:{%}:kombu_held", number)
     assert {"q": moved(1)} == migrate(there, client.url, "q")
 
 

@@ -175,7 +175,7 @@ def test_celery_tasks_in_a_batch(site):
     with site.app.producer_or_acquire() as producer:
         with producer.batch():
             ids = [site.send("record", producer=producer).id for _ in range(20)]
-            assert "celery" not in site.server.client().zrange("reliq:queues", 0, -1)
+            assert "celery" not in site.server.client().zrange("reliq:{%}:queues", 0, -1)
         assert 20 == site.counts()["ready"]
     worker = site.worker(pool="solo")
     wait_until(lambda: len(site.journal.finished()) == len(ids), what=worker.tail)

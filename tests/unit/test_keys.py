@@ -17,11 +17,11 @@ def test_the_keys_are_as_documented():
     assert "app:reliq:{celery}:messages" == found.messages
     assert "app:reliq:{celery}:unacked_mutex" == found.unacked_mutex
     assert "app:reliq:{celery}:publisher:ab12" == keys.publisher("app:", "celery", "ab12")
-    assert "app:reliq:queues" == keys.queues("app:")
-    assert "app:reliq:exchanges" == keys.exchanges("app:")
+    assert "app:reliq:{%}:queues" == keys.queues("app:")
+    assert "app:reliq:{%}:exchanges" == keys.exchanges("app:")
     assert "app:reliq:bindings:{celeryev}" == keys.bindings("app:", "celeryev")
-    assert "app:reliq:consumers" == keys.consumers("app:")
-    assert "app:reliq:consumer:host:1" == keys.consumer("app:", "host:1")
+    assert "app:reliq:{%}:consumers" == keys.consumers("app:")
+    assert "app:reliq:{%}:consumer:host:1" == keys.consumer("app:", "host:1")
 
 
 @given(NAMES)
@@ -55,8 +55,31 @@ def test_two_queues_have_no_key_in_common(one, other, part, its_part):
 @given(NAMES)
 def test_no_queue_takes_a_global_key(name):
     """The keys of the broker as a whole are no queue's."""
-    shared = {keys.queues(""), keys.exchanges(""), keys.consumers(""), keys.bindings("", name)}
+    shared = {*keys_of_all(""), keys.bindings("", name), keys.once("", name)}
     assert not shared & set(queue_keys("", name))
+
+
+def keys_of_all(prefix):
+    """Return every key that belongs to no queue and no exchange."""
+    makers = (
+        keys.queues,
+        keys.probe,
+        keys.broker_id,
+        keys.dead_letter_routed,
+        keys.exchanges,
+        keys.consumers,
+        keys.looking,
+        keys.kombu_held,
+        keys.kombu_last,
+    )
+    return [*(make(prefix) for make in makers), keys.consumer(prefix, "host:1:ab")]
+
+
+@given(NAMES)
+def test_all_global_keys_share_a_slot(name):
+    """Their tag is one that no queue and no exchange can have."""
+    assert {"%"} == {re.match(r"[^{]*\{(.*?)\}", key)[1] for key in keys_of_all("app:")}
+    assert "%" != escape(name)
 
 
 @pytest.mark.parametrize("part", QueueKeys._fields)

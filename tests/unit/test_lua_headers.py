@@ -360,6 +360,7 @@ def test_the_caller_sends_what_the_header_names(name):
     said = read(SCRIPTS[name])
     sent_keys, sent_args = rest[:count], rest[count:]
     parts = [key.removeprefix("p.").removeprefix("reliq:").split(":") for key in sent_keys]
+    # bindings:{exchange}, once:name; all others begin with their tag.
     assert [key for key, _ in said.keys] == [
         part[1] if part[0].startswith("{") else part[0] for part in parts
     ]

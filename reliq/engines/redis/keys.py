@@ -1,7 +1,8 @@
 """Every Redis key that reliq uses, its type beside it. Pure functions.
 
-Keys of one queue carry the hash tag ``{queue}``, so a script touches one slot.
-A brace in a queue name would end the hash tag early and is percent-escaped.
+Keys of one queue carry the hash tag ``{queue}``, so a script touches one slot of a cluster.
+A brace in a queue name would end the hash tag early and is percent-escaped. What belongs to no
+queue and no exchange carries the tag ``{%}``, which no escaped name can be: it is in one slot, too.
 
 messages        tag -> envelope, in every state
 ready           tag -> rank * 2**45 + sequence: strict priority, FIFO inside it
@@ -76,29 +77,33 @@ def bound(prefix: str, queue: str) -> str:  # SET
     return queue_key(prefix, queue, "bound")
 
 
+def _of_all(prefix: str, part: str) -> str:
+    return f"{prefix}reliq:{{%}}:{part}"
+
+
 def queues(prefix: str) -> str:  # ZSET queue name -> when to look after it next
     """Return the key of the set of all queues."""
-    return f"{prefix}reliq:queues"
+    return _of_all(prefix, "queues")
 
 
 def probe(prefix: str) -> str:  # never there
     """Return the key that is deleted to see whether a server accepts writes."""
-    return f"{prefix}reliq:probe"
+    return _of_all(prefix, "probe")
 
 
 def broker_id(prefix: str) -> str:  # STRING
     """Return the key of the name by which other brokers know this one."""
-    return f"{prefix}reliq:broker_id"
+    return _of_all(prefix, "broker_id")
 
 
 def dead_letter_routed(prefix: str) -> str:  # ZSET queue name -> 0
     """Return the key of the set of queues whose dead letters are routed on."""
-    return f"{prefix}reliq:dead_letter_routed"
+    return _of_all(prefix, "dead_letter_routed")
 
 
 def exchanges(prefix: str) -> str:  # HASH name -> msgpack of its declaration
     """Return the key of the declared exchanges."""
-    return f"{prefix}reliq:exchanges"
+    return _of_all(prefix, "exchanges")
 
 
 @lru_cache(maxsize=4096)
@@ -108,23 +113,23 @@ def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "ver
 
 
 def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is finished; TTL
-    """Return the key of the claim on what is to be done once."""
+    """Return the key of the claim on what is to be done once: each is in a slot of its own."""
     return f"{prefix}reliq:once:{escape(name)}"
 
 
 def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
     """Return the key of the register of consumers."""
-    return f"{prefix}reliq:consumers"
+    return _of_all(prefix, "consumers")
 
 
 def looking(prefix: str) -> str:  # STRING id of who looks after the consumers; expires
     """Return the key of the duty to look after all consumers."""
-    return f"{prefix}reliq:looking"
+    return _of_all(prefix, "looking")
 
 
 def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL
     """Return the key of one consumer's record."""
-    return f"{prefix}reliq:consumer:{consumer_id}"
+    return _of_all(prefix, f"consumer:{consumer_id}")
 
 
 # -- what a migration leaves beside the keys of Kombu's own Redis transport
@@ -132,12 +137,12 @@ def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL
 
 def kombu_held(prefix: str) -> str:  # HASH number -> "target|length of queue|queue" + message
     """Return the key of what was taken out of Kombu's lists and is not known to be stored."""
-    return f"{prefix}reliq:kombu_held"
+    return _of_all(prefix, "kombu_held")
 
 
 def kombu_last(prefix: str) -> str:  # STRING
     """Return the key of the last number that a migration has given; expires."""
-    return f"{prefix}reliq:kombu_last"
+    return _of_all(prefix, "kombu_last")
 
 
 # -- Kombu's own: kombu/transport/redis.py, whose names and options these are
@@ -179,13 +184,16 @@ _SHARED = frozenset(
         "kombu_last",
     },
 )
-_FAMILIES = frozenset({"bindings", "once", "consumer"})
+_FAMILIES = frozenset({"bindings", "once"})
 
 
 def is_ours(key: str, prefix: str) -> bool:
     """Whether *key*, which begins with our prefix, is one that reliq makes."""
     rest = key.removeprefix(f"{prefix}reliq:")
+    if rest.startswith("{%}:"):
+        part, colon, _ = rest.removeprefix("{%}:").partition(":")
+        return part == "consumer" if colon else part in _SHARED
     if rest.startswith("{"):
         name, brace, part = rest.rpartition("}:")
         return bool(brace) and "}" not in name and part.split(":")[0] in {*_PARTS, "publisher"}
-    return rest in _SHARED or (":" in rest and rest.split(":")[0] in _FAMILIES)
+    return ":" in rest and rest.split(":")[0] in _FAMILIES

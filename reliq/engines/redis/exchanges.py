@@ -41,7 +41,8 @@ class RedisExchanges(StoreBase):
         if not if_unbound:
             self._wire.exchange([(("HDEL", names, exchange), None), (("DEL", table), None)])
             return
-        if not self._wire.execute(scripts.UNBOUND, scripts.UNBOUND.named(bindings=table), (0,)):
+        both = scripts.UNBOUND.named(bindings=table, guard=keys.guard(self._prefix, exchange))
+        if not self._wire.execute(scripts.UNBOUND, both, (0,)):
             return
         declaration, _ = self._wire.exchange(
             [(("HGET", names, exchange), None), (("HDEL", names, exchange), None)]
@@ -94,7 +95,9 @@ class RedisExchanges(StoreBase):
     def _bind_command(
         self, exchange: str, change: int, bindings: Iterable[bytes]
     ) -> tuple[Command, scripts.Script]:
-        names = scripts.BIND.named(bindings=keys.bindings(self._prefix, exchange))
+        names = scripts.BIND.named(
+            bindings=keys.bindings(self._prefix, exchange), guard=keys.guard(self._prefix, exchange)
+        )
         command = ("EVALSHA", scripts.BIND.sha, len(names), *names, change, *bindings)
         return command, scripts.BIND
 

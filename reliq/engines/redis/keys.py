@@ -20,6 +20,8 @@ unacked_mutex   holder of the current restore_visible pass; lapses by itself
 moves           tag -> "number|target": messages on their way to another queue or broker
 bound           msgpack of exchange and binding: where to look when the queue is deleted
 publishers      publisher -> "until low_water known": its publishes that may be tried again; expires
+guard           never there, and in KEYS of every script that writes: while the slot moves to
+                another node, a script that would be cut off half way is refused as a whole
 publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
 """
 
@@ -48,6 +50,7 @@ class QueueKeys(NamedTuple):
     unacked_mutex: str  # STRING
     moves: str  # HASH
     publishers: str  # HASH
+    guard: str  # STRING
 
 
 def escape(name: str) -> str:
@@ -72,6 +75,11 @@ def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
     return queue_key(prefix, queue, f"publisher:{publisher_id}")
 
 
+def guard(prefix: str, name: str) -> str:  # never there
+    """Return the guard beside the key of the exchange or claim *name*: it has their slot."""
+    return queue_key(prefix, name, "guard")
+
+
 def bound(prefix: str, queue: str) -> str:  # SET
     """Return the key of what *queue* is bound to: all of it, and perhaps more."""
     return queue_key(prefix, queue, "bound")
@@ -84,6 +92,11 @@ def _of_all(prefix: str, part: str) -> str:
 def queues(prefix: str) -> str:  # ZSET queue name -> when to look after it next
     """Return the key of the set of all queues."""
     return _of_all(prefix, "queues")
+
+
+def guard_of_all(prefix: str) -> str:  # never there
+    """Return the guard of what belongs to no queue."""
+    return _of_all(prefix, "guard")
 
 
 def probe(prefix: str) -> str:  # never there
@@ -114,7 +127,7 @@ def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "ver
 
 def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is finished; TTL
     """Return the key of the claim on what is to be done once: each is in a slot of its own."""
-    return f"{prefix}reliq:once:{escape(name)}"
+    return f"{prefix}reliq:once:{{{escape(name)}}}"
 
 
 def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms

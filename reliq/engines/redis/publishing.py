@@ -64,8 +64,10 @@ class RedisPublishing(StoreBase):
         """Return the part of a publish command that is the same for each message, and keep it."""
         if len(self._publish_constants) > MOST_REMEMBERED:
             self._publish_constants.clear()
-        bindings = keys.bindings(self._prefix, exchange)
-        names = scripts.PUBLISH.named(**self._keys(queue)._asdict(), bindings=bindings)
+        of_queue = self._keys(queue)
+        # The anonymous exchange has no bindings: all keys are in one slot then.
+        bindings = keys.bindings(self._prefix, exchange) if exchange else of_queue.guard
+        names = scripts.PUBLISH.named(**of_queue._asdict(), bindings=bindings)
         constant: Command = ("EVALSHA", scripts.PUBLISH.sha, len(names), *names)
         self._publish_constants[queue, exchange] = constant
         return constant

@@ -16,7 +16,9 @@ class RedisQueues(StoreBase):
 
     def list_queue(self, queue: str) -> None:
         """Make *queue* visible, to operators and to whoever looks after all queues."""
-        names = scripts.LIST_QUEUE.named(queues=keys.queues(self._prefix))
+        names = scripts.LIST_QUEUE.named(
+            queues=keys.queues(self._prefix), guard=keys.guard_of_all(self._prefix)
+        )
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     def declare_queue(

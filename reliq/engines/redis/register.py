@@ -36,7 +36,9 @@ class RedisRegister(StoreBase):
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
         """Ask for the duty to look after all consumers."""
         names = scripts.LOOK.named(
-            consumers=keys.consumers(self._prefix), looking=keys.looking(self._prefix)
+            consumers=keys.consumers(self._prefix),
+            looking=keys.looking(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
         )
         args = (consumer, hold_ms, LOOKED_AT)
         self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
@@ -55,6 +57,7 @@ class RedisRegister(StoreBase):
             consumer=keys.consumer(self._prefix, consumer),
             queues=keys.queues(self._prefix),
             dead_letter_routed=keys.dead_letter_routed(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
         )
         pairs = [part for pair in record.items() for part in pair]
         args = (consumer, ttl_ms, again_ms, *pairs)
@@ -69,7 +72,9 @@ class RedisRegister(StoreBase):
         self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
     ) -> None:
         """Say which tasks a worker runs that are acknowledged; False: it is not known."""
-        names = scripts.TELL_RUNNING.named(consumer=keys.consumer(self._prefix, consumer))
+        names = scripts.TELL_RUNNING.named(
+            consumer=keys.consumer(self._prefix, consumer), guard=keys.guard_of_all(self._prefix)
+        )
         args = (number, json.dumps(running))
         self._wire.post_script(
             scripts.TELL_RUNNING, names, args, then(lambda reply: reply == 1, on_result)

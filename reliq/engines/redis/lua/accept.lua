@@ -13,6 +13,7 @@
 -- KEYS[9] stats (HASH)
 -- KEYS[10] meta (HASH)
 -- KEYS[11] publisher (ZSET)
+-- KEYS[12] guard (STRING)
 --
 -- ARGV[1] keep (ms that the numbers of the move are kept from now)
 -- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)

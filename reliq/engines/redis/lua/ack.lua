@@ -13,6 +13,7 @@
 -- KEYS[8] expiry (ZSET)
 -- KEYS[9] dead (ZSET)
 -- KEYS[10] dead_info (HASH)
+-- KEYS[11] guard (STRING)
 --
 -- ARGV[1..] tag (delivery tags)
 --

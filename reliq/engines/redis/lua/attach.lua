@@ -16,6 +16,7 @@
 -- KEYS[14] unacked_mutex (STRING)
 -- KEYS[15] moves (HASH)
 -- KEYS[16] publishers (HASH)
+-- KEYS[17] guard (STRING)
 --
 -- ARGV[1] consumer (id)
 -- ARGV[2] mark (of its subscriptions, and of the connection that has them; empty: it left, or

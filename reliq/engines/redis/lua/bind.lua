@@ -1,6 +1,7 @@
 -- bind: changes the bindings of an exchange and their version, together.
 --
 -- KEYS[1] bindings (HASH)
+-- KEYS[2] guard (STRING)
 --
 -- ARGV[1] bound (1: add; 0: remove; -1: remove, and make no table where there is none)
 -- ARGV[2..] binding (msgpack of routing key and queue)

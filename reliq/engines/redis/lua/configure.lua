@@ -1,6 +1,7 @@
 -- configure: changes what scripts know of a queue's arguments, not its declaration.
 --
 -- KEYS[1] meta (HASH)
+-- KEYS[2] guard (STRING)
 --
 -- ARGV[1..] field, value (pairs; an empty value removes the field; none: only look)
 --

@@ -7,6 +7,7 @@
 -- KEYS[5] dead (ZSET)
 -- KEYS[6] dead_info (HASH)
 -- KEYS[7] stats (HASH)
+-- KEYS[8] guard (STRING)
 --
 -- ARGV[1] reason ("rejected", "undecodable", ...)
 -- ARGV[2] error (text; may be empty)

@@ -5,6 +5,7 @@
 -- KEYS[3] delayed (ZSET)
 -- KEYS[4] consumers (HASH)
 -- KEYS[5] publishers (HASH)
+-- KEYS[6] guard (STRING)
 --
 -- ARGV[1] passive (1: only look)
 -- ARGV[2] arguments (msgpack of the declaration, compared byte by byte)

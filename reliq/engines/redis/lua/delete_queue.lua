@@ -16,6 +16,7 @@
 -- KEYS[14] unacked_mutex (STRING)
 -- KEYS[15] moves (HASH)
 -- KEYS[16] publishers (HASH)
+-- KEYS[17] guard (STRING)
 --
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)

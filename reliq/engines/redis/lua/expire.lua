@@ -11,6 +11,7 @@
 -- KEYS[7] dead_info (HASH)
 -- KEYS[8] stats (HASH)
 -- KEYS[9] meta (HASH)
+-- KEYS[10] guard (STRING)
 --
 -- ARGV[1] batch (messages at most)
 --

@@ -7,6 +7,7 @@
 -- KEYS[5] notification (LIST)
 -- KEYS[6] stats (HASH)
 -- KEYS[7] meta (HASH)
+-- KEYS[8] guard (STRING)
 --
 -- ARGV[1..] tag, score, expires, count, envelope (five for each message, as reserve gave
 --   them: expires in ms or "", count of failed deliveries or -1)

@@ -4,6 +4,7 @@
 -- KEYS[2] consumer (HASH)
 -- KEYS[3] queues (ZSET)
 -- KEYS[4] dead_letter_routed (ZSET)
+-- KEYS[5] guard (STRING)
 --
 -- ARGV[1] id (of the consumer)
 -- ARGV[2] ttl (ms that it counts as living from now)

@@ -1,6 +1,7 @@
 -- list_queue: makes a queue visible in the list of queues, and due for a look.
 --
 -- KEYS[1] queues (ZSET)
+-- KEYS[2] guard (STRING)
 --
 -- ARGV[1] queue (name)
 --

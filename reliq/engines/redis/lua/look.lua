@@ -2,6 +2,7 @@
 --
 -- KEYS[1] consumers (ZSET)
 -- KEYS[2] looking (STRING)
+-- KEYS[3] guard (STRING)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] hold (ms that the duty stays its own)

@@ -10,6 +10,7 @@
 -- KEYS[3] stats (HASH)
 -- KEYS[4] moves (HASH)
 -- KEYS[5] unacked_index (ZSET)
+-- KEYS[6] guard (STRING)
 --
 -- ARGV[1] target (of the move: the same for all; another begun earlier is not disturbed)
 -- ARGV[2..] tag (delivery tags of dead letters)

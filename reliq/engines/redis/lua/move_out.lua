@@ -15,6 +15,7 @@
 -- KEYS[8] dead (ZSET)
 -- KEYS[9] stats (HASH)
 -- KEYS[10] moves (HASH)
+-- KEYS[11] guard (STRING)
 --
 -- ARGV[1] target (of the move)
 -- ARGV[2] batch (messages at most)

@@ -8,6 +8,7 @@
 -- KEYS[6] unacked (HASH)
 -- KEYS[7] stats (HASH)
 -- KEYS[8] moves (HASH)
+-- KEYS[9] guard (STRING)
 --
 -- ARGV[1..] tag (delivery tags)
 --

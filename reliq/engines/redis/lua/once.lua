@@ -1,6 +1,7 @@
 -- once: takes a claim, extends one's own, marks it as finished, or gives it up.
 --
 -- KEYS[1] once (STRING)
+-- KEYS[2] guard (STRING)
 --
 -- ARGV[1] token (of who asks)
 -- ARGV[2] keep (ms from now; 0: give it up)

@@ -4,6 +4,7 @@
 -- KEYS[2] ready (ZSET)
 -- KEYS[3] delayed (ZSET)
 -- KEYS[4] notification (LIST)
+-- KEYS[5] guard (STRING)
 --
 -- ARGV[1] paused (1: give nothing out; 0: go on)
 --

@@ -16,6 +16,7 @@
 -- KEYS[10] meta (HASH)
 -- KEYS[11] publishers (HASH)
 -- KEYS[12] bindings (HASH)
+-- KEYS[13] guard (STRING)
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)

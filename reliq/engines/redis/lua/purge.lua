@@ -6,6 +6,7 @@
 -- KEYS[4] deliveries (HASH)
 -- KEYS[5] expiry (ZSET)
 -- KEYS[6] stats (HASH)
+-- KEYS[7] guard (STRING)
 --
 -- ARGV[1] batch (messages at most)
 --

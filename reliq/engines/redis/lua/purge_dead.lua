@@ -6,6 +6,7 @@
 -- KEYS[4] dead_info (HASH)
 -- KEYS[5] stats (HASH)
 -- KEYS[6] moves (HASH)
+-- KEYS[7] guard (STRING)
 --
 -- ARGV[1..] tag (delivery tags)
 --

@@ -15,6 +15,7 @@
 -- KEYS[10] stats (HASH)
 -- KEYS[11] meta (HASH)
 -- KEYS[12] messages (HASH)
+-- KEYS[13] guard (STRING)
 --
 -- ARGV[1] how ("undelivered": was never given to the application;
 --         "released": in order, not counted; "nacked": counted as a failed delivery)

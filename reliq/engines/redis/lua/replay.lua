@@ -11,6 +11,7 @@
 -- KEYS[7] stats (HASH)
 -- KEYS[8] meta (HASH)
 -- KEYS[9] moves (HASH)
+-- KEYS[10] guard (STRING)
 --
 -- ARGV[1..] tag (delivery tags of dead letters)
 --

@@ -15,6 +15,7 @@
 -- KEYS[10] notification (LIST)
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
+-- KEYS[13] guard (STRING)
 --
 -- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)

@@ -20,6 +20,7 @@
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
+-- KEYS[15] guard (STRING)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait

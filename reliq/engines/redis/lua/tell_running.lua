@@ -1,6 +1,7 @@
 -- tell_running: a worker says which tasks it runs that are acknowledged already.
 --
 -- KEYS[1] consumer (HASH)
+-- KEYS[2] guard (STRING)
 --
 -- ARGV[1] number (of what is said: what was said after it stays)
 -- ARGV[2] running (JSON: queue -> tasks)

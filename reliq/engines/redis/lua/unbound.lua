@@ -1,6 +1,7 @@
 -- unbound: deletes the table of an exchange to which nothing is bound.
 --
 -- KEYS[1] bindings (HASH)
+-- KEYS[2] guard (STRING)
 --
 -- ARGV[1] most (bindings that it may have: 0)
 --

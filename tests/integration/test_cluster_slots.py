@@ -1,0 +1,177 @@
+"""A slot that moves to another node: each script is carried out as a whole, or refused as a whole.
+
+While a slot moves, a server refuses a script some of whose keys are gone, and lets one run whose
+keys are all there; a key that this one empties counts as gone from then on, and its next use
+would end the script after its writes. Every script is run in each state of the slot.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+from reliq.engines.redis import scripts
+from reliq.engines.redis.keys import queue_key
+from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
+from reliq.errors import ReliqError
+from reliq.options import parse
+from reliq.store.values import Move
+from tests.contract.steps import LONG_MS, audit, lease_of, message, tags
+from tests.support.cluster import SLOTS, Migration, RedisCluster
+
+QUEUES = count()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return two masters, of which the first has all slots but one."""
+    # One slot is the other's: a master without any becomes a replica.
+    running = RedisCluster(2, slots=[SLOTS - 1, 1])
+    try:
+        yield running.start()
+    finally:
+        running.destroy()
+
+
+class Moving:
+    """A queue with a message in every place, whose slot can be moved."""
+
+    def __init__(self, cluster):
+        self.queue = f"q{next(QUEUES)}"
+        source, target = cluster.masters
+        self.migration = Migration(source, target, queue_key("", self.queue, "meta"))
+        self.source, self.target = (self._store(node) for node in cluster.masters)
+
+    @staticmethod
+    def _store(node):
+        return RedisStore(address(node.url()), parse({"delivery_limit": 5}), "s/1")
+
+    def fill(self):
+        """Let one message be in each place; what a script takes out leaves the place empty."""
+        store, queue = self.source, self.queue
+        store.declare_queue(queue, False, b"", {})
+        store.attach(queue, "s", 1)
+        for _ in range(4):
+            store.publish([message(queue, b"x", number=next(QUEUES) + 1, low_water=0)])
+        self.taken = store.reserve(queue, 4, LONG_MS, False).deliveries
+        *_, self.died = leases = [lease_of(delivery) for delivery in self.taken]
+        store.dead_letter(queue, "rejected", "", [self.died])
+        self.held = leases[:2]
+        store.release(queue, "nacked", leases[2:3])
+        store.publish([message(queue, b"delayed", delay_ms=LONG_MS)])
+        store.publish([message(queue, b"expires", ttl_ms=1)])
+
+    def close(self):
+        """Let go; the slot goes back."""
+        with suppress(ReliqError):
+            self.migration.end()
+        back = Migration(self.migration.target, self.migration.source, "")
+        back.slot = self.migration.slot
+        back.open()
+        back.end()
+        for store in (self.source, self.target):
+            store.close()
+
+
+@pytest.fixture
+def moving(cluster):
+    """Return a queue whose slot is about to move."""
+    queue = Moving(cluster)
+    queue.fill()
+    yield queue
+    queue.close()
+
+
+def nothing(_result):
+    """Take a result."""
+
+
+def posted(post):
+    """Return what posts, as a call that waits and raises."""
+
+    def call(store, moving):
+        results = []
+        post(store, moving, results.append)
+        store.wait_for_replies()
+        for result in results:
+            if isinstance(result, ReliqError):
+                raise result
+
+    return call
+
+
+CALLS = {
+    "publish": lambda store, m: store.publish([message(m.queue, b"y", number=10**6)]),
+    "reserve": lambda store, m: store.reserve(m.queue, 9, LONG_MS, False),
+    "reserve_acked": lambda store, m: store.reserve(m.queue, 9, LONG_MS, True),
+    "hand_back": lambda store, m: store.hand_back(m.queue, m.taken[:2]),
+    "ack": posted(lambda store, m, on: store.post_ack(m.queue, tags(m.taken), on)),
+    "release": lambda store, m: store.release(m.queue, "nacked", m.held),
+    "release_uncounted": lambda store, m: store.release(m.queue, "released", m.held),
+    "renew": posted(lambda store, m, on: store.post_renew(m.queue, LONG_MS, m.held, on)),
+    "end_leases": posted(lambda store, m, on: store.post_end_leases(m.queue, m.held, on)),
+    "dead_letter": lambda store, m: store.dead_letter(m.queue, "rejected", "", m.held),
+    "restore_visible": posted(lambda store, m, on: store.post_restore(m.queue, 1000, on, True)),
+    "survey": posted(lambda store, m, on: store.post_survey([m.queue], on)),
+    "expire": posted(lambda store, m, on: store.post_expire(m.queue, on)),
+    "leases_of": lambda store, m: store.leases_of(m.queue, "s/1"),
+    "attach": lambda store, m: store.attach(m.queue, "s", 2),
+    "drop_consumer": lambda store, m: store.drop_consumer(m.queue, "s", m.mark, 0),
+    "declare": lambda store, m: store.declare_queue(m.queue, False, b"", {"expires": "1000"}),
+    "delete_queue": lambda store, m: store.delete_queue(m.queue),
+    "replay": lambda store, m: store.replay(m.queue, [m.died.tag]),
+    "purge_dead": lambda store, m: store.purge_dead(m.queue, [m.died.tag]),
+    "move": lambda store, m: store.begin_move(m.queue, "queue:other", [m.died.tag]),
+    "moved": lambda store, m: store.end_move(m.queue, [m.died.tag]),
+    "move_out": lambda store, m: store.move_out(m.queue, "broker:b"),
+    "accept": lambda store, m: store.accept(m.queue, "b", 1, [Move("05tag", 1, b"z")]),
+    "purge": lambda store, m: store.purge(m.queue),
+    "measure": lambda store, m: store.measure([m.queue]),
+    "browse": lambda store, m: store.browse(m.queue, "ready", 9),
+    "configure": lambda store, m: store.configure(m.queue, {"max_length": "9"}),
+    "pause": lambda store, m: store.pause(m.queue, True),
+}
+"""One call for each script over the keys of a queue, and some for its other ways."""
+
+STATES = {
+    "slot open": lambda keys: [],
+    "half moved": lambda keys: keys[::2],
+    "all moved": lambda keys: keys,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_script_is_whole_or_refused(moving, name, state):
+    """While its slot moves it changes nothing, or all of it; afterwards it goes on over there."""
+    call, migration = CALLS[name], moving.migration
+    moving.mark = moving.source.attached(moving.queue).marks["s"]
+    migration.open()
+    migration.move(STATES[state](migration.keys(migration.source)))
+    before = migration.contents()
+    refusal = None
+    try:
+        call(moving.source, moving)
+    except ReliqError as exc:
+        refusal = str(exc)
+    if refusal is not None:
+        assert re.search(r"\b(ASK|TRYAGAIN)\b", refusal)
+        assert before == migration.contents()
+    migration.end()
+    audit(moving.target, [moving.queue])
+    # To declare begins in the slot of all queues, which is not at the target.
+    if refusal is not None and name != "declare":
+        call(moving.target, moving)
+        audit(moving.target, [moving.queue])
+
+
+def test_every_script_of_a_queue_is_called():
+    """A new one is added to CALLS; what is no queue's has one key, or is tested beside it."""
+    of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
+    kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}
+    everything = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
+    assert everything - of_others - kombu <= set(CALLS)

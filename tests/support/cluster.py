@@ -1,0 +1,166 @@
+"""A real Redis Cluster on loopback: masters, replicas, and slots that are moved between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.crc import key_slot
+
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+SLOTS = 16384
+# How long a node must be silent until it counts as failing: a test sees a failover in seconds.
+NODE_TIMEOUT_MS = 2000
+
+
+class ClusterNode(RedisServer):
+    """One server in cluster mode."""
+
+    def __init__(self, *, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
+        cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
+        super().__init__(extra=[*cluster, *options.pop("extra", ())], **options)
+
+    @property
+    def id(self) -> str:
+        """Its name in the cluster."""
+        return self.ask("CLUSTER", "MYID").decode()
+
+    def ask(self, *command: Any) -> Any:
+        """Send one command; the reply as the server gave it."""
+        with self.client() as client:
+            return client.execute_command(*command)
+
+
+class RedisCluster:
+    """Masters that share the slots, each with the same number of replicas."""
+
+    def __init__(
+        self,
+        masters: int = 3,
+        replicas: int = 0,
+        *,
+        slots: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
+        """Give each of the masters as many *slots* as it says; evenly by default."""
+        self._slots = slots or [SLOTS // masters] * (masters - 1) + [
+            SLOTS - SLOTS // masters * (masters - 1)
+        ]
+        assert SLOTS == sum(self._slots)
+        self.masters = [ClusterNode(**options) for _ in range(masters)]
+        self.replicas = [ClusterNode(**options) for _ in range(masters * replicas)]
+
+    @property
+    def nodes(self) -> list[ClusterNode]:
+        """All of them."""
+        return [*self.masters, *self.replicas]
+
+    # -- life
+
+    def start(self) -> RedisCluster:
+        """Start all nodes; return when each says that the cluster is whole."""
+        for node in self.nodes:
+            node.start()
+        first, *others = self.nodes
+        begin = 0
+        for master, count in zip(self.masters, self._slots, strict=True):
+            if count:
+                with master.client() as client:
+                    client.execute_command("CLUSTER", "ADDSLOTS", *range(begin, begin + count))
+            begin += count
+        for node in others:
+            node.ask("CLUSTER", "MEET", "127.0.0.1", first.port)
+        wait_until(
+            lambda: all(self._known_to(node) == len(self.nodes) for node in self.nodes),
+            timeout_s=30,
+            what="nodes that know each other",
+        )
+        for place, replica in enumerate(self.replicas):
+            replica.ask("CLUSTER", "REPLICATE", self.masters[place % len(self.masters)].id)
+        wait_until(
+            lambda: all(self._is_whole(node) for node in self.nodes),
+            timeout_s=30,
+            what="a cluster that is whole",
+        )
+        for replica in self.replicas:
+            replica.wait_synced()
+        return self
+
+    def destroy(self) -> None:
+        """Kill all nodes and delete their data."""
+        for node in self.nodes:
+            if node.running:
+                node.thaw()
+            node.destroy()
+
+    @staticmethod
+    def _known_to(node: ClusterNode) -> int:
+        info = _fields(node.ask("CLUSTER", "INFO"))
+        return int(info["cluster_known_nodes"])
+
+    @staticmethod
+    def _is_whole(node: ClusterNode) -> bool:
+        info = _fields(node.ask("CLUSTER", "INFO"))
+        return info["cluster_state"] == "ok" and info["cluster_slots_ok"] == str(SLOTS)
+
+    # -- slots
+
+    def owner(self, slot: int) -> ClusterNode:
+        """Return the master of a slot, as the first node that runs knows it."""
+        reply = next(node for node in self.nodes if node.running).ask("CLUSTER", "SLOTS")
+        for first, last, (_, port, *_), *_ in reply:
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == port)
+        raise LookupError(f"nobody has slot {slot}")
+
+
+class Migration:
+    """One slot on its way from one master to another, stopped where a test wants it."""
+
+    def __init__(self, source: ClusterNode, target: ClusterNode, key: str) -> None:
+        self.source, self.target = source, target
+        self.slot = key_slot(key.encode())
+
+    def open(self) -> None:
+        """Let source and target know: from now on keys may be at either."""
+        self.target.ask("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self.source.id)
+        self.source.ask("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self.target.id)
+
+    def keys(self, node: ClusterNode) -> list[bytes]:
+        """Return the keys of the slot that are at *node*, in order."""
+        return sorted(node.ask("CLUSTER", "GETKEYSINSLOT", self.slot, 10_000))
+
+    def move(self, keys: Iterable[bytes]) -> None:
+        """Move *keys*, as redis-cli does."""
+        chosen = list(keys)
+        if chosen:
+            where = ("127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *chosen)
+            self.source.ask("MIGRATE", *where)
+
+    def end(self) -> None:
+        """Move what is left, and give the slot to the target."""
+        self.move(self.keys(self.source))
+        for node in (self.target, self.source):
+            node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id)
+
+    def contents(self) -> dict[bytes, bytes]:
+        """Return what the slot holds, at either node, key by key."""
+        found: dict[bytes, bytes] = {}
+        for node, asking in ((self.source, False), (self.target, True)):
+            with node.client(single_connection_client=True) as client:
+                for key in self.keys(node):
+                    if asking:
+                        client.execute_command("ASKING")
+                    found[key] = client.dump(key)
+        return found
+
+
+def _fields(reply: Any) -> dict[str, str]:
+    if isinstance(reply, dict):
+        return {str(key): str(value) for key, value in reply.items()}
+    text = reply.decode() if isinstance(reply, bytes) else reply
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -168,7 +168,9 @@ UNGUARDED = {
     "kombu_take_unacked": "the same",
     "kombu_accept": "the same",
 }
-_READS = re.compile(r"GET|EXISTS|HLEN|HMGET|CARD|RANGE|RANK|SCORE|COUNT|SCAN|LEN|TIME|TTL|KEYS|VALS")
+_READS = re.compile(
+    r"GET|EXISTS|HLEN|HMGET|CARD|RANGE|RANK|SCORE|COUNT|SCAN|LEN|TIME|TTL|KEYS|VALS"
+)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -13,7 +13,7 @@ from . import keys
 from .confirm import Confirmer
 from .keys import QueueKeys, queue_keys
 from .notifier import RedisNotifier
-from .wire import Command, Reply, Wire
+from .wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
     from ...store.values import Lease
     from .connect import Broker
+    from .stream import Command, Reply
 
 T = TypeVar("T")
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from ...options import Confirm
     from ...store.values import Publication
-    from .wire import Command, Reply, Wire
+    from .stream import Command, Reply
+    from .wire import Wire
 
 _NO_COMMAND = (
     'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer or Valkey, '

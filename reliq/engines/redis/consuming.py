@@ -12,13 +12,13 @@ from ...store.unreadable import number
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation
 from . import scripts
 from .base import StoreBase, text_of, then
-from .wire import pack
+from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.protocol import OnResult
-    from .wire import Command, Reply
+    from .stream import Command, Reply
 
 
 _LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Lease
-    from .wire import Command
+    from .stream import Command
 
 
 _INFO_FIELDS = 4

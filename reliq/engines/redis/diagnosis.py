@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ...store.inspection import Severity
     from .server_info import Info
-    from .wire import Command, Reply
+    from .stream import Command, Reply
 
 _FARTHEST_S = 1.0
 _MOST_SCRIPTS = 1000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...store.protocol import OnResult
-    from .wire import Command
+    from .stream import Command
 
 # The time of a look that is due.
 _LOOK_NOW = 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...options import Options
     from .connect import Broker
-    from .wire import Command
+    from .stream import Command
 
 _PAGE = 200
 _PARTS = 3  # routing key, pattern, queue

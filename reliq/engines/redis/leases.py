@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.protocol import OnResult
-    from .wire import Reply
+    from .stream import Reply
 
 
 class RedisLeases(StoreBase):

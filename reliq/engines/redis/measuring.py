@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .scripts import Script
-    from .wire import Command
+    from .stream import Command
 
 
 _COUNT = re.compile(rb"-?[0-9]{1,19}")

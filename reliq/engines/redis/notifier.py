@@ -22,7 +22,8 @@ from .keys import queue_keys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .wire import Reply, Wire
+    from .stream import Reply
+    from .wire import Wire
 
 logger = logging.getLogger("reliq")
 

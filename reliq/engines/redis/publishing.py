@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...options import Confirm
     from ...store.protocol import OnResult
     from ...store.values import Publication
-    from .wire import Command, Reply
+    from .stream import Command, Reply
 
 
 class RedisPublishing(StoreBase):

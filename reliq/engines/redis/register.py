@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...store.inspection import Consumer
     from ...store.protocol import OnResult
-    from .wire import Reply
+    from .stream import Reply
 
 
 logger = logging.getLogger("reliq")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...store.protocol import OnResult
-    from .wire import Reply
+    from .stream import Reply
 
 
 def _returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:

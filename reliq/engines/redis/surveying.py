@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.protocol import OnResult
-    from .wire import Reply
+    from .stream import Reply
 
 
 # So many queues are looked at by one command: well under a ms, if there is nothing to do.

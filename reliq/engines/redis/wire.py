@@ -1,20 +1,18 @@
 """Wire: one socket to one Redis, commands out in order, replies in the same order.
 
 A command can be *called* (its reply is waited for) or *posted* (it is written at
-once, its reply read whenever someone reads). Owns the socket, the order of
+once, its reply read whenever someone reads). Owns the order of
 replies, the clock of ``socket_timeout`` and what a fork does to them; knows
 nothing of queues. Thread-safe: one lock, held while a call waits.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from ssl import SSLWantReadError, SSLWantWriteError
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,38 +21,19 @@ import hiredis
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
-from .connect import Broker, hang_up, socket_of, translate, translate_reply
+from .connect import Broker, translate, translate_reply
+from .stream import Command, Reply, Stream, pack
 
 if TYPE_CHECKING:
-    import socket
-
-    import redis
-
     from ...options import Options
     from .scripts import Script
 
-Reply: TypeAlias = Any
 OnReply: TypeAlias = Callable[[Reply], None]
-Command: TypeAlias = tuple[Any, ...]
 
-_READ_SIZE = 1 << 16
 _LOOK_AFTER_S = 0.02  # silence after which a socket is looked at for a closed peer
 # What only a server says that is not, or not yet, the master. It may never be again, and
 # whoever only posts over this connection would go on asking it for ever.
 _DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
-
-
-def pack(command: Command) -> bytes:
-    """Return the bytes of *command*; names that were no UTF-8 as they were received."""
-    try:
-        packed: bytes = hiredis.pack_command(command)
-    except UnicodeEncodeError:
-        encoded: Command = tuple(
-            part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-            for part in command
-        )
-        packed = hiredis.pack_command(encoded)
-    return packed
 
 
 class Wire:
@@ -74,14 +53,11 @@ class Wire:
         self.dials = 0
         self.connected_at = 0.0
         self._process = here()
-        self._connection: redis.connection.AbstractConnection | None = None
-        self._sock: socket.socket | None = None
-        self._reader = hiredis.Reader()
+        self._stream: Stream | None = None
         self._pending: deque[tuple[OnReply, Script | None, Command]] = deque()
         self._since = 0.0  # when the oldest unanswered command began to wait
         self._patience_s = 0.0  # how much longer than socket_timeout it may take
         self._used = 0.0
-        self._timeout_s: float | None = -1.0
         self._closed = False
         self._reconnect_disabled = False
 
@@ -90,7 +66,7 @@ class Wire:
     @property
     def alive(self) -> bool:
         """Whether there is a socket of this process that has not failed."""
-        return self._sock is not None and self._process == here()
+        return self._stream is not None and self._process == here()
 
     @property
     def waiting(self) -> bool:
@@ -100,10 +76,10 @@ class Wire:
     def fileno(self) -> int:
         """Return the descriptor to watch for replies; dials if need be."""
         self.connect()
-        sock = self._sock
-        if sock is None:
-            raise BrokerUnavailable(f"{self.address}: the connection was closed")
-        return sock.fileno()
+        stream = self._stream
+        if stream is None:
+            raise self._closed_meanwhile()
+        return stream.fileno()
 
     def disable_reconnect(self) -> None:
         """Never dial again: an event loop watches this very descriptor."""
@@ -113,7 +89,7 @@ class Wire:
         """Dial unless connected; raises BrokerUnavailable."""
         self._leave_parent()
         with self._lock:
-            if self._sock is None:
+            if self._stream is None:
                 self._dial()
 
     def close(self) -> None:
@@ -163,7 +139,7 @@ class Wire:
             self._patience_s = patience_s
             with self._all_or_nothing():
                 self._pending.append((on_reply, script, command))
-                self._send(data)
+                self._write(data, at_once=True)
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
@@ -232,7 +208,7 @@ class Wire:
         if not lock.acquire(blocking=timeout_s != 0.0):
             return
         try:
-            if self._sock is not None:
+            if self._stream is not None:
                 self._read_some(timeout_s)
         finally:
             lock.release()
@@ -256,17 +232,15 @@ class Wire:
                     self._forget_parent()
 
     def _forget_parent(self) -> None:
-        # The socket is the parent's: closing our descriptor sends nothing.
         self._pending = deque()
-        if self._sock is not None:
-            with suppress(OSError):
-                os.close(self._sock.detach())
-        self._sock = self._connection = None
+        if self._stream is not None:
+            self._stream.abandon()
+        self._stream = None
         self._process = here()
 
     def _ready(self) -> None:
         """Make sure there is a socket, and that its peer did not close it long ago."""
-        if self._sock is None:
+        if self._stream is None:
             self._dial()
         elif not self._pending and (silence := monotonic() - self._used) > _LOOK_AFTER_S:
             with suppress(BrokerUnavailable):
@@ -282,48 +256,27 @@ class Wire:
             raise BrokerUnavailable(f"{self.address}: this connection was closed")
         began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)
-        self._connection, self._sock = connection, socket_of(connection)
-        self._reader = hiredis.Reader()
+        self._stream = Stream(connection, self.options.socket_timeout)
         self._used = monotonic()
-        self._timeout_s = -1.0
         self.dials += 1
         self.connected_at = began
         self.client_id = self.call(("CLIENT", "ID"))
 
-    def _write(self, data: bytes) -> None:
-        sock = self._sock
-        if sock is None:
-            raise BrokerUnavailable(f"{self.address}: the connection was closed")
+    def _closed_meanwhile(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"{self.address}: the connection was closed")
+
+    def _write(self, data: bytes, *, at_once: bool = False) -> None:
+        stream = self._stream
+        if stream is None:
+            raise self._closed_meanwhile()
         try:
-            if self._timeout_s != self.options.socket_timeout:
-                self._set_timeout(sock, self.options.socket_timeout)
-            sock.sendall(data)
+            if at_once:
+                stream.send(data)
+            else:
+                stream.write(data)
         except (OSError, ValueError) as exc:
             raise self._failed(self._translated(exc)) from exc
         self._used = monotonic()
-
-    def _send(self, data: bytes) -> None:
-        """Write without the poll that a socket with a timeout makes first."""
-        sock = self._sock
-        if sock is not None:
-            try:
-                if self._timeout_s != 0.0:
-                    self._set_timeout(sock, 0.0)
-                sent = sock.send(data)
-            except (BlockingIOError, SSLWantWriteError, SSLWantReadError):
-                sent = 0
-            except OSError:
-                sent = 0  # the write below fails in the same way, and says how
-            else:
-                self._used = monotonic()
-            if sent == len(data):
-                return
-            data = data[sent:]
-        self._write(data)
-
-    def _set_timeout(self, sock: socket.socket, timeout_s: float | None) -> None:
-        sock.settimeout(timeout_s)  # a system call, so only when it changes
-        self._timeout_s = timeout_s
 
     def _remaining(self) -> float:
         limit = self.options.socket_timeout + self._patience_s
@@ -343,7 +296,7 @@ class Wire:
     def _read(self) -> None:
         # The whole timeout first: it is the same number each time, and setting
         # another one is a system call.
-        if not self._read_some(self.options.socket_timeout) and self._sock is not None:
+        if not self._read_some(self.options.socket_timeout) and self._stream is not None:
             self._read_some(min(self._remaining(), self.options.socket_timeout))
             self._remaining()
 
@@ -364,34 +317,24 @@ class Wire:
             raise
 
     def _read_some(self, timeout_s: float | None) -> bool:
-        sock = self._sock
-        if sock is None:
-            raise BrokerUnavailable(f"{self.address}: the connection was closed")
-        got = closed = False
+        stream = self._stream
+        if stream is None:
+            raise self._closed_meanwhile()
         try:
-            if self._timeout_s != timeout_s:
-                self._set_timeout(sock, timeout_s)
-            data = sock.recv(_READ_SIZE)
-            got, closed = bool(data), not data
-            self._reader.feed(data)
-            # TLS may hold decrypted bytes that no poll will ever announce.
-            while pending := getattr(sock, "pending", int)():
-                self._reader.feed(sock.recv(pending))
-        except (TimeoutError, BlockingIOError, SSLWantReadError):
-            pass
+            got = stream.read(timeout_s)
+        except EOFError:
+            raise self._failed(BrokerUnavailable(f"{self.address} closed the connection")) from None
         except OSError as exc:
             raise self._failed(self._translated(exc)) from exc
-        if closed:
-            raise self._failed(BrokerUnavailable(f"{self.address} closed the connection"))
         if got:
-            self._dispatch()
+            self._dispatch(stream)
         return got
 
-    def _dispatch(self) -> None:
-        reader, pending = self._reader, self._pending
+    def _dispatch(self, stream: Stream) -> None:
+        pending = self._pending
         self._used = self._since = monotonic()
         dismissed: ReliqError | None = None
-        while (reply := reader.gets()) is not False:
+        while (reply := stream.next_reply()) is not False:
             on_reply, script, command = pending.popleft()
             if isinstance(reply, hiredis.ReplyError):
                 text = str(reply)
@@ -418,9 +361,9 @@ class Wire:
         return again(error)
 
     def _fail(self, error: ReliqError) -> None:
-        connection, self._connection, self._sock = self._connection, None, None
-        if connection is not None:
-            hang_up(connection)
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
         pending, self._pending = self._pending, deque()
         for on_reply, _, _ in pending:
             on_reply(error)

@@ -216,7 +216,8 @@ def test_a_message(client):
             assert not first
         message.ack()
     found = {
-        key.decode().removeprefix("p:reliq:once:") for key in client.raw.keys("p:reliq:once:*")
+        key.decode().removeprefix("p:reliq:once:{").removesuffix("}")
+        for key in client.raw.keys("p:reliq:once:*")
     }
     assert names == found
 

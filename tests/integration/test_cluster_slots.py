@@ -108,6 +108,7 @@ CALLS = {
     "publish": lambda store, m: store.publish([message(m.queue, b"y", number=10**6)]),
     "reserve": lambda store, m: store.reserve(m.queue, 9, LONG_MS, False),
     "reserve_acked": lambda store, m: store.reserve(m.queue, 9, LONG_MS, True),
+    "promote": posted(lambda store, m, on: store.post_promote(m.queue, on)),
     "hand_back": lambda store, m: store.hand_back(m.queue, m.taken[:2]),
     "ack": posted(lambda store, m, on: store.post_ack(m.queue, tags(m.taken), on)),
     "release": lambda store, m: store.release(m.queue, "nacked", m.held),

@@ -2,6 +2,7 @@
 --
 -- KEYS[1] unacked_index (ZSET)
 -- KEYS[2] unacked (HASH)
+-- KEYS[3] guard (STRING)
 --
 -- ARGV[1..] tag, token (pairs: delivery tag, lease token)
 --

@@ -5,6 +5,7 @@
 -- KEYS[3] notification (LIST)
 -- KEYS[4] stats (HASH)
 -- KEYS[5] meta (HASH)
+-- KEYS[6] guard (STRING)
 --
 -- ARGV[1] batch (messages at most)
 --

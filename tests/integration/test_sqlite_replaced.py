@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 from kombu import Connection
@@ -123,6 +126,33 @@ def test_a_file_that_is_replaced_by_its_backup(file_site, pool):
     file_site.settled()
     assert worker.shut_down() == 0
     assert intact(path)
+
+
+def test_who_ticks_is_present_again_at_once(file_broker):
+    """The lock by which a consumer is known to live is made anew with its next tick.
+
+    Not with its next survey: that may come later than others give it.
+    """
+    options = {"orphan_grace": 1.0}
+    with Connection(file_broker.url(), transport_options=options) as connection:
+        store = connection.default_channel.transport.link.store
+        name, _ = store.server()
+        shutil.rmtree(f"{file_broker.path}-notifications")
+        lock = Path(locked_by(file_broker.path, name))
+        wait_until(lambda: store.check() or lock.exists(), timeout_s=5, what="a lock")
+        assert not taken(locked_by(file_broker.path, name))
+
+
+def locked_by(path, name):
+    """Return the file that a process locks that is present as *name*."""
+    return f"{path}-notifications/{name}.lock"
+
+
+def taken(lock):
+    """Whether another process could lock the file."""
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", code, lock]
+    return subprocess.run(command, check=False, stderr=DEVNULL).returncode == 0
 
 
 @pytest.mark.parametrize("pool", POOLS)

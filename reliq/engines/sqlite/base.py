@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_STAY_EVERY_S = 1.0
+
 
 class StoreBase:
     """A store's connection to one file."""
@@ -55,6 +57,7 @@ class StoreBase:
         self._process = here()
         self._pipe: tuple[int, int] | None = None
         self._presence = ""
+        self._stay_at = 0.0
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
         self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
@@ -212,7 +215,14 @@ class StoreBase:
         self._connection.disable_reconnect()
 
     def check(self) -> None:
-        """Do nothing: no result is ever overdue."""
+        """Stay present: the lock by which we are known to live is made anew where it was removed.
+
+        Each tick asks, so well within what others give us. No result is ever overdue.
+        """
+        now = monotonic()
+        if self._presence and now >= self._stay_at:
+            self._stay_at = now + min(_STAY_EVERY_S, self.options.orphan_grace / 3)
+            presence.stay(self.where, self._presence)
 
     @property
     def waiting(self) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ...store.batches import batches
 from ...store.values import Work
-from . import presence
 from .base import StoreBase
 from .restoring import JUMP_MS
 
@@ -49,8 +48,6 @@ class SqliteSurveying(StoreBase):
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
         """Look now, some hundred queues at a time; what there is to do comes when asked for."""
-        # More often than heartbeats: nobody must be taken for dead whose lock was cleared away.
-        presence.stay(self.where, self._presence)
         for names in batches(queues):
             self.post(partial(self._survey, names), on_result)
 

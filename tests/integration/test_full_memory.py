@@ -13,8 +13,8 @@ REFUSED = {"publish", "accept"}
 
 NAMES = (
     *("publish", "reserve", "reserve no_ack", "ack", "late ack", "release", "requeue"),
-    *("dead_letter", "renew", "restore", "expire", "survey", "replay", "purge_dead", "purge"),
-    *("move", "move_out", "accept"),
+    *("dead_letter", "renew", "restore", "end", "promote", "expire", "survey", "replay"),
+    *("purge_dead", "purge", "move", "move_out", "accept"),
 )
 
 

@@ -17,6 +17,7 @@ from ...forks import here
 from . import presence
 from .connection import Connection
 from .disk_reserve import SIZE
+from .joint import Joint
 from .location import full
 from .notifier import SqliteNotifier
 from .transaction import Transaction
@@ -48,6 +49,7 @@ class StoreBase:
         self._transaction = Transaction(self._connection, self._prefix)
         self._reading = Transaction(self._connection, self._prefix, reading=True)
         self._notifier = SqliteNotifier(self._connection, self._prefix)
+        self._joint = Joint.of(where.path, self._prefix, options.synchronous)
         # Queue and publisher: whose numbers this connection has stored.
         self._numbered: set[tuple[str, str]] = set()
         self._began = monotonic()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ...errors import BrokerRefused, BrokerUnavailable
+from ...errors import BrokerRefused, BrokerUnavailable, again
 from ...store.batches import alike
 from ...store.limits import MOST_REMEMBERED
 from ...store.retention import kept_ms
 from ...store.values import CREATED, NO_QUEUE, STALE, STORED
 from .base import StoreBase
 from .insert import SELECT, Insert
+from .joint import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ...options import Confirm
     from ...store.protocol import OnResult
     from ...store.values import Publication
+    from .transaction import Transaction
 
 
 class SqlitePublishing(StoreBase):
@@ -38,28 +41,55 @@ class SqlitePublishing(StoreBase):
         self.post(lambda: self.publish(publications), on_result)
 
     def _store(self, items: Sequence[Publication]) -> list[int]:
-        """Store *items*, which differ in nothing but the message, in one step."""
+        """Store *items*, which differ in nothing but the message, in one step.
+
+        With what other threads publish at this moment, all or nothing of it.
+        """
+        step = partial(self._insert, items)
+        if self._results and not self._posting:
+            self.receive()
+        with self._connection.lock:
+            # Who leads must not have to open its file: a fork may keep it from that meanwhile.
+            self._connection.require()
+            if not self._joint.lead():
+                request = self._joint.wait(step, self.options.socket_timeout)
+                if request.error is not None:
+                    raise again(request.error)
+                if request.outcomes is not None:
+                    return request.outcomes
+                if not request.leads:  # it failed together with others
+                    with self.write() as transaction:
+                        return step(transaction)
+            with Group(self._joint, self.where) as group:
+                with self.write() as transaction:
+                    outcomes = step(transaction)
+                    group.join(transaction)
+                return outcomes
+            # What another one waits with has failed, so nothing is stored: each by itself.
+            with self.write() as transaction:
+                return step(transaction)
+
+    def _insert(self, items: Sequence[Publication], transaction: Transaction) -> list[int]:
+        """Store *items* within a transaction, perhaps of another thread's store."""
         first = items[0]
-        with self.write() as transaction:
-            if first.version:
-                found = transaction.execute(
-                    "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
-                    (transaction.prefix, first.exchange),
-                ).fetchone()
-                if found is None or found[0] != first.version:
-                    return [STALE] * len(items)
-            place = (transaction.prefix, first.queue)
+        if first.version:
+            found = transaction.execute(
+                "SELECT version FROM exchanges WHERE prefix = ? AND name = ?",
+                (transaction.prefix, first.exchange),
+            ).fetchone()
+            if found is None or found[0] != first.version:
+                return [STALE] * len(items)
+        place = (transaction.prefix, first.queue)
+        row = transaction.execute(SELECT, place).fetchone()
+        created = row is None
+        if created:
+            if first.exchange or not first.create:
+                return [NO_QUEUE] * len(items)
+            transaction.execute("INSERT INTO queues (prefix, name) VALUES (?, ?)", place)
             row = transaction.execute(SELECT, place).fetchone()
-            created = row is None
-            if created:
-                if first.exchange or not first.create:
-                    return [NO_QUEUE] * len(items)
-                transaction.execute("INSERT INTO queues (prefix, name) VALUES (?, ?)", place)
-                row = transaction.execute(SELECT, place).fetchone()
-            insert = Insert(transaction, row, items)
-            outcomes = [insert.add(item) for item in items]
-            keep = kept_ms(self._began, self.keeps_long)
-            insert.finish(items, self.options.dead_letter_max, keep)
+        insert = Insert(transaction, row, items)
+        outcomes = [insert.add(item) for item in items]
+        insert.finish(items, self.options.dead_letter_max, kept_ms(self._began, self.keeps_long))
         if first.number and not first.moved and len(self._numbered) < MOST_REMEMBERED:
             self._numbered.add((first.queue, first.publisher))
         if created and STORED in outcomes:

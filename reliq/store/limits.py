@@ -46,7 +46,7 @@ LOOKED_AT = 1000
 FORGOTTEN_MS = 10 * 86_400_000
 """For so long a consumer that stopped without a goodbye is kept, in case that nobody lives."""
 
-SUSPECTED = 2
+CANDIDATE_FAILURES = 2
 """After so many failures a message is a poison candidate, or after one less than its limit."""
 ROUNDS = 4
 """So many times a reserve looks further for what it may take beside a poison candidate."""

@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "reserve: two candidates at a time",
         "reserve",
-        "if suspicious and candidate then",
+        "if may_be_poison and candidate then",
         "if false then",
     ),
     Mutant("reserve: promoted out of turn", "reserve", "+ sequence + i", "+ i"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from ...store.limits import SUSPECTED
+from ...store.limits import CANDIDATE_FAILURES
 from ...store.values import ALONE, BUSY, HOLDING
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Isolating:
     ) -> None:
         self._transaction, self._queue, self._consumer = transaction, queue, consumer
         self._lease_ms, self._company, self._no_ack = lease_ms, company, no_ack
-        self._poison_candidate = max(1, min(SUSPECTED, limit - 1)) if limit > 0 else inf
+        self._poison_candidate = max(1, min(CANDIDATE_FAILURES, limit - 1)) if limit > 0 else inf
         # So many failures make the next delivery the last. With no_ack none is judged.
         self._last = limit - 1 if limit > 0 and not no_ack else inf
         self._mark, self._shut = self._own_mark()

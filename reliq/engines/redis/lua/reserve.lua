@@ -40,7 +40,7 @@
 -- where a count is the failed deliveries, or -1 for a message never delivered; the last,
 -- with no_ack only, is what hand_back needs (expires: ms, "" for none).
 -- Redis 6.2 or newer.
--- limits: BATCH, RANK, SUSPECTED, ROUNDS
+-- limits: BATCH, RANK, CANDIDATE_FAILURES, ROUNDS
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
@@ -80,7 +80,10 @@ local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_by
     'dead_expired', 'max_bytes', 'isolating'))
 lease = own_lease and whole(own_lease) or lease
 delivery_limit = own_limit and whole(own_limit) or delivery_limit
-local suspected = delivery_limit > 0 and math.max(1, math.min(SUSPECTED, delivery_limit - 1)) or 0
+local candidate_failures = 0
+if delivery_limit > 0 then
+  candidate_failures = math.max(1, math.min(CANDIDATE_FAILURES, delivery_limit - 1))
+end
 -- So many failures make the next delivery the last. With no_ack there is none to be judged by.
 local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
 -- What waits no more.
@@ -216,7 +219,7 @@ elseif not paused then
     taken = read_ready(n, false)
   end
   local counted = #taken > 0 and redis.call('EXISTS', deliveries) == 1
-  if not isolated and suspected > 0 and #taken > 0 and (last == 0 or counted) then
+  if not isolated and candidate_failures > 0 and #taken > 0 and (last == 0 or counted) then
     -- Takes what was found and may be taken beside what the consumer holds: see the top. Returns
     -- how many it passed over.
     local function choose(found)
@@ -227,7 +230,7 @@ elseif not paused then
       local failed = redis.call('HMGET', deliveries, unpack(asked))
       for i, tag in ipairs(asked) do
         local failures = whole(failed[i]) or 0
-        local suspicious = failures >= suspected
+        local may_be_poison = failures >= candidate_failures
         if failures >= last then
           if company == 2 and not candidate and #taken == 0 then
             taken, isolated, exact = {tag, found[2 * i]}, tag, false
@@ -235,10 +238,10 @@ elseif not paused then
           end
           waits = waits or tag
           passed_over = passed_over + 1
-        elseif suspicious and candidate then
+        elseif may_be_poison and candidate then
           passed_over = passed_over + 1
         else
-          if suspicious then
+          if may_be_poison then
             candidate = tag
             redis.call('HSET', meta, mark, tag)
           end

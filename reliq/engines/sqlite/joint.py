@@ -11,7 +11,6 @@ takes no other's: nobody waits for the lock of somebody who waits.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -34,6 +33,9 @@ _MOST = 64
 class Request:
     """A step that waits to be done by whoever leads."""
 
+    over = OwnLock()
+    """Held until it is done, or its turn: a lock, as an interrupted wait for it harms nothing."""
+
     def __init__(self, step: Step) -> None:
         self.step = step
         self.outcomes: list[int] | None = None
@@ -41,7 +43,7 @@ class Request:
         """Set where it is not known whether it is stored."""
         self.leads = False
         """Whether it is its turn to lead."""
-        self.over = threading.Event()
+        self.over.acquire()
 
 
 class Joint:
@@ -87,11 +89,11 @@ class Joint:
                 return request
             self._waiting.append(request)
         try:
-            if not request.over.wait(timeout_s):
+            if not request.over.acquire(timeout=timeout_s):
                 if self._withdraw(request):
                     request.leads = True
                     return request
-                request.over.wait()  # somebody is at it, and will not be long
+                request.over.acquire()  # somebody is at it, and will not be long
         except BaseException:
             if not self._withdraw(request) and request.leads:
                 self.leave()
@@ -120,7 +122,7 @@ class Joint:
                 return
             request = self._waiting.popleft()
             request.leads = True
-        request.over.set()
+        request.over.release()
 
 
 class Group:
@@ -156,7 +158,7 @@ class Group:
                 other.outcomes = self._outcomes[place]
             elif self._complete:
                 other.error = exc if isinstance(exc, ReliqError) else self._interrupted()
-            other.over.set()
+            other.over.release()
         self._joint.leave()
         return isinstance(exc, ReliqError) and bool(self._others) and not self._complete
 

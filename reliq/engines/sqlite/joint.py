@@ -33,7 +33,7 @@ _MOST = 64
 class Request:
     """A step that waits to be done by whoever leads."""
 
-    over = OwnLock()
+    lock = OwnLock()
     """Held until it is done, or its turn: a lock, as an interrupted wait for it harms nothing."""
 
     def __init__(self, step: Step) -> None:
@@ -43,7 +43,7 @@ class Request:
         """Set where it is not known whether it is stored."""
         self.leads = False
         """Whether it is its turn to lead."""
-        self.over.acquire()
+        self.lock.acquire()
 
 
 class Joint:
@@ -89,11 +89,11 @@ class Joint:
                 return request
             self._waiting.append(request)
         try:
-            if not request.over.acquire(timeout=timeout_s):
+            if not request.lock.acquire(timeout=timeout_s):
                 if self._withdraw(request):
                     request.leads = True
                     return request
-                request.over.acquire()  # somebody is at it, and will not be long
+                request.lock.acquire()  # somebody is at it, and will not be long
         except BaseException:
             if not self._withdraw(request) and request.leads:
                 self.leave()
@@ -122,7 +122,7 @@ class Joint:
                 return
             request = self._waiting.popleft()
             request.leads = True
-        request.over.release()
+        request.lock.release()
 
 
 class Group:
@@ -158,7 +158,7 @@ class Group:
                 other.outcomes = self._outcomes[place]
             elif self._complete:
                 other.error = exc if isinstance(exc, ReliqError) else self._interrupted()
-            other.over.release()
+            other.lock.release()
         self._joint.leave()
         return isinstance(exc, ReliqError) and bool(self._others) and not self._complete
 

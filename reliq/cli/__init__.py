@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,10 @@ __all__ = ["main"]
 def __getattr__(name: str) -> Any:
     """Load the commands when one is run: Celery loads this package with every command of its."""
     if name == "main":
-        from .commands import main  # noqa: PLC0415 - see above
-
+        try:
+            from .commands import main  # noqa: PLC0415 - see above
+        except KeyboardInterrupt:  # while it is loaded, which may take a second
+            sys.stderr.write("\ninterrupted\n")
+            raise SystemExit(130) from None
         return main
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -112,3 +112,6 @@ def _settle(inner: Any, reads: _Reads | None) -> None:
             # It was seen to end, but was not gone yet; Celery cannot watch it once more.
             child.join(_END_OF_CHILD_S)
     inner.maintain_pool()
+    for child in tuple(inner._pool):
+        if getattr(child, "_sentinel_poll", child) is None:
+            del child._sentinel_poll  # still not gone: it is watched anew

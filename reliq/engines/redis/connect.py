@@ -116,7 +116,7 @@ FAILURES = (OSError, redis.exceptions.RedisError)
 def dial(address: Address, options: Options, name: str) -> redis.connection.AbstractConnection:
     """Open a connection, logged in, with *name* in CLIENT LIST; raises BrokerUnavailable."""
     common: dict[str, Any] = {
-        "db": address.db,
+        "db": str(address.db) if address.db else 0,  # text: see stream.pack
         "username": address.username,
         "password": address.password,
         "client_name": name,

@@ -22,16 +22,22 @@ Reply: TypeAlias = Any
 Command: TypeAlias = tuple[Any, ...]
 
 _READ_SIZE = 1 << 16
+_NUMBERS = frozenset((int, float))
 
 
 def pack(command: Command) -> bytes:
-    """Return the bytes of *command*; names that were no UTF-8 as they were received."""
+    """Return the bytes of *command*; names that were no UTF-8 as they were received.
+
+    Numbers become text here: hiredis would call repr for it, which runs the handlers of
+    signals first, and crashes the process where one of them raises (Ctrl-C, a time limit).
+    """
+    plain: Command = tuple([str(part) if type(part) in _NUMBERS else part for part in command])
     try:
-        packed: bytes = hiredis.pack_command(command)
+        packed: bytes = hiredis.pack_command(plain)
     except UnicodeEncodeError:
         encoded: Command = tuple(
             part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-            for part in command
+            for part in plain
         )
         packed = hiredis.pack_command(encoded)
     return packed

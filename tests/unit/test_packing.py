@@ -1,0 +1,57 @@
+"""Packing: what a command is on the wire, and what a signal does meanwhile."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from reliq.engines.redis.stream import pack
+
+STORM = textwrap.dedent(
+    """
+    import signal
+    from reliq.engines.redis.stream import pack
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, interrupt)
+    command = ("EVALSHA", *range(1000), *(number / 7 for number in range(1000)))
+    for _ in range(300):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            while True:
+                pack(command)
+        except Interrupted:
+            pass
+    print("alive")
+    """
+)
+
+
+def test_a_command_is_an_array_of_its_parts():
+    """Numbers as Python prints them; names that are no UTF-8 as they were received."""
+    packed = pack(("SET", b"\xff", "\udcff", "é", -7, 0.25))
+    assert (
+        b"*6\r\n$3\r\nSET\r\n$1\r\n\xff\r\n$1\r\n\xff\r\n$2\r\n\xc3\xa9\r\n$2\r\n-7\r\n$4\r\n0.25\r\n"
+        == packed
+    )
+
+
+@pytest.mark.parametrize("part", [None, True, [1]])
+def test_what_is_no_part_of_a_command(part):
+    """It is refused: nothing is sent for it."""
+    with pytest.raises(TypeError):
+        pack(("SET", part))
+
+
+def test_a_handler_that_raises_while_a_command_is_packed():
+    """The process survives it: Ctrl-C and a soft time limit are such handlers."""
+    done = subprocess.run(
+        [sys.executable, "-c", STORM], capture_output=True, text=True, check=False
+    )
+    assert (0, "alive\n") == (done.returncode, done.stdout), done.stderr

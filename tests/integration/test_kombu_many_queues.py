@@ -108,11 +108,11 @@ def test_queues_that_are_due_while_the_broker_is_away(fresh_redis):
         taker = Taker(connection, "a", "b", prefetch_count=10)
         assert taker.gets_nothing()
         for queue in ("a", "b"):
-            publish(connection, queue, "late", headers={"x-delay": 500})
-        assert taker.gets_nothing()
+            publish(connection, queue, "late", headers={"x-delay": 2_000})
+        due = time.monotonic() + 2
+        assert taker.gets_nothing()  # and knows when they are due
         fresh_redis.kill()
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
+        while time.monotonic() < due + 0.5:
             with suppress(*connection.connection_errors):
                 connection.drain_events(timeout=0.1)
         fresh_redis.start()

@@ -19,7 +19,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -126,20 +126,12 @@ class Orphans:
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Look at *names* from the register, and end what is left of those that are gone."""
-        others = [name for name in names if name != self._name]
-        known = store.liveness(others) if others else {}
-        self._gone = {name: seen for name, seen in self._gone.items() if name in known}
-        for name, liveness in known.items():
-            if liveness is None:  # its record has gone before its name
-                store.forget_consumer(name)
-            elif not liveness.connected:
-                if self._stays_away(self._gone, name, liveness, store):
-                    self._gone.pop(name, None)
-                    self._end_dead(name, liveness, store)
-            else:
+        away = dict(self._without_connection(names, store))
+        self._gone = {name: seen for name, seen in self._gone.items() if name in away}
+        for name, liveness in away.items():
+            if self._stays_away(self._gone, name, liveness, store):
                 self._gone.pop(name, None)
-                if liveness.lapsed:
-                    self._leave_to_its_leases(name, liveness, store)
+                self._end_dead(name, liveness, store)
 
     def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
         """End, in one look, what those of *names* left that have ended.
@@ -147,21 +139,28 @@ class Orphans:
         For a broker that is only visited, where the next look is long away. Who is without a
         connection and was so at the visit before, which noted it in *gone*, has ended.
         """
-        others = [name for name in names if name != self._name]
         before = gone.copy()
         gone.clear()
-        for name, liveness in (store.liveness(others) if others else {}).items():
-            if liveness is None:  # its record has gone before its name
-                store.forget_consumer(name)
-            elif liveness.connected:
-                if liveness.lapsed:
-                    self._leave_to_its_leases(name, liveness, store)
-            elif self._process_has_ended(name, liveness) or (
+        for name, liveness in self._without_connection(names, store):
+            if self._process_has_ended(name, liveness) or (
                 liveness.lapsed and before.get(name) == liveness.client_id
             ):
                 self._end_dead(name, liveness, store)
             else:
                 gone[name] = liveness.client_id
+
+    def _without_connection(
+        self, names: Sequence[str], store: Store
+    ) -> Iterator[tuple[str, Liveness]]:
+        """Yield which of *names* have none; of the others, leave to its leases who is silent."""
+        others = [name for name in names if name != self._name]
+        for name, liveness in (store.liveness(others) if others else {}).items():
+            if liveness is None:  # its record has gone before its name
+                store.forget_consumer(name)
+            elif not liveness.connected:
+                yield name, liveness
+            elif liveness.lapsed:
+                self._leave_to_its_leases(name, liveness, store)
 
     def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
         return not self._is_of_this_process(name) and _process_has_ended(liveness)

@@ -107,11 +107,13 @@ def _settle(inner: Any, reads: _Reads | None) -> None:
                 pass
     inner._active_writers.clear()
     inner._active_writes.clear()
-    for child in tuple(inner._pool):
-        if getattr(child, "_sentinel_poll", child) is None:
-            # It was seen to end, but was not gone yet; Celery cannot watch it once more.
-            child.join(_END_OF_CHILD_S)
+    for child in _seen_to_end(inner):
+        child.join(_END_OF_CHILD_S)
     inner.maintain_pool()
-    for child in tuple(inner._pool):
-        if getattr(child, "_sentinel_poll", child) is None:
-            del child._sentinel_poll  # still not gone: it is watched anew
+    for child in _seen_to_end(inner):
+        del child._sentinel_poll  # still not gone: it is watched anew
+
+
+def _seen_to_end(inner: Any) -> list[Any]:
+    """Return the children that were seen to end, but are not gone: Celery watches once only."""
+    return [child for child in inner._pool if getattr(child, "_sentinel_poll", child) is None]

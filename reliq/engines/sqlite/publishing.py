@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...options import Confirm
     from ...store.protocol import OnResult
     from ...store.values import Publication
+    from .joint import Request, Step
     from .transaction import Transaction
 
 
@@ -51,23 +52,24 @@ class SqlitePublishing(StoreBase):
         with self._connection.lock:
             # Who leads must not have to open its file: a fork may keep it from that meanwhile.
             self._connection.require()
-            if not self._joint.lead():
-                request = self._joint.wait(step, self.options.socket_timeout)
-                if request.error is not None:
-                    raise again(request.error)
-                if request.outcomes is not None:
-                    return request.outcomes
-                if not request.leads:  # it failed together with others
+            request = None if self._joint.lead() else self._wait(step)
+            if request is None or request.leads:
+                with Group(self._joint, self.where) as group:
                     with self.write() as transaction:
-                        return step(transaction)
-            with Group(self._joint, self.where) as group:
-                with self.write() as transaction:
-                    outcomes = step(transaction)
-                    group.join(transaction)
-                return outcomes
-            # What another one waits with has failed, so nothing is stored: each by itself.
+                        outcomes = step(transaction)
+                        group.join(transaction)
+                    return outcomes
+            elif request.outcomes is not None:
+                return request.outcomes
+            # It failed together with others, so nothing is stored: each by itself.
             with self.write() as transaction:
                 return step(transaction)
+
+    def _wait(self, step: Step) -> Request:
+        request = self._joint.wait(step, self.options.socket_timeout)
+        if request.error is not None:
+            raise again(request.error)
+        return request
 
     def _insert(self, items: Sequence[Publication], transaction: Transaction) -> list[int]:
         """Store *items* within a transaction, perhaps of another thread's store."""

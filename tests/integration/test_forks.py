@@ -115,8 +115,10 @@ def standing_still(url, redis_server):
     """Let no step of the broker end."""
     if not url.startswith("reliq-sqlite"):
         redis_server.freeze()
-        yield
-        redis_server.thaw()
+        try:
+            yield
+        finally:
+            redis_server.thaw()
         return
     path = url.removeprefix("reliq-sqlite:///")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

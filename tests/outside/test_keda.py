@@ -100,8 +100,9 @@ def test_a_scaler_keeps_a_worker_that_runs_a_task(
         answer = asked.active()
         if not site.journal.entries(FINISHED, sent.id):
             seen.append(answer)
-    assert {True} == set(seen)
-    assert len(seen) > 20
+    # A scrape that a busy machine does not answer in time is an error: the worker stays.
+    assert False not in seen
+    assert seen.count(True) > 20
     wait_until(lambda: asked.active() is False, timeout_s=10, what=asked.value)
     assert 0 == worker.shut_down()
 

@@ -30,7 +30,11 @@ def interrupted(url, *arguments, until):
     finally:
         process.kill()
         process.communicate()
-    return process.returncode, out, err
+    # As a shell says it. Where the interrupt meets an exec() of Python's own, such as one that
+    # makes a dataclass, the process ends by the signal, whoever has caught the exception.
+    code = 128 - process.returncode if process.returncode < 0 else process.returncode
+    assert "Traceback" not in err, err
+    return code, out, err
 
 
 def connected(raw):

@@ -9,6 +9,7 @@ from kombu import Connection
 from tests.integration.kombu_client import declare, publish
 from tests.integration.test_cli_queue import answer
 from tests.support.commands import RELIQ, environment, run
+from tests.support.processes import INTERRUPTED
 from tests.support.waiting import wait_until
 
 ODD = "a[/b]\x1b[31m"
@@ -30,10 +31,8 @@ def interrupted(url, *arguments, until):
     finally:
         process.kill()
         process.communicate()
-    # As a shell says it. Where the interrupt meets an exec() of Python's own, such as one that
-    # makes a dataclass, the process ends by the signal, whoever has caught the exception.
-    code = 128 - process.returncode if process.returncode < 0 else process.returncode
     assert "Traceback" not in err, err
+    code = 130 if process.returncode in INTERRUPTED else process.returncode
     return code, out, err
 
 

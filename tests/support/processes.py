@@ -22,6 +22,12 @@ _WITH_US = [] if _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL"]
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
+# How a command ends at Ctrl-C; a shell shows 130 for both. Where the interrupt meets an exec() of
+# Python's own, such as one that makes a dataclass, the process ends by the signal, whoever has
+# caught the exception.
+INTERRUPTED = frozenset({130, -signal.SIGINT})
+
+
 class Process:
     """One subprocess in a process group of its own, its output in a log file.
 

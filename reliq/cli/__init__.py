@@ -16,7 +16,10 @@ def __getattr__(name: str) -> Any:
     if name == "main":
         try:
             from .commands import main  # noqa: PLC0415 - see above
-        except KeyboardInterrupt:  # while it is loaded, which may take a second
+        except (KeyboardInterrupt, RuntimeError) as error:
+            # While it is loaded, which may take a second; see .endings for the latter.
+            if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+                raise
             sys.stderr.write("\ninterrupted\n")
             raise SystemExit(130) from None
         return main

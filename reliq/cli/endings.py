@@ -20,8 +20,15 @@ def interruptible(context: click.Context) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, click.Abort):  # the latter: at a question
-        click.echo("\ninterrupted", err=True)
-        context.exit(INTERRUPTED)
+        pass
+    except RuntimeError as error:
+        # Python before 3.12 says so of what it meets while a class is made, in a late import.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+    else:
+        return
+    click.echo("\ninterrupted", err=True)
+    context.exit(INTERRUPTED)
 
 
 @contextmanager

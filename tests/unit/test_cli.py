@@ -1,5 +1,6 @@
 import json
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -9,6 +10,7 @@ from reliq.cli.demo import broker as demo_broker
 from reliq.cli.demo.command import kombu_side, reliq_side
 from reliq.cli.demo.run import Outcome
 from reliq.cli.demo.screen import audit_line
+from reliq.cli.endings import Group
 
 
 def run(*arguments, env=None):
@@ -175,3 +177,29 @@ def test_sides_share_the_server_and_no_key():
     assert "rediss://:p@host:1/2" == theirs.url
     assert {} == ours.transport_options
     assert theirs.transport_options["global_keyprefix"] == "q-kombu:"
+
+
+class _Interrupts:
+    """What a class body meets Ctrl-C in."""
+
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("how", ["interrupt", "class"])
+def test_an_interrupt_ends_a_command_with_130(how):
+    """Also where Python makes another error of it: a class was being made, in a late import."""
+
+    @click.group(cls=Group)
+    def main():
+        """Have a command."""
+
+    @main.command()
+    def work():
+        """Be interrupted."""
+        if how == "interrupt":
+            raise KeyboardInterrupt
+        type("Made", (), {"member": _Interrupts()})
+
+    result = CliRunner().invoke(main, ["work"])
+    assert (130, "interrupted") == (result.exit_code, result.output.strip())

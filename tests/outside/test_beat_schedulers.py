@@ -60,8 +60,10 @@ def test_django_celery_beat_sends_what_the_database_says(
     for name, value in django.extra.items():
         monkeypatch.setenv(name, value)
     worker_factory(broker, **django.options)
-    beat = beat_factory(broker, **django.options, arguments=["--scheduler", "django"])
+    # Before beat begins: what changes between its first reading of the plan and its first look for
+    # changes django-celery-beat never notices.
     django.manage("tests.outside.programs.django_plan", "plan")
+    beat = beat_factory(broker, **django.options, arguments=["--scheduler", "django"])
 
     def notes():
         return Counter(entry.key for entry in journal.entries("note"))

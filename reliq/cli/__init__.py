@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .interrupts import INTERRUPTED, is_interrupt
+
 if TYPE_CHECKING:
     from .commands import main
 
@@ -17,10 +19,9 @@ def __getattr__(name: str) -> Any:
         try:
             from .commands import main  # noqa: PLC0415 - see above
         except (KeyboardInterrupt, RuntimeError) as error:
-            # While it is loaded, which may take a second; see .endings for the latter.
-            if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            if not is_interrupt(error):  # while it is loaded, which may take a second
                 raise
             sys.stderr.write("\ninterrupted\n")
-            raise SystemExit(130) from None
+            raise SystemExit(INTERRUPTED) from None
         return main
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

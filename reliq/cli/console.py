@@ -17,7 +17,7 @@ from rich.text import Text
 from reliq.errors import ReliqError
 from reliq.printable import plain
 
-from .endings import INTERRUPTED
+from .interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .interrupts import INTERRUPTED, is_interrupt
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-INTERRUPTED = 130
 
 
 @contextmanager
@@ -19,16 +19,11 @@ def interruptible(context: click.Context) -> Iterator[None]:
     """End the command with 130 at Ctrl-C: click's 1 says that a fault was found."""
     try:
         yield
-    except (KeyboardInterrupt, click.Abort):  # the latter: at a question
-        pass
-    except RuntimeError as error:
-        # Python before 3.12 says so of what it meets while a class is made, in a late import.
-        if not isinstance(error.__cause__, KeyboardInterrupt):
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not (is_interrupt(error) or isinstance(error, click.Abort)):  # the latter: at a question
             raise
-    else:
-        return
-    click.echo("\ninterrupted", err=True)
-    context.exit(INTERRUPTED)
+        click.echo("\ninterrupted", err=True)
+        context.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from reliq.migration.migrate import Migration, Step
 
 from . import console as out
 from .console import Refused
-from .endings import INTERRUPTED
+from .interrupts import INTERRUPTED
 from .options import (
     Number,
     dry_run_option,

@@ -45,15 +45,11 @@ def connected(raw):
 def test_ctrl_c_is_no_fault_found(client, fresh_redis):
     """A command that is interrupted ends with 130, and not with the 1 of a fault."""
     url, raw = fresh_redis.url(), fresh_redis.client()  # nobody else connects to it
-    code, _, err = interrupted(
-        fresh_redis.url(), "bench", "--messages", "1000000", until=connected(raw)
-    )
+    code, _, err = interrupted(url, "bench", "--messages", "1000000", until=connected(raw))
     assert 130 == code, err
     with Connection(url) as connection:
         declare(connection, "orders")
-    code, _, err = interrupted(
-        fresh_redis.url(), "status", "--interval", "60", until=connected(raw)
-    )
+    code, _, err = interrupted(url, "status", "--interval", "60", until=connected(raw))
     assert (130, True) == (code, "interrupted" in err), err
     publish(client.connect(), "orders", 1)
     # The end of input, at a question, is what Ctrl-C is there.

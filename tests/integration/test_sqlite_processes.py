@@ -277,6 +277,7 @@ def test_a_stopped_writer_is_a_timeout_that_says_so(file_broker, file_site):
     with Connection(file_site.broker, transport_options={"socket_timeout": 0.5}) as connection:
         queue = connection.SimpleQueue("q")
         queue.put("before")
+        file_site.settled("q", ready=1)
         command = [sys.executable, "-c", HOLDER, str(file_broker.path)]
         holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:

@@ -18,7 +18,7 @@ from rich.console import Console
 from reliq.options import Options
 
 from ..console import Refused
-from ..endings import INTERRUPTED
+from ..interrupts import INTERRUPTED
 from .broker import NoServer, private_broker
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen

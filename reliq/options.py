@@ -241,7 +241,8 @@ _SECRETS = frozenset({"password", "sentinel_password"})
 def parse(transport_options: Mapping[str, Any] | None) -> Options:
     """Return the validated options; raises ConfigurationError, before anything connects."""
     values: dict[str, Any] = {}
-    for name, value in (transport_options or {}).items():
+    # A copy: Kombu writes into the mapping as it publishes, from any thread.
+    for name, value in dict(transport_options or {}).items():
         if name in PASSED_THROUGH:
             continue
         rule = RULES.get(name)

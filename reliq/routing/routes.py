@@ -246,5 +246,15 @@ class Routes:
             for queue, bindings in _by_queue(self.bound[exchange]):
                 self._store.bind(exchange, bound=True, bindings=bindings, queue=queue)
             table = self._store.exchange_table(exchange)
+        return self._note(exchange, table)
+
+    def learn(self, exchange: str, table: ExchangeTable) -> None:
+        """Note what the broker has just said of *exchange*; where that is lost, see refresh."""
+        if table.version is None and self.bound.get(exchange):
+            self.refresh(exchange)
+        else:
+            self._note(exchange, table)
+
+    def _note(self, exchange: str, table: ExchangeTable) -> Route:
         route = self._cache[exchange] = Route(table, exchange)
         return route

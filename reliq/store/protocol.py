@@ -436,6 +436,9 @@ class Store(Protocol):
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
 
+    def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
+        """Post what :meth:`exchange_table` asks."""
+
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*; None where it has none."""
 

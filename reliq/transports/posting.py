@@ -16,7 +16,7 @@ from ..store.values import FULL, NO_QUEUE, STALE
 from .outgoing import publications, stored_of
 
 if TYPE_CHECKING:
-    from ..store.values import Publication
+    from ..store.values import ExchangeTable, Publication
     from .eventloop import EventLoop
     from .link import Linked
     from .outgoing import Outgoing
@@ -76,13 +76,9 @@ class Posting:
         route = link.routes.cached(exchange)
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
 
-        def send_the_rest(reached: tuple[str, ...]) -> None:
-            self._transport.link.routes.refresh(exchange)
-            self._post_except(reached, item)
-
         def on_version(version: bytes | ReliqError | None) -> None:
             if version != route.version and not isinstance(version, ReliqError):
-                self._loop.deferred.append(partial(send_the_rest, done))
+                self._loop.deferred.append(partial(self._post_rest, done, item))
 
         if not queues:  # nobody listens, as far as we know
             link.store.post_bindings_version(exchange, on_version)
@@ -93,9 +89,28 @@ class Posting:
             self._posted(items, item, outcomes)
             if not isinstance(outcomes, ReliqError) and STALE in outcomes:
                 reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
-                self._loop.deferred.append(partial(send_the_rest, (*done, *reached)))
+                self._loop.deferred.append(partial(self._post_rest, (*done, *reached), item))
 
         link.store.post_publish(items, on_result)
+
+    def _post_rest(self, done: tuple[str, ...], item: Outgoing) -> None:
+        """Post *item* to those queues that it goes to by the bindings of now, but for *done*.
+
+        They are asked for without waiting: the broker may have ceased to answer meanwhile.
+        """
+        exchange = item.exchange
+
+        def on_table(table: ExchangeTable | ReliqError) -> None:
+            if isinstance(table, ReliqError):
+                logger.warning("a message that was not to be confirmed may be lost: %s", table)
+            else:
+                self._loop.deferred.append(partial(go_on, table))
+
+        def go_on(table: ExchangeTable) -> None:
+            self._transport.link.routes.learn(exchange, table)
+            self._post_except(done, item)
+
+        self._transport.link.store.post_exchange_table(exchange, on_table)
 
     def _posted(
         self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError

@@ -47,11 +47,14 @@ class Publishing:
         confirm = item.confirm
         stored: list[Publication] = []
         if not item.exchange:
-            items = publications(item, (item.routing_key,), tag, link.store.broker)
+            queues = (item.routing_key,)
             if confirm.level == "none":
-                self._posting.post(item, items)
+                # Not tried again once it is sent, so without a number: whatever is sent once more
+                # (Redis has forgotten the script) would come after later numbers, and be refused.
+                self._posting.post(item, publications(item, queues, None, link.store.broker))
             else:
                 confirm.require(link.store)
+                items = publications(item, queues, tag, link.store.broker)
                 outcomes = link.store.publish(items)
                 list_created(link.store, items, outcomes)
                 refuse_full(items, outcomes)

@@ -6,6 +6,9 @@ whatever connection they come, and then closes both ends of the connection that 
 carry the next one. Each arming cuts once; connections made after it work. Armed with
 `cut_at(text)` it cuts the connection that carries that text to the server, whatever others
 do meanwhile.
+
+It forwards one way at a time, and waits for who does not read. After `allow(n)` it takes only as
+many more bytes of requests.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
 class Proxy:
     """Listens on a loopback port of its own until it is closed."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, buffer: int | None = None) -> None:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if buffer is not None:  # of requests that it has not taken; the client's own holds more
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._left: dict[str, int] = {}
@@ -34,6 +39,7 @@ class Proxy:
         self._closed = False
         self.refusing = False
         """Whether a connection that is made now is ended at once."""
+        self._limit: int | None = None
         self.cuts = 0
         """How often a connection was cut."""
         self.forwarded = {"requests": 0, "replies": 0}
@@ -64,6 +70,10 @@ class Proxy:
         """
         with self._lock:
             self._text = text
+
+    def allow(self, size: int | None) -> None:
+        """Take so many more bytes of requests, then wait; None: all there are."""
+        self._limit = None if size is None else self.forwarded["requests"] + size
 
     def disarm(self) -> None:
         """Cut nothing that is not cut yet."""
@@ -109,9 +119,11 @@ class Proxy:
         ways = {client: ("requests", server), server: ("replies", client)}
         try:
             while True:
-                for end in select.select([client, server], [], [])[0]:
-                    data = end.recv(1 << 16)
+                room = self._room()
+                ends = [client, server] if room else [server]
+                for end in select.select(ends, [], [], 0.02)[0]:
                     way, other = ways[end]
+                    data = end.recv(room if end is client else 1 << 16)
                     passed, cut = self._allowed(way, data)
                     other.sendall(passed)
                     if not data or cut:
@@ -120,6 +132,12 @@ class Proxy:
             pass  # one end is closed: so is the other, below.
         finally:
             self._hang_up(client, server)
+
+    def _room(self) -> int:
+        """Return how much of the next request is read now."""
+        if self._limit is None:
+            return 1 << 16
+        return min(max(self._limit - self.forwarded["requests"], 0), 1 << 16)
 
     def _allowed(self, way: str, data: bytes) -> tuple[bytes, bool]:
         """Return what of *data* may pass, and whether the connection ends with it."""

@@ -1,4 +1,6 @@
 import dataclasses
+import sys
+import threading
 
 import pytest
 
@@ -156,3 +158,25 @@ def test_the_error_can_be_caught_by_what_it_is():
     """A wrong option is a ValueError too."""
     assert issubclass(ConfigurationError, ReliqError)
     assert issubclass(ConfigurationError, ValueError)
+
+
+def test_options_that_another_thread_writes_into():
+    """Kombu keeps a publish's retry policy in the mapping that all connections share."""
+    shared = {field.name: field.default for field in dataclasses.fields(Options)}
+    over, interval = threading.Event(), sys.getswitchinterval()
+
+    def write():
+        while not over.is_set():
+            shared["max_retries"] = 3
+            over.is_set()  # a moment
+            shared.pop("max_retries")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert {Options()} == {parse(shared) for _ in range(1000)}
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()

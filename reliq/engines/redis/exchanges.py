@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from ...errors import ReliqError
 from ...message.envelope import pack, unpack
 from ...store.values import NO_QUEUE, ExchangeTable
 from . import keys, scripts
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...store.protocol import OnResult
-    from .stream import Command
+    from .stream import Command, Reply
 
 # The time of a look that is due.
 _LOOK_NOW = 1
@@ -156,15 +158,27 @@ class RedisExchanges(StoreBase):
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version."""
-        declaration, fields = self._wire.exchange(
-            [
-                (("HGET", keys.exchanges(self._prefix), exchange), None),
-                (("HGETALL", keys.bindings(self._prefix, exchange)), None),
-            ]
+        return _table(*self._wire.exchange([(ask, None) for ask in self._asks(exchange)]))
+
+    def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
+        """Post what :meth:`exchange_table` asks."""
+        replies: dict[int, Reply] = {}
+
+        def on_reply(place: int, reply: Reply) -> None:
+            replies[place] = reply
+            if len(replies) == len(asks):
+                error = next((r for r in replies.values() if isinstance(r, ReliqError)), None)
+                on_result(error or _table(*[replies[i] for i in range(len(asks))]))
+
+        asks = self._asks(exchange)
+        for place, ask in enumerate(asks):
+            self._wire.post(ask, partial(on_reply, place))
+
+    def _asks(self, exchange: str) -> tuple[Command, ...]:
+        return (
+            ("HGET", keys.exchanges(self._prefix), exchange),
+            ("HGETALL", keys.bindings(self._prefix, exchange)),
         )
-        table = dict(zip(fields[::2], fields[1::2], strict=True))
-        version = table.pop(b"version", None)
-        return ExchangeTable(declaration, version, frozenset(table))
 
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*."""
@@ -176,3 +190,9 @@ class RedisExchanges(StoreBase):
     def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
         """Post what :meth:`bindings_version` asks."""
         self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
+
+
+def _table(declaration: bytes | None, fields: Sequence[bytes]) -> ExchangeTable:
+    table = dict(zip(fields[::2], fields[1::2], strict=True))
+    version = table.pop(b"version", None)
+    return ExchangeTable(declaration, version, frozenset(table))

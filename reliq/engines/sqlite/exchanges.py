@@ -165,6 +165,10 @@ class SqliteExchanges(StoreBase):
         with self.read() as transaction:
             return _version(transaction, exchange)
 
+    def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
+        """Ask now; the answer comes when it is asked for."""
+        self.post(lambda: self.exchange_table(exchange), on_result)
+
     def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
         """Ask now; the answer comes when it is asked for."""
         self.post(lambda: self.bindings_version(exchange), on_result)

@@ -34,6 +34,9 @@ class ReliqError(Exception):
     Its text is one line that may be shown on any terminal, whatever names are in it.
     """
 
+    reply = ""
+    """The broker's own words, where it said that it did not carry a command out."""
+
     def __str__(self) -> str:
         """Return what happened, where, and what to do."""
         return plain(super().__str__())
@@ -78,6 +81,11 @@ class BrokerUnavailable(ReliqError, ConnectionError):
     Kombu and Celery treat it as a recoverable connection error. It is also a
     builtin :class:`ConnectionError`, hence an :class:`OSError`, without an errno.
     """
+
+    unsent = False
+    """Whether the command was certainly carried out by nobody."""
+    untouched: frozenset[str] = frozenset()
+    """Of a publish: the queues into which it has certainly stored nothing."""
 
 
 class BrokerTimeout(BrokerUnavailable):

@@ -7,7 +7,8 @@ as Kombu's are. Nothing here knows an engine or Kombu.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -16,6 +17,9 @@ from .errors import ConfigurationError, unknown
 Check: TypeAlias = Callable[[Any], Any]
 Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
 
+# A host and a port; an IPv6 address stands in brackets.
+_PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
+_LAST_PORT = 65_535
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
 
@@ -55,6 +59,8 @@ class Options:
         another one is used. Defaults to 5.
     failback: whether to go back to it when it answers. Defaults to True.
     unroutable: ``drop`` (the default, logged once) or ``error``.
+    partitions: into how many partitions a queue is divided that is declared without
+        ``x-partitions`` and stays. Of queues that are there it changes nothing. Defaults to 1.
     native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
         a worker. Defaults to True.
     global_keyprefix: goes before every key. Defaults to "".
@@ -69,6 +75,9 @@ class Options:
     username, password: for URLs that have no place for them (``reliq-unix://``).
     master_name: of ``reliq-sentinel://``: the name under which the Sentinels know
         the master. Defaults to None; it must be given there.
+    address_map: of ``reliq-cluster://``: where nodes are reached that announce themselves
+        as others (behind NAT, in containers): ``{"10.0.0.5:6379": "example.org:7001"}``.
+        Defaults to none.
     sentinel_username, sentinel_password: the login at the Sentinels themselves, if
         they ask for one; that in the URL is the master's. Default to None.
     """
@@ -91,6 +100,7 @@ class Options:
     probe_interval: float = 5.0
     failback: bool = True
     unroutable: Literal["drop", "error"] = "drop"
+    partitions: int = 1
     native_delay: bool = True
     global_keyprefix: str = ""
     synchronous: Literal["normal", "full"] = "normal"
@@ -102,6 +112,7 @@ class Options:
     username: str | None = None
     password: str | None = None
     master_name: str | None = None
+    address_map: tuple[tuple[str, str], ...] = ()
     sentinel_username: str | None = None
     sentinel_password: str | None = None
 
@@ -136,6 +147,7 @@ PASSED_THROUGH = frozenset(
 )
 
 _LONGEST_S = 10 * 366 * 86_400.0
+_MOST_PARTITIONS = 64  # as message/queue_names.py names them
 
 
 def _number(value: Any, low: float, high: float) -> float:
@@ -159,6 +171,14 @@ def _count(low: int) -> tuple[str, Check]:
         return value
 
     return f"a whole number, at least {low}", check
+
+
+def _whole(value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    if not low <= value <= high:
+        raise ValueError
+    return value
 
 
 def _choice(*names: str) -> tuple[str, Check]:
@@ -196,6 +216,20 @@ def _client_name(value: Any) -> str:
     return value
 
 
+def _address_map(value: Any) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a mapping: options are compared and hashed."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str):
+        raise TypeError
+    found = []
+    for announced, reachable in pairs:
+        for place in (announced, reachable):
+            if not _PLACE.fullmatch(place) or not 0 < int(place.rpartition(":")[2]) <= _LAST_PORT:
+                raise ValueError
+        found.append((announced, reachable))
+    return tuple(sorted(found))
+
+
 def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
     words, check = rule
     return f"{words}, or None", lambda value: None if value is None else check(value)
@@ -220,6 +254,10 @@ RULES: dict[str, tuple[str, Check]] = {
     "probe_interval": _seconds(0.1),
     "failback": _typed(bool, "True or False"),
     "unroutable": _choice("drop", "error"),
+    "partitions": (
+        f"a whole number from 1 to {_MOST_PARTITIONS}",
+        lambda value: _whole(value, 1, _MOST_PARTITIONS),
+    ),
     "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),
     "synchronous": _choice("normal", "full"),
@@ -231,6 +269,7 @@ RULES: dict[str, tuple[str, Check]] = {
     "username": _optional(_typed(str, "a string")),
     "password": _optional(_typed(str, "a string")),
     "master_name": _optional(_typed(str, "a string")),
+    "address_map": ("a mapping of host:port to host:port", _address_map),
     "sentinel_username": _optional(_typed(str, "a string")),
     "sentinel_password": _optional(_typed(str, "a string")),
 }

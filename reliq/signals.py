@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from blinker import NamedSignal
 
 from .message.envelope import EnvelopeError, decode
+from .message.queue_names import queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -150,6 +151,8 @@ def emit(signal: NamedSignal, broker: str, **arguments: Any) -> None:
     """
     if not signal.receivers or signal.is_muted:
         return
+    if "queue" in arguments:  # a partition of it is nobody's business
+        arguments["queue"] = queue_of(arguments["queue"])
     for receiver in list(signal.receivers_for(broker)):
         _call(signal, receiver, broker, arguments)
 

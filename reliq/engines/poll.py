@@ -1,13 +1,23 @@
-"""Waits until one of a few descriptors is readable, also where the process has no poll."""
+"""Waits for descriptors to be readable or writable, also where the process has no poll."""
 
 from __future__ import annotations
 
 import math
 import select
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+# eventlet lets one green thread wait for a descriptor: the second looks at it so often.
+_LOOK_AGAIN_S = 0.01
+
+
+def many_may_wait() -> bool:
+    """Whether several threads may wait for one descriptor: not those of eventlet."""
+    return getattr(select, "poll", None) is not None
 
 
 def readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
@@ -15,12 +25,64 @@ def readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
 
     Rounded up to whole ms: a wait that ended just before its time would only begin again.
     """
+    poller = _poller()
+    if poller is None:
+        return _select(descriptors, (), timeout_s)
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poller.poll(_milliseconds(timeout_s))]
+
+
+def writable(descriptor: int, timeout_s: float, *, or_readable: bool = False) -> None:
+    """Wait up to *timeout_s* until *descriptor* takes bytes, or fails to; or can be read."""
+    poller = _poller()
+    if poller is None:
+        _select((descriptor,) if or_readable else (), (descriptor,), timeout_s)
+        return
+    poller.register(descriptor, select.POLLOUT | (select.POLLIN if or_readable else 0))
+    poller.poll(_milliseconds(timeout_s))
+
+
+class Readable:
+    """Waits again and again for the same descriptor; one thread at a time."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poller: select.poll | None = None
+        self._made_by: object = None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait up to *timeout_s* until it is readable, or closed."""
+        # Taken away meanwhile: a signal's handler may wait here, too, within a wait.
+        poller, self._poller = self._poller, None
+        made_by = getattr(select, "poll", None)
+        if poller is None or made_by is not self._made_by:
+            poller = _poller()
+            if poller is None:
+                _select((self._descriptor,), (), timeout_s)
+                return
+            poller.register(self._descriptor, select.POLLIN)
+        poller.poll(_milliseconds(timeout_s))
+        if type(poller).__module__ == "select":  # gevent's belongs to the thread that made it
+            self._poller, self._made_by = poller, made_by
+
+
+def _select(readers: Sequence[int], writers: Sequence[int], timeout_s: float) -> list[int]:
+    try:
+        return select.select(readers, writers, (), max(timeout_s, 0.0))[0]
+    except RuntimeError:
+        if len({*readers, *writers}) > 1:  # those before it may be waited for still
+            raise
+        time.sleep(min(max(timeout_s, 0.0), _LOOK_AGAIN_S))
+        return list(readers)  # for all that is known
+
+
+def _poller() -> select.poll | None:
     # Looked up late: eventlet takes it away, because it would stop all green threads, and
     # its own select takes any descriptor.
     poll = getattr(select, "poll", None)
-    if poll is None:
-        return select.select(descriptors, (), (), max(timeout_s, 0.0))[0]
-    poller = poll()
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))]
+    return None if poll is None else poll()
+
+
+def _milliseconds(timeout_s: float) -> int:
+    return min(max(math.ceil(timeout_s * 1000), 0), 2**31 - 1)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..options import parse
+from .redis.cluster.address import SCHEME as CLUSTER
+from .redis.cluster.address import cluster_address
+from .redis.cluster.store import ClusterStore
 from .redis.sentinel import SCHEME as SENTINEL
 from .redis.sentinel import sentinel_address
 from .redis.store import RedisStore
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
-_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, SQLITE)
+_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, SQLITE)
 
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
@@ -46,7 +49,8 @@ def store_of(
 ) -> Store:
     """Return a store for *url* that connects when it is used; raises ConfigurationError.
 
-    *url* may be several of ``reliq-sentinel://``, separated by semicolons. Without
+    *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
+    semicolons. Without
     *create*, a file that is not there is an error when it is used: who only looks at a
     broker makes none by a misspelt path.
     """
@@ -55,6 +59,8 @@ def store_of(
         path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
         return SqliteStore(location(unquote(path)), options, name, create)
     login = (options.username, options.password)
+    if url.startswith(f"{CLUSTER}://"):
+        return ClusterStore(cluster_address(url.split(";"), options, *login), options, name)
     broker: Broker
     if url.startswith(f"{SENTINEL}://"):
         broker = sentinel_address(url.split(";"), options, *login)

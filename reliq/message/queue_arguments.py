@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ConfigurationError, unknown
 from .envelope import EnvelopeError, pack, unpack
+from .queue_names import MOST_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,7 +77,14 @@ _RULES: dict[str, Rule] = {
     "x-dead-letter-exchange": ("dead_letter_exchange", "the name of an exchange", _text),
     "x-dead-letter-routing-key": ("dead_letter_routing_key", "a routing key", _text),
     "x-dead-letter-expired": ("dead_expired", "True or False", _flag),
+    "x-partitions": (
+        "partitions",
+        f"a whole number from 1 to {MOST_PARTITIONS}",
+        _number(1, MOST_PARTITIONS),
+    ),
 }
+WHOLE = {"max_length": "queue_max_length", "max_bytes": "queue_max_bytes"}
+"""Limit of one partition -> that of the whole queue, where it is divided: both are stored."""
 FIELDS = {name: field for name, (field, _, _) in _RULES.items()}
 """Argument -> its name in the queue's meta."""
 
@@ -124,6 +132,17 @@ def queue_arguments(
     return pack(kept), meta
 
 
+def differ_in_partitions(declaration: bytes, other: bytes) -> bool:
+    """Whether that is all by which two declarations differ: an operator changes it anyway."""
+    try:
+        one, another = (unpack(item) if item else {} for item in (declaration, other))
+    except EnvelopeError:
+        return False
+    if not (isinstance(one, dict) and isinstance(another, dict)):
+        return False
+    return {**one, "x-partitions": 0} == {**another, "x-partitions": 0}
+
+
 def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
     for name, needed in (
         ("x-dead-letter-routing-key", ("x-dead-letter-exchange",)),
@@ -133,6 +152,11 @@ def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
             raise ConfigurationError(
                 f"queue {queue!r}: {name} means nothing without {' or '.join(needed)}"
             )
+    if "x-partitions" in kept and not is_durable(kept):
+        raise ConfigurationError(
+            f"queue {queue!r}: x-partitions is for queues that stay; this one goes by itself "
+            "(auto_delete, x-expires)"
+        )
 
 
 def is_auto_delete(declaration: bytes) -> bool:

@@ -77,6 +77,31 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Untold:
+    """Queues that cannot be read now: of a broker of several servers, one does not answer."""
+
+    node: str
+    """host:port; "" where no server has them."""
+    queues: tuple[str, ...]
+    """Their names, as far as they are known."""
+    error: str
+    """Why, in one line."""
+
+    def __str__(self) -> str:
+        """Say it to an operator."""
+        names = ", ".join(map(repr, self.queues)) or "what it has is not known"
+        return f"{self.node or 'no node'}: {self.error}; not told: {names}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The names of queues that can be read now, and those that cannot."""
+
+    queues: list[str]
+    untold: list[Untold] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A dead letter."""
 
@@ -176,7 +201,7 @@ class BrokerInfo:
     """What stores the messages: redis, valkey, sqlite ..."""
     version: str
     role: str
-    """master or replica; "" where there is no such thing."""
+    """master or replica; of a cluster, of how many masters; "" where there is no such thing."""
     uptime_s: int | None
     memory_bytes: int | None
     """That its data takes: in memory, or on disk for an engine that has it there."""
@@ -185,6 +210,20 @@ class BrokerInfo:
     persistence: str
     """In a few words: what a crash of the broker forgets depends on it."""
     clients: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One of the servers that a broker consists of."""
+
+    name: str
+    """host:port."""
+    up: bool
+    """Whether it answers."""
+    slots: int
+    """How many of the cluster's hash slots it has."""
+    memory_bytes: int | None
+    """None: it does not answer, or this user may not ask."""
 
 
 Severity: TypeAlias = Literal["ok", "info", "warning", "error"]

@@ -14,6 +14,7 @@ methods wait, and raise ReliqError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ..errors import ReliqError
@@ -24,6 +25,7 @@ from .values import (
     Duties,
     ExchangeTable,
     How,
+    Layout,
     Lease,
     Liveness,
     Lost,
@@ -39,6 +41,8 @@ from .values import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ..options import Confirm
     from .inspection import (
         BrokerInfo,
@@ -46,9 +50,11 @@ if TYPE_CHECKING:
         DeadLetter,
         Finding,
         Measure,
+        Node,
         Place,
         QueueStatus,
         Stored,
+        Told,
     )
 
 T = TypeVar("T")
@@ -70,23 +76,26 @@ class Notifier(Protocol):
     def queues(self) -> frozenset[str]:
         """The queues of the wait that is under way, or was last."""
 
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a notification comes."""
+    def descriptors(self) -> Mapping[int, object]:
+        """Return what becomes readable when a notification comes; see :class:`Store`."""
 
     def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches its descriptor."""
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
-        """Begin to wait, unless a wait is under way."""
+        """Begin to wait, unless a wait is under way; over nodes, for what is not waited for yet."""
 
     def take_notification(self) -> str | None:
-        """Return the queue that ended the last wait, once; None when its time was up."""
+        """Return a queue whose notification has come, each once; None when there is no more."""
 
     def receive(self) -> bool:
         """Take what has come without waiting; True when the wait is over."""
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a notification, for :meth:`wake`, or for *timeout_s*; True when one came."""
+
+    def end_wait(self) -> None:
+        """End the wait on the broker, so that it can begin anew for other queues."""
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""
@@ -120,6 +129,10 @@ class Store(Protocol):
         """Grows each time the connection is opened anew."""
 
     @property
+    def registered_by(self) -> object:
+        """The connection by which the register knows this store: another, where it is another."""
+
+    @property
     def connected_at(self) -> float:
         """When it began to be opened (this process's monotonic clock)."""
 
@@ -136,8 +149,16 @@ class Store(Protocol):
     def close(self) -> None:
         """Close for good; what was posted gets a BrokerUnavailable."""
 
-    def fileno(self) -> int:
-        """Return the descriptor to watch for replies."""
+    has_nodes: bool
+    """Whether the broker is several nodes, of which one may be lost while the others go on. Its
+    :meth:`descriptors` change then, and a step that was posted to one may take its time."""
+
+    def descriptors(self) -> Mapping[int, object]:
+        """Return the descriptors to watch for replies, each with what it belongs to.
+
+        Where that is another object, it is another connection with the same number. Raises
+        BrokerUnavailable where there is none, and none can be opened.
+        """
 
     def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches its descriptor."""
@@ -145,8 +166,14 @@ class Store(Protocol):
     def receive(self) -> None:
         """Read replies that have come, without waiting, and run their callbacks."""
 
-    def wait_for_replies(self) -> None:
-        """Wait for the replies of all that was posted."""
+    def patience(self, seconds: float) -> AbstractContextManager[None]:
+        """Let the thread, in the block, wait no longer than that for one of several nodes.
+
+        What it asks raises BrokerTimeout then. Without nodes it means nothing.
+        """
+
+    def wait_for_replies(self, timeout_s: float = inf) -> None:
+        """Wait for the replies of all that was posted; at most *timeout_s*."""
 
     def check(self) -> None:
         """Raise BrokerTimeout if a posted step has had no answer within socket_timeout."""
@@ -395,8 +422,51 @@ class Store(Protocol):
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
 
+    # -- partitions: queues in their own right, named by reliq.message.queue_names
+
+    has_partitions: bool
+    """Whether a queue can be divided: else each is one partition, and none of these does more."""
+
+    partitions: dict[str, int]
+    """Of queues that are divided: into how many partitions, as this connection was told last."""
+
+    def layout(self, queue: str) -> Layout | None:
+        """Return how *queue* is divided; None where there is no such queue."""
+
+    def lay_out(self, queue: str, partitions: int, end: int = 0) -> Layout | None:
+        """Divide *queue* into so many *partitions* to publish to (0: as before).
+
+        Atomic. The end of its layout becomes *end* where that is more. None: no such queue.
+        """
+
+    def lower_end(self, queue: str, end: int, to: int) -> Layout | None:
+        """Note that the partitions from *to* on are gone, where *end* is still the end."""
+
+    def open_partition(self, partition: str, partitions: int, *, closed: bool = False) -> bool:
+        """Let a partition take messages, as one of so many; False where there is none.
+
+        *closed*: let it take nothing new, but from who publishes with ``create``. Atomic.
+        """
+
+    def remove_drained(self, partition: str) -> bool:
+        """Delete a closed partition that holds nothing; whether it is gone.
+
+        Not while it has numbers of publishers, by which a retry would find its message. Atomic.
+        It stays listed until :meth:`unbind_queue`.
+        """
+
+    def is_away(self, queue: str) -> bool:
+        """Whether the node that has *queue* is known not to answer; does not wait."""
+
     def queues(self) -> list[str]:
         """Return the names of all queues."""
+
+    def told(self) -> Told:
+        """Return the names of the queues that can be read now, and of those that cannot.
+
+        All can, but for those at a server that does not answer, of a broker of several. Raises
+        BrokerUnavailable where none can be listed.
+        """
 
     # -- exchanges
 
@@ -547,6 +617,12 @@ class Store(Protocol):
 
     def about(self) -> BrokerInfo:
         """Return what the broker says of itself; what this user may not ask is None or ""."""
+
+    def nodes(self) -> list[Node]:
+        """Return the servers that the broker consists of, where it is several; else none.
+
+        One that does not answer is among them.
+        """
 
     def diagnose(self) -> list[Finding]:
         """Look at what can be wrong with the broker itself and with this user's rights.

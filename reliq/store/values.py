@@ -101,8 +101,9 @@ class Publication(NamedTuple):
 
 # What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
 # stored by an earlier try; STALE: the bindings have changed, nothing was stored; FULL:
-# the queue is at its limit and rejects, the message was not stored.
-STORED, CREATED, DUPLICATE, NO_QUEUE, STALE, FULL = 1, 2, 0, -1, -2, -3
+# the queue is at its limit and rejects, the message was not stored; CLOSED: nor was it, because
+# it is a partition that takes nothing new.
+STORED, CREATED, DUPLICATE, NO_QUEUE, STALE, FULL, CLOSED = 1, 2, 0, -1, -2, -3, -4
 
 
 class Returned(NamedTuple):
@@ -174,6 +175,15 @@ class Duties(NamedTuple):
     or the broker has lost the register."""
 
 
+class Layout(NamedTuple):
+    """How a queue is divided into partitions."""
+
+    partitions: int
+    """So many take messages, from partition 0 on, which has the queue's name."""
+    end: int
+    """Those from here on hold nothing, or are not there; not less than *partitions*."""
+
+
 class Work(NamedTuple):
     """What there is to do in one queue."""
 
@@ -184,6 +194,8 @@ class Work(NamedTuple):
     """Messages wait beyond their time to live."""
     idle: bool
     """Its ``x-expires`` may have passed; or it is gone, and may still be bound."""
+    layout: Layout | None = None
+    """How it is divided into partitions; None: it is not."""
 
 
 class QueueDeclared(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,11 +17,12 @@ from .notifier import RedisNotifier
 from .wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ...options import Options
-    from ...store.protocol import OnResult
+    from ...store.protocol import Notifier, OnResult
     from ...store.values import Lease
+    from .commands import Commands, Confirming
     from .connect import Broker
     from .stream import Command, Reply
 
@@ -32,6 +34,24 @@ def then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply
 
     def on_reply(reply: Reply) -> None:
         on_result(reply if isinstance(reply, ReliqError) else parse(reply))
+
+    return on_reply
+
+
+def gathered(count: int, on_result: OnResult[list[Reply]]) -> Callable[[int, Reply], None]:
+    """Return a handler of *count* replies, each given with its place, that passes them on together.
+
+    In the order of their places: one that met an empty script cache was sent again. Where one is
+    an error, the first of these is passed on instead.
+    """
+    replies: dict[int, Reply] = {}
+
+    def on_reply(place: int, reply: Reply) -> None:
+        replies[place] = reply
+        if len(replies) == count:
+            ordered = [replies[i] for i in range(count)]
+            error = next((item for item in ordered if isinstance(item, ReliqError)), None)
+            on_result(error or ordered)
 
     return on_reply
 
@@ -54,15 +74,16 @@ def flat_of(leases: Iterable[Lease]) -> list[str]:
 class StoreBase:
     """A store's connection to one server. Two sockets: commands and notifier."""
 
+    _wire: Commands
+    _confirmer: Confirming
+    _notifier: Notifier
+
     def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
         self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
-        name = f"{options.client_name}:{consumer}"
-        self._wire = Wire(address, options, name)
-        self._confirmer = Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
-        self._notifier = RedisNotifier(Wire(address, options, f"{name}:notification"))
+        self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
         self._publish_constants: dict[tuple[str, str], Command] = {}
@@ -71,24 +92,34 @@ class StoreBase:
         self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
         self._began = monotonic()
+        self.partitions: dict[str, int] = {}
         self.keeps_long = False
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
         self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
 
+    def _open(self, address: Broker, name: str) -> None:
+        """Make what commands go over; nothing is dialled yet."""
+        wire = Wire(address, self.options, name)
+        self._wire = wire
+        self._confirmer = Confirmer(wire, self._prefix, MOVES_KEPT_MS)
+        listens = Wire(address, self.options, f"{name}:notification")
+        self._notifier = RedisNotifier(
+            listens, lambda: wire.post(("CLIENT", "UNBLOCK", listens.client_id))
+        )
+
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
 
     @property
-    def notifier(self) -> RedisNotifier:
+    def notifier(self) -> Notifier:
         """The second socket, on which a consumer waits."""
         return self._notifier
 
     def end_wait(self) -> None:
         """End the notifier's wait, so that it can begin anew for other queues."""
-        if self._notifier.listening:
-            self._wire.post(("CLIENT", "UNBLOCK", self._notifier.client_id))
+        self._notifier.end_wait()
 
     @property
     def alive(self) -> bool:
@@ -103,6 +134,11 @@ class StoreBase:
     @property
     def epoch(self) -> int:
         """How often the command socket was opened."""
+        return self._wire.dials
+
+    @property
+    def registered_by(self) -> object:
+        """The connection by which the register knows this store."""
         return self._wire.dials
 
     def connect(self) -> None:
@@ -122,9 +158,22 @@ class StoreBase:
         self._notifier.close()
         self._wire.close()
 
-    def fileno(self) -> int:
+    has_nodes = False
+    has_partitions = True
+
+    def is_away(self, queue: str) -> bool:
+        """Mean nothing: there is one server."""
+        del queue
+        return False
+
+    def patience(self, seconds: float) -> AbstractContextManager[None]:
+        """Mean nothing: there are no nodes."""
+        del seconds
+        return nullcontext()
+
+    def descriptors(self) -> Mapping[int, object]:
         """Return the descriptor to watch for replies."""
-        return self._wire.fileno()
+        return self._wire.descriptors()
 
     def disable_reconnect(self) -> None:
         """Never open the command socket anew: an event loop watches it."""
@@ -132,11 +181,11 @@ class StoreBase:
 
     def receive(self) -> None:
         """Read replies that have come, without waiting."""
-        self._wire.receive(0.0)
+        self._wire.receive()
 
-    def wait_for_replies(self) -> None:
-        """Wait for the replies of all that was posted."""
-        self._wire.wait_for_replies()
+    def wait_for_replies(self, timeout_s: float = inf) -> None:
+        """Wait for the replies of all that was posted; at most *timeout_s*."""
+        self._wire.wait_for_replies(timeout_s)
 
     def check(self) -> None:
         """Raise BrokerTimeout if a reply is overdue."""

@@ -41,6 +41,8 @@ _HINTS = (
     ("can't run this command", "the user lacks a permission: see docs/operations.md"),
     ("MISCONF", "it cannot persist: look at its log and disk"),
     ("WRONGTYPE", "a key of reliq holds something else: use another database or prefix"),
+    ("MOVED ", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
+    ("CROSSSLOT", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
     ("unknown command", "reliq needs Redis 6.2 or newer"),
 )
 
@@ -89,10 +91,14 @@ class Broker(Protocol):
 
 def translate_reply(text: str, address: Broker) -> ReliqError:
     """Return our error for an error reply of the server."""
+    error: ReliqError
     if _UNAVAILABLE.search(text):
-        return BrokerUnavailable(f"{address} cannot serve now: {text}")
-    hint = next((f" ({hint})" for word, hint in _HINTS if word in text), "")
-    return BrokerRefused(f"{address} refused: {text}{hint}")
+        error = BrokerUnavailable(f"{address} cannot serve now: {text}")
+    else:
+        hint = next((f" ({hint})" for word, hint in _HINTS if word in text), "")
+        error = BrokerRefused(f"{address} refused: {text}{hint}")
+    error.reply = text
+    return error
 
 
 def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqError:
@@ -107,7 +113,9 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
         )
     if isinstance(exc, (OSError, redis.exceptions.ConnectionError)):
         return BrokerUnavailable(f"{address} is not reachable: {exc}")
-    return translate_reply(str(exc), address)
+    # redis-py takes the code away where it has a class for it.
+    code = "NOPERM " if isinstance(exc, redis.exceptions.NoPermissionError) else ""
+    return translate_reply(f"{code}{exc}", address)
 
 
 FAILURES = (OSError, redis.exceptions.RedisError)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...errors import ReliqError
 from ...message.envelope import pack, unpack
 from ...store.values import NO_QUEUE, ExchangeTable
 from . import keys, scripts
-from .base import StoreBase, texts
+from .base import StoreBase, gathered, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...store.protocol import OnResult
-    from .stream import Command, Reply
+    from .stream import Command
 
 # The time of a look that is due.
 _LOOK_NOW = 1
@@ -139,17 +138,15 @@ class RedisExchanges(StoreBase):
         }
 
     def _unlist(self, queue: str) -> None:
-        listed, dead_letter_routed = (
-            keys.queues(self._prefix),
-            keys.dead_letter_routed(self._prefix),
+        listed = keys.queues(self._prefix)
+        dead_letter_routed = keys.dead_letter_routed(self._prefix)
+        self._wire.exchange(
+            [(("ZREM", listed, queue), None), (("ZREM", dead_letter_routed, queue), None)]
         )
+        # After that: in a cluster the two are at different servers.
         meta = self._keys(queue).meta
-        *_, (exists, dead_letter_exchange) = self._wire.exchange(
-            [
-                (("ZREM", listed, queue), None),
-                (("ZREM", dead_letter_routed, queue), None),
-                (("HMGET", meta, "exists", "dead_letter_exchange"), None),
-            ]
+        exists, dead_letter_exchange = self._wire.call(
+            ("HMGET", meta, "exists", "dead_letter_exchange")
         )
         if exists is not None:  # declared again meanwhile
             self._wire.call(("ZADD", listed, "NX", _LOOK_NOW, queue))
@@ -162,15 +159,8 @@ class RedisExchanges(StoreBase):
 
     def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
         """Post what :meth:`exchange_table` asks."""
-        replies: dict[int, Reply] = {}
-
-        def on_reply(place: int, reply: Reply) -> None:
-            replies[place] = reply
-            if len(replies) == len(asks):
-                error = next((r for r in replies.values() if isinstance(r, ReliqError)), None)
-                on_result(error or _table(*[replies[i] for i in range(len(asks))]))
-
         asks = self._asks(exchange)
+        on_reply = gathered(len(asks), then(lambda replies: _table(*replies), on_result))
         for place, ask in enumerate(asks):
             self._wire.post(ask, partial(on_reply, place))
 

@@ -27,8 +27,13 @@ publisher:<id>  numbers of a move from another broker, which may be taken up aga
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple
+
+from ...message.queue_names import escape
+
+_ESCAPED = re.compile("%(25|7B|7D)")
 
 
 class QueueKeys(NamedTuple):
@@ -53,9 +58,20 @@ class QueueKeys(NamedTuple):
     guard: str  # STRING
 
 
-def escape(name: str) -> str:
-    """Return *name* without braces, reversibly."""
-    return name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+def literal(text: str) -> str:
+    """Return the pattern that matches *text* and nothing else."""
+    return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in text)
+
+
+def metas(prefix: str) -> str:
+    """Return the pattern of the keys that say that a queue exists."""
+    return f"{literal(prefix)}reliq:{{*}}:meta"
+
+
+def queue_of_meta(key: str, prefix: str) -> str:
+    """Return the name of the queue whose :func:`queue_key` of "meta" is *key*."""
+    name = key[len(f"{prefix}reliq:{{") : -len("}:meta")]
+    return "" if name == "%0" else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
 def queue_key(prefix: str, queue: str, part: str) -> str:
@@ -99,9 +115,12 @@ def guard_of_all(prefix: str) -> str:  # never there
     return _of_all(prefix, "guard")
 
 
-def probe(prefix: str) -> str:  # never there
-    """Return the key that is deleted to see whether a server accepts writes."""
-    return _of_all(prefix, "probe")
+def probe(prefix: str, number: int | None = None) -> str:  # never there
+    """Return the key that is deleted to see whether a server accepts writes.
+
+    number: of one in another slot, perhaps at another node.
+    """
+    return _of_all(prefix, "probe") if number is None else f"{prefix}reliq:{{%{number}}}:probe"
 
 
 def broker_id(prefix: str) -> str:  # STRING

@@ -20,7 +20,7 @@ from ..poll import readable
 from .keys import queue_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .stream import Reply
     from .wire import Wire
@@ -33,8 +33,10 @@ class RedisNotifier:
 
     _waking = OwnLock()
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, unblock: Callable[[], None]) -> None:
+        """Wait over *wire*; *unblock* ends its BLPOP over another one."""
         self._wire = wire
+        self._unblock = unblock
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._notifications: dict[bytes, str] = {}
@@ -65,9 +67,9 @@ class RedisNotifier:
         """The id that CLIENT UNBLOCK takes to end the BLPOP."""
         return self._wire.client_id
 
-    def fileno(self) -> int:
+    def descriptors(self) -> Mapping[int, object]:
         """Return the descriptor that becomes readable when a notification comes."""
-        return self._wire.fileno()
+        return self._wire.descriptors()
 
     def disable_reconnect(self) -> None:
         """Never open the connection anew: an event loop watches it."""
@@ -113,7 +115,7 @@ class RedisNotifier:
 
     def receive(self) -> bool:
         """Take what has come; True when the wait is over. Raises BrokerUnavailable."""
-        self._wire.receive(0.0)
+        self._wire.receive()
         self._raise()
         return not self._listening
 
@@ -138,6 +140,11 @@ class RedisNotifier:
                 return True
             if woken or not ready:  # else a part of the reply has come
                 return False
+
+    def end_wait(self) -> None:
+        """End the wait on the broker, so that it can begin anew for other queues."""
+        if self.listening:
+            self._unblock()
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""

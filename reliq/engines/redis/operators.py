@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...message.queue_arguments import FIELDS
+from ...message.queue_arguments import FIELDS, WHOLE
 from ...store.inspection import Place, Stored
 from ...store.limits import BROWSED_AT_ONCE
 from ...store.unreadable import left_out, number
@@ -54,14 +54,18 @@ class RedisOperators(StoreBase):
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field."""
-        pairs = [part for field, value in changes.items() for part in (field, value or "")]
-        names = scripts.CONFIGURE.of(self._keys(queue))
-        flat = self._wire.execute(scripts.CONFIGURE, names, pairs)
-        if not flat:
-            return None
+        of_queue = self._keys(queue)
+        if changes:
+            pairs = [part for field, value in changes.items() for part in (field, value or "")]
+            names = scripts.CONFIGURE.of(of_queue)
+            flat = self._wire.execute(scripts.CONFIGURE, names, pairs)
+        else:
+            flat = self._wire.call(("HGETALL", of_queue.meta))
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if b"exists" not in fields:
+            return None
         return {
             field: text_of(fields[field.encode()])
-            for field in FIELDS.values()
+            for field in (*FIELDS.values(), *WHOLE.values())
             if field.encode() in fields
         }

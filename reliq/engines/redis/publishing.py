@@ -6,12 +6,12 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ReliqError
+from ...message.queue_names import queue_of
 from ...store.batches import alike
 from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
 from ...store.retention import SAID_EVERY_S, kept_ms
 from . import keys, scripts
-from .base import StoreBase
+from .base import StoreBase, gathered, then
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from ...options import Confirm
     from ...store.protocol import OnResult
     from ...store.values import Publication
-    from .stream import Command, Reply
+    from .stream import Command
 
 
 class RedisPublishing(StoreBase):
     """The publishing half of a store."""
+
+    _checks_bindings = True
+    """Whether the script that stores looks at the bindings' version: they are in its slot."""
 
     def _publish_command(self, items: Sequence[Publication]) -> Command:
         """Return the command that stores *items*, which differ in nothing but the message."""
@@ -40,7 +43,7 @@ class RedisPublishing(StoreBase):
         head = (
             *constant,
             1 if exchange or not first.create else 0,
-            first.version,
+            first.version if self._checks_bindings else b"",
             keep,
             low_water,
             self.options.dead_letter_max,
@@ -66,7 +69,9 @@ class RedisPublishing(StoreBase):
             self._publish_constants.clear()
         of_queue = self._keys(queue)
         # The anonymous exchange has no bindings: all keys are in one slot then.
-        bindings = keys.bindings(self._prefix, exchange) if exchange else of_queue.guard
+        bindings = of_queue.guard
+        if exchange and self._checks_bindings:
+            bindings = keys.bindings(self._prefix, exchange)
         names = scripts.PUBLISH.named(**of_queue._asdict(), bindings=bindings)
         constant: Command = ("EVALSHA", scripts.PUBLISH.sha, len(names), *names)
         self._publish_constants[queue, exchange] = constant
@@ -106,14 +111,38 @@ class RedisPublishing(StoreBase):
         """Store *publications* in one round trip; neighbours alike in one step."""
         if len(publications) == 1:
             command = self._publish_command(publications)
-            outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
+            outcomes = self._outcomes(publications, self._wire.call(command, scripts.PUBLISH))
         else:
+            groups = list(alike(publications))
             replies = self._wire.exchange(
-                [(self._publish_command(items), scripts.PUBLISH) for items in alike(publications)]
+                [(self._publish_command(items), scripts.PUBLISH) for items in groups]
             )
-            outcomes = [outcome for reply in replies for outcome in reply]
+            outcomes = self._outcomes_of(groups, replies)
         self._note_kept(publications, outcomes)
         return outcomes
+
+    def _outcomes(self, items: Sequence[Publication], reply: list[int]) -> list[int]:
+        """Return the outcomes of *items*; what the reply says of partitions is noted."""
+        queue = items[0].queue
+        told = reply.pop() if len(reply) > len(items) else None
+        if told is None and not self.partitions:
+            return reply
+        own = queue_of(queue)
+        if told is not None and (own == queue or own not in self.partitions):
+            self.partitions[own] = told
+        elif told != self.partitions.get(own):
+            # Only the queue's own partition knows, and is asked next.
+            self.partitions.pop(own, None)
+        return reply
+
+    def _outcomes_of(
+        self, groups: Sequence[Sequence[Publication]], replies: Sequence[list[int]]
+    ) -> list[int]:
+        return [
+            outcome
+            for items, reply in zip(groups, replies, strict=True)
+            for outcome in self._outcomes(items, reply)
+        ]
 
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused where the server can never give this confirmation."""
@@ -134,16 +163,8 @@ class RedisPublishing(StoreBase):
     ) -> None:
         """Post what :meth:`publish` sends."""
         groups = list(alike(publications))
-        replies: dict[int, Any] = {}
-
-        def on_reply(place: int, reply: Reply) -> None:
-            replies[place] = reply
-            if len(replies) == len(groups):
-                # In their order: one that met an empty script cache was sent again.
-                ordered = [replies[i] for i in range(len(groups))]
-                error = next((r for r in ordered if isinstance(r, ReliqError)), None)
-                on_result(error or [outcome for reply in ordered for outcome in reply])
-
+        outcomes_of = partial(self._outcomes_of, groups)
+        on_reply = gathered(len(groups), then(outcomes_of, on_result))
         for place, items in enumerate(groups):
             command = self._publish_command(items)
             self._wire.post(command, partial(on_reply, place), scripts.PUBLISH)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from ...store.inspection import Told
 from ...store.limits import BATCH, LONG_MS
-from ...store.values import QueueDeclared, QueueDeleted
+from ...store.values import Layout, QueueDeclared, QueueDeleted
 from . import keys, scripts
 from .base import StoreBase, texts
 
 _DECLARED = ("missing", "existed", "created", "differs")
-_DELETED = {1: "deleted", 0: "missing", -1: "not_empty", -2: "in_use", -3: "not_idle"}
+_DELETED = {
+    1: "deleted",
+    0: "missing",
+    -1: "not_empty",
+    -2: "in_use",
+    -3: "not_idle",
+    -4: "not_drained",
+}
 
 
 class RedisQueues(StoreBase):
@@ -57,10 +65,42 @@ class RedisQueues(StoreBase):
         It stays listed until :meth:`unbind_queue`: should we die before that, somebody finds
         it there, and ends what we began.
         """
-        flags = tuple(1 if flag else 0 for flag in (if_empty, if_unused, if_idle))
+        flags = (if_empty, if_unused, if_idle, False)
+        return self._delete(queue, flags)
+
+    def _delete(self, queue: str, conditions: tuple[bool, ...]) -> QueueDeleted:
         names = scripts.DELETE_QUEUE.of(self._keys(queue))
+        flags = tuple(1 if condition else 0 for condition in conditions)
         outcome, count = self._wire.execute(scripts.DELETE_QUEUE, names, flags)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
+
+    # -- partitions
+
+    def layout(self, queue: str) -> Layout | None:
+        """Return how *queue* is divided; None where there is no such queue."""
+        return self._lay_out(queue, 0, 0, 0, -1)
+
+    def lay_out(self, queue: str, partitions: int, end: int = 0) -> Layout | None:
+        """Divide *queue* into so many partitions to publish to; *end* only grows by this."""
+        return self._lay_out(queue, partitions, end, 0, -1)
+
+    def lower_end(self, queue: str, end: int, to: int) -> Layout | None:
+        """Note that the partitions from *to* on are gone, where *end* is still the end."""
+        return self._lay_out(queue, 0, to, end, -1)
+
+    def open_partition(self, partition: str, partitions: int, *, closed: bool = False) -> bool:
+        """Let a partition take messages, as one of so many; *closed*: let it take none."""
+        return self._lay_out(partition, partitions, 0, 0, 1 if closed else 0) is not None
+
+    def _lay_out(self, queue: str, *args: int) -> Layout | None:
+        names = scripts.LAYOUT.of(self._keys(queue))
+        exists, *found = self._wire.execute(scripts.LAYOUT, names, args)
+        return Layout(found[0], max(found[:2])) if exists else None
+
+    def remove_drained(self, partition: str) -> bool:
+        """Delete a partition that takes nothing new and holds nothing; whether it is gone."""
+        deleted = self._delete(partition, (False, False, False, True))
+        return deleted.outcome in {"deleted", "missing"}
 
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*, some hundred messages a call; return how many."""
@@ -78,3 +118,7 @@ class RedisQueues(StoreBase):
             [(("EXISTS", self._keys(queue).meta), None) for queue in listed]
         )
         return [queue for queue, exists in zip(listed, there, strict=True) if exists]
+
+    def told(self) -> Told:
+        """Return the names of all queues: one server has them all."""
+        return Told(self.queues())

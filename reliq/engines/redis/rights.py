@@ -57,7 +57,9 @@ PRODUCER = _role(
         scripts.BIND,
         scripts.DECLARE,
         scripts.DELETE_QUEUE,
+        scripts.LAYOUT,
         scripts.LIST_QUEUE,
+        scripts.ONCE,
         scripts.PUBLISH,
         scripts.UNBOUND,
     ),
@@ -109,6 +111,7 @@ OPERATOR = _role(
         scripts.DEAD_LETTER,
         scripts.DECLARE,
         scripts.DELETE_QUEUE,
+        scripts.LAYOUT,
         scripts.LEASES_OF,
         scripts.LIST_QUEUE,
         scripts.MOVE,
@@ -145,6 +148,8 @@ ROLES = {
 # What is needed only where somebody asks for it.
 CONFIG = frozenset({"config|get"})
 BEHIND_SENTINELS = frozenset({"role"})
+IN_CLUSTER = frozenset({"cluster|slots"})
+OPERATES_CLUSTER = frozenset({"cluster|nodes"})
 CONFIRMS = {
     "none": frozenset[str](),
     "accepted": frozenset[str](),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerUnavailable, ConfigurationError
 from ...forks import OwnLock
 from .connect import FAILURES, Address, ask, dial, hang_up, translate
-from .urls import address_of, read
+from .urls import address_of, agreed, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,17 +131,6 @@ class SentinelAddress:
         return connection
 
 
-def _one(values: Sequence[str | None], what: str) -> str | None:
-    """Return what the URLs that say something agree on; say it without showing it."""
-    said = {value for value in values if value is not None}
-    if len(said) > 1:
-        raise ConfigurationError(
-            f"expected the {SCHEME}:// URLs of one broker to agree on the {what}, "
-            f"got {len(said)} different ones"
-        )
-    return said.pop() if said else None
-
-
 def sentinel_address(
     urls: Sequence[str],
     options: Options,
@@ -170,9 +159,9 @@ def sentinel_address(
     master = address_of(
         replace(
             said[0],
-            path=_one([item.path.strip("/") or None for item in said], "database") or "",
-            username=_one([item.username for item in said], "user") or username,
-            password=_one([item.password for item in said], "password") or password,
+            path=agreed([item.path.strip("/") or None for item in said], "database", SCHEME) or "",
+            username=agreed([item.username for item in said], "user", SCHEME) or username,
+            password=agreed([item.password for item in said], "password", SCHEME) or password,
             tls=stated or switched or tls,
             query={name: value for item in said for name, value in item.query.items()},
         ),

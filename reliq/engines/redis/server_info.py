@@ -25,12 +25,26 @@ def number_of(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def judge(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
-    """Yield what its own words say; *config*: its settings, as far as they may be read."""
+def judge(
+    info: Info, persistence: str, config: Info, *, in_cluster: bool = False
+) -> Iterator[Finding]:
+    """Yield what its own words say; *config*: its settings, as far as they may be read.
+
+    in_cluster: it is spoken to as a node of a cluster.
+    """
     yield from _server(info)
+    if info.get("cluster_enabled") == "1" and not in_cluster:
+        yield Finding(
+            "cluster",
+            "error",
+            "the server is a node of a Redis Cluster, and this URL is that of a single server: "
+            "it has some of the queues only",
+            "use reliq-cluster://host:port instead, with a few of the nodes: "
+            "reliq-cluster://a:6379;reliq-cluster://b:6379",
+        )
     yield from _memory(info)
     yield from _disk(info, persistence, config)
-    yield from _replication(info)
+    yield from _replication(info, in_cluster=in_cluster)
     yield from _clients(info, config)
 
 
@@ -41,13 +55,6 @@ def _server(info: Info) -> Iterator[Finding]:
         yield Finding("version", "error", f"Redis {version} is too old", "use 6.2 or newer")
     else:
         yield Finding("version", "ok", version)
-    if info.get("cluster_enabled") == "1":
-        yield Finding(
-            "cluster",
-            "error",
-            "the server is part of a Redis Cluster, which reliq does not support",
-            "use one server, with replicas if you like",
-        )
 
 
 def _memory(info: Info) -> Iterator[Finding]:
@@ -121,14 +128,16 @@ def _disk(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
         yield Finding("persistence", "ok", persistence)
 
 
-def _replication(info: Info) -> Iterator[Finding]:
+def _replication(info: Info, *, in_cluster: bool) -> Iterator[Finding]:
     if info.get("role") == "slave":
         master = f"{info.get('master_host')}:{info.get('master_port')}"
         yield Finding(
             "replication",
             "error",
             f"this server is a replica of {master}: it takes no messages",
-            "use the URL of the master, or reliq-sentinel://",
+            "look again in a moment: it has just been replaced"
+            if in_cluster
+            else "use the URL of the master, or reliq-sentinel://",
         )
         if info.get("master_link_status") != "up":
             yield Finding(
@@ -139,10 +148,12 @@ def _replication(info: Info) -> Iterator[Finding]:
             )
         return
     replicas = number_of(info.get("connected_slaves")) or 0
-    if not replicas:
-        yield Finding("replication", "info", "no replica: there is no other copy of the messages")
-        return
-    yield Finding("replication", "ok", f"{replicas} replica(s)")
+    if not in_cluster:  # of a cluster, who knows all shards says it
+        if not replicas:
+            text = "no replica: there is no other copy of the messages"
+            yield Finding("replication", "info", text)
+            return
+        yield Finding("replication", "ok", f"{replicas} replica(s)")
     written = number_of(info.get("master_repl_offset")) or 0
     for place in range(replicas):
         fields = dict(

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...store.batches import batches
-from ...store.values import Work
+from ...store.values import Layout, Work
 from . import scripts
 from .base import StoreBase, then
 
@@ -23,8 +23,10 @@ _SURVEYED = 100
 
 def _work(names: Sequence[str], reply: Reply) -> dict[str, Work]:
     return {
-        names[place]: Work(wait_ms, expired == 1, idle == 1)
-        for place, wait_ms, expired, idle in reply
+        names[place]: Work(
+            wait_ms, expired == 1, idle == 1, Layout(partitions or 1, end) if end else None
+        )
+        for place, wait_ms, expired, idle, partitions, end in reply
     }
 
 

@@ -18,6 +18,8 @@ from .tls import tls_options
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+PORT = 6379
+
 _ENCODED = "in a password, percent-encode what has a meaning in URLs (/ ? # [ ] @ : ; %)"
 # What Kombu takes from the query for other transports, and ours do without.
 _NO_MATTER = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
@@ -112,7 +114,7 @@ def database(text: str | None, *, show: bool = False) -> int:
     raise ConfigurationError(f"expected the database in the URL to be a number, got: {got}")
 
 
-def address_of(said: Said, *, default_port: int = 6379, show: bool = False) -> Address:
+def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> Address:
     """Return the address that a URL says, whoever has read it; raises ConfigurationError.
 
     TLS is what ``reliqs://`` means, and what any option of it (``?ssl_...``, Kombu's
@@ -133,3 +135,17 @@ def address_of(said: Said, *, default_port: int = 6379, show: bool = False) -> A
         password=said.password,
         tls=tls_options(said.tls, always=said.scheme == "reliqs"),
     )
+
+
+def agreed(values: Iterable[str | None], what: str, scheme: str) -> str | None:
+    """Return what the URLs of one broker that say something agree on; says it without showing it.
+
+    Raises ConfigurationError where they do not.
+    """
+    said = {value for value in values if value is not None}
+    if len(said) > 1:
+        raise ConfigurationError(
+            f"expected the {scheme}:// URLs of one broker to agree on the {what}, "
+            f"got {len(said)} different ones"
+        )
+    return said.pop() if said else None

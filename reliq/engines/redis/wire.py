@@ -1,39 +1,34 @@
 """Wire: one socket to one Redis, commands out in order, replies in the same order.
 
 A command can be *called* (its reply is waited for) or *posted* (it is written at
-once, its reply read whenever someone reads). Owns the order of
-replies, the clock of ``socket_timeout`` and what a fork does to them; knows
-nothing of queues. Thread-safe: one lock, held while a call waits.
+once, its reply read whenever someone reads). Owns when a connection is made, and what a fork
+does to it; knows nothing of queues. Thread-safe: see :mod:`.conversation`.
 """
 
 from __future__ import annotations
 
-import re
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
+from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import hiredis
-
-from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
+from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
-from .connect import Broker, translate, translate_reply
+from .connect import FAILURES, ask, hang_up, translate
+from .conversation import Conversation
+from .roles import Role, Turn, Waiters, in_turn
 from .stream import Command, Reply, Stream, pack
+from .unanswered import Asked, OnReply
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...options import Options
+    from .connect import Broker
     from .scripts import Script
 
-OnReply: TypeAlias = Callable[[Reply], None]
-
 _LOOK_AFTER_S = 0.02  # silence after which a socket is looked at for a closed peer
-# What only a server says that is not, or not yet, the master. It may never be again, and
-# whoever only posts over this connection would go on asking it for ever.
-_DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
 
 
 class Wire:
@@ -44,6 +39,7 @@ class Wire:
     """
 
     _lock = OwnLock(reentrant=True)
+    """Guards who dials, and whether anybody may. Nobody waits under it."""
 
     def __init__(self, address: Broker, options: Options, name: str) -> None:
         self.address = address
@@ -52,59 +48,71 @@ class Wire:
         self.client_id = 0
         self.dials = 0
         self.connected_at = 0.0
-        self._process = here()
-        self._stream: Stream | None = None
-        self._pending: deque[tuple[OnReply, Script | None, Command]] = deque()
-        self._since = 0.0  # when the oldest unanswered command began to wait
-        self._patience_s = 0.0  # how much longer than socket_timeout it may take
-        self._used = 0.0
         self._closed = False
         self._reconnect_disabled = False
+        self._begin()
+
+    def _begin(self) -> None:
+        process = here()
+        self._conversation = Conversation(self.address, self.options.socket_timeout)
+        self._dialling = Role()
+        self._waiters = Waiters()
+        self._process = process  # last: another thread of the child looks at it
 
     # -- state
 
     @property
     def alive(self) -> bool:
         """Whether there is a socket of this process that has not failed."""
-        return self._stream is not None and self._process == here()
+        return self._conversation.stream is not None and self._process == here()
 
     @property
     def waiting(self) -> bool:
         """Whether a posted command has no reply yet."""
-        return bool(self._pending)
+        return self._conversation.waiting
+
+    @property
+    def read_by_another(self) -> bool:
+        """Whether another thread waits for what comes, and takes it."""
+        return self._conversation.read_by_another
 
     def fileno(self) -> int:
         """Return the descriptor to watch for replies; dials if need be."""
         self.connect()
-        stream = self._stream
+        stream = self._conversation.stream
         if stream is None:
-            raise self._closed_meanwhile()
+            raise BrokerUnavailable(f"{self.address}: the connection was closed")
         return stream.fileno()
+
+    def descriptors(self) -> dict[int, object]:
+        """Return the descriptor to watch for replies; dials if need be."""
+        return {self.fileno(): self}
 
     def disable_reconnect(self) -> None:
         """Never dial again: an event loop watches this very descriptor."""
         self._reconnect_disabled = True
-
-    def connect(self) -> None:
-        """Dial unless connected; raises BrokerUnavailable."""
-        self._leave_parent()
-        with self._lock:
-            if self._stream is None:
-                self._dial()
 
     def close(self) -> None:
         """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
         self._leave_parent()
         with self._lock:
             self._closed = True
-            self._fail(BrokerUnavailable(f"{self.address}: the connection was closed"))
+        self._conversation.end(BrokerUnavailable(f"{self.address}: the connection was closed"))
+
+    @property
+    def silent_s(self) -> float:
+        """How long the oldest unanswered command has been waiting without a word."""
+        return self._conversation.silent_s if self._process == here() else 0.0
+
+    def hang_up(self, error: ReliqError) -> None:
+        """Give the connection up; *error* is the reply to all that has none."""
+        if self._process == here():
+            self._conversation.hang_up(error)
 
     def check(self) -> None:
         """Raise BrokerTimeout if the oldest unanswered command waits too long."""
-        if self._pending and self.alive:
-            limit = self.options.socket_timeout + self._patience_s
-            if monotonic() - self._since > limit:
-                self._too_late(limit)
+        if self._process == here():
+            self._conversation.check()
 
     # -- commands
 
@@ -118,7 +126,7 @@ class Wire:
         """Write *command* now; *on_reply* gets its reply or a ReliqError, later.
 
         Raises BrokerUnavailable when it could not be written; *on_reply* is then
-        not called by this call, but may have been with the same error.
+        not called.
         """
         self.post_packed(pack(command), command, on_reply, script, patience_s)
 
@@ -131,15 +139,21 @@ class Wire:
         patience_s: float = 0.0,
     ) -> None:
         """Write *data*, which is *command* packed; otherwise as :meth:`post`."""
+        self.send((Asked(command, script, patience_s, on_reply),), data)
+
+    def send(self, asked: Sequence[Asked], data: bytes | None = None) -> None:
+        """Write all that is *asked* at once, or *data*, which is that packed; see :meth:`post`."""
         self._leave_parent()
-        with self._lock:
-            self._ready()
-            if not self._pending:
-                self._since = monotonic()
-            self._patience_s = patience_s
-            with self._all_or_nothing():
-                self._pending.append((on_reply, script, command))
-                self._write(data, at_once=True)
+        self._write(data or b"".join([pack(item.command) for item in asked]), asked)
+
+    def has_taken(self, asked: Asked) -> bool:
+        """Whether what was sent is answered, or will be: also where sending it was interrupted."""
+        return self._conversation.has_taken(asked)
+
+    def wait_for(self, asked: Sequence[Asked], timeout_s: float = inf) -> None:
+        """Wait until what was sent is answered, also by an error; at most *timeout_s*."""
+        self._leave_parent()
+        self._conversation.wait_for(asked, timeout_s)
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
@@ -163,22 +177,16 @@ class Wire:
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
         """Do as :meth:`exchange` does; what a command is refused with is its reply."""
-        # Each reply to its own command: one that meets an empty script cache is sent
-        # again, behind the others.
-        replies: dict[int, Reply] = {}
-        self._leave_parent()
-        with self._lock:
-            self._ready()
-            self._patience_s = patience_s
-            data = b"".join([pack(command) for command, _ in commands])
-            with self._all_or_nothing():
-                for place, (command, script) in enumerate(commands):
-                    self._pending.append((partial(replies.__setitem__, place), script, command))
-                self._since = monotonic()
-                self._write(data)
-                while len(replies) < len(commands):
-                    self._read()
-        return [replies[place] for place in range(len(commands))]
+        asked = [Asked(command, script, patience_s) for command, script in commands]
+        if not asked:
+            return []
+        self.send(asked)
+        self.wait_for(asked)
+        replies = [item.reply for item in asked]
+        for reply in replies:
+            if isinstance(reply, BrokerUnavailable):
+                raise again(reply)
+        return replies
 
     def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script* and return its reply; raises ReliqError. Atomic on the server."""
@@ -196,174 +204,95 @@ class Wire:
 
     # -- replies
 
-    def receive(self, timeout_s: float | None = 0.0) -> None:
-        """Read what has come, or wait up to *timeout_s* for something; dispatch it.
+    def receive(self) -> None:
+        """Read what has come, without waiting, and hand it out.
 
-        Without waiting where that is 0, nor for a thread that waits for a reply: it reads
-        what comes, and the background loop, which looks after many connections, must not
-        be blocked with it. Raises BrokerUnavailable when the connection is found broken.
+        Leaves it to a thread that reads already, because it waits for a reply: the
+        background loop, which looks after many connections, must not be blocked with it.
+        Raises BrokerUnavailable when the connection is found broken.
         """
         self._leave_parent()
-        lock = self._lock
-        if not lock.acquire(blocking=timeout_s != 0.0):
-            return
-        try:
-            if self._stream is not None:
-                self._read_some(timeout_s)
-        finally:
-            lock.release()
+        self._conversation.receive()
 
-    def wait_for_replies(self) -> None:
-        """Wait until every posted command has its reply; raises BrokerUnavailable."""
+    def wait_for_replies(self, timeout_s: float = inf) -> None:
+        """Wait until every posted command has its reply; at most *timeout_s*.
+
+        Raises BrokerUnavailable.
+        """
         self._leave_parent()
-        with self._lock, self._all_or_nothing():
-            while self._pending:
-                # What has come is read before the time is looked at: we may have been
-                # suspended. And they have waited for a while: not the whole timeout again.
-                if not self._read_some(0.0) and self._pending:
-                    self._read_some(min(self._remaining(), self.options.socket_timeout))
+        self._conversation.wait(timeout_s)
 
-    # -- inside, under the lock
+    # -- the connection
+
+    def connect(self) -> None:
+        """Dial unless connected; raises BrokerUnavailable."""
+        self._leave_parent()
+        while self._conversation.stream is None:
+            self._conversation.wait()  # what was lost is told before there is anything new
+            in_turn(self._dial_or_wait, self._end_turn)
+
+    def _dial_or_wait(self, turn: Turn) -> None:
+        with self._lock:
+            waiter = None if self._dialling.take(turn) else self._waiters.add()
+        if waiter is not None:
+            waiter.lock.acquire()
+        elif self._conversation.stream is None:
+            self._dial()
+
+    def _end_turn(self, turn: Turn) -> None:
+        if turn.roles:
+            with self._lock:
+                self._waiters.wake()
+                self._dialling.end(turn)  # last: see in_turn
+
+    def _dial(self) -> None:
+        self._refuse_closed()
+        began = monotonic()  # an address that is looked up may be out of date by the end
+        connection = self.address.connect(self.options, self.name)
+        try:
+            client_id = ask(connection, "CLIENT", "ID")
+            stream = Stream(connection)
+        except BaseException as exc:
+            hang_up(connection)
+            if isinstance(exc, (*FAILURES, ReliqError)):  # not what a signal's handler raises
+                raise translate(exc, self.address, self.options.socket_connect_timeout) from exc
+            raise
+        with self._lock:
+            if self._closed or self._conversation.stream is not None:
+                stream.close()  # meanwhile, or by a signal's handler
+                return
+            self.client_id, self.connected_at = client_id, began
+            self.dials += 1
+            self._conversation.begin(stream)
+
+    def _refuse_closed(self) -> None:
+        if self._closed or self._reconnect_disabled:
+            raise BrokerUnavailable(f"{self.address}: this connection was closed")
 
     def _leave_parent(self) -> None:
         if self._process != here():
             with self._lock:
                 if self._process != here():
-                    self._forget_parent()
+                    self._conversation.abandon()
+                    self._begin()
 
-    def _forget_parent(self) -> None:
-        self._pending = deque()
-        if self._stream is not None:
-            self._stream.abandon()
-        self._stream = None
-        self._process = here()
+    def _write(self, data: bytes, asked: Sequence[Asked]) -> None:
+        """Write *data*, to which *asked* expect the replies; dials if need be."""
+        silence_s = _LOOK_AFTER_S
+        while not self._conversation.write(data, asked, silence_s):
+            self._look(asked)
+            silence_s = inf  # we have looked
 
-    def _ready(self) -> None:
-        """Make sure there is a socket, and that its peer did not close it long ago."""
-        if self._stream is None:
-            self._dial()
-        elif not self._pending and (silence := monotonic() - self._used) > _LOOK_AFTER_S:
-            with suppress(BrokerUnavailable):
-                self._read_some(0.0)
-                if silence > self.options.health_check_interval:
-                    self._used = monotonic()
-                    self.call(("PING",))
-            if not self.alive:  # nothing was under way: dialling again is safe
-                self._dial()
+    def _look(self, asked: Sequence[Asked]) -> None:
+        """Make sure there is a socket, and that its peer did not close it long ago.
 
-    def _dial(self) -> None:
-        if self._closed or self._reconnect_disabled:
-            raise BrokerUnavailable(f"{self.address}: this connection was closed")
-        began = monotonic()  # an address that is looked up may be out of date by the end
-        connection = self.address.connect(self.options, self.name)
-        self._stream = Stream(connection, self.options.socket_timeout)
-        self._used = monotonic()
-        self.dials += 1
-        self.connected_at = began
-        self.client_id = self.call(("CLIENT", "ID"))
-
-    def _closed_meanwhile(self) -> BrokerUnavailable:
-        return BrokerUnavailable(f"{self.address}: the connection was closed")
-
-    def _write(self, data: bytes, *, at_once: bool = False) -> None:
-        stream = self._stream
-        if stream is None:
-            raise self._closed_meanwhile()
-        try:
-            if at_once:
-                stream.send(data)
-            else:
-                stream.write(data)
-        except (OSError, ValueError) as exc:
-            raise self._failed(self._translated(exc)) from exc
-        self._used = monotonic()
-
-    def _remaining(self) -> float:
-        limit = self.options.socket_timeout + self._patience_s
-        remaining = self._since + limit - monotonic()
-        if remaining <= 0:
-            self._too_late(limit)
-        return remaining
-
-    def _too_late(self, limit: float) -> None:
-        raise self._failed(
-            BrokerTimeout(
-                f"{self.address} did not answer within {limit:g} s (socket_timeout); "
-                "whether the last command was carried out is not known"
-            )
-        )
-
-    def _read(self) -> None:
-        # The whole timeout first: it is the same number each time, and setting
-        # another one is a system call.
-        if not self._read_some(self.options.socket_timeout) and self._stream is not None:
-            self._read_some(min(self._remaining(), self.options.socket_timeout))
-            self._remaining()
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Give the connection up if something else interrupts a command half way.
-
-        A task's time limit, gevent.Timeout or Ctrl-C may come between noting a
-        command and reading its reply: every later reply would be taken for the
-        wrong command.
+        What an event loop posts is written untried: it must not wait, and cannot dial anyway.
         """
-        try:
-            yield
-        except ReliqError:
-            raise
-        except BaseException:
-            self._fail(BrokerUnavailable(f"{self.address}: a command was interrupted"))
-            raise
-
-    def _read_some(self, timeout_s: float | None) -> bool:
-        stream = self._stream
-        if stream is None:
-            raise self._closed_meanwhile()
-        try:
-            got = stream.read(timeout_s)
-        except EOFError:
-            raise self._failed(BrokerUnavailable(f"{self.address} closed the connection")) from None
-        except OSError as exc:
-            raise self._failed(self._translated(exc)) from exc
-        if got:
-            self._dispatch(stream)
-        return got
-
-    def _dispatch(self, stream: Stream) -> None:
-        pending = self._pending
-        self._used = self._since = monotonic()
-        dismissed: ReliqError | None = None
-        while (reply := stream.next_reply()) is not False:
-            on_reply, script, command = pending.popleft()
-            if isinstance(reply, hiredis.ReplyError):
-                text = str(reply)
-                if script is not None and text.startswith("NOSCRIPT"):
-                    # Not run, and not in the cache: EVAL runs it and caches it.
-                    again = ("EVAL", script.text, *command[2:])
-                    pending.append((on_reply, None, again))
-                    self._write(pack(again))
-                    continue
-                reply = translate_reply(text, self.address)
-                if _DISMISSED.search(text):
-                    dismissed = reply
-            on_reply(reply)
-        if dismissed is not None:
-            # Whoever waits here waits at the wrong server: nobody may notice before.
-            self._fail(dismissed)
-
-    def _translated(self, exc: BaseException) -> ReliqError:
-        return translate(exc, self.address, self.options.socket_timeout)
-
-    def _failed(self, error: ReliqError) -> ReliqError:
-        """Give the connection up; return what to raise: not what others were given to keep."""
-        self._fail(error)
-        return again(error)
-
-    def _fail(self, error: ReliqError) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
-        pending, self._pending = self._pending, deque()
-        for on_reply, _, _ in pending:
-            on_reply(error)
+        conversation = self._conversation
+        tries = not self._reconnect_disabled or any(item.handler is None for item in asked)
+        if conversation.stream is not None:
+            with suppress(BrokerUnavailable):
+                conversation.receive()
+                if tries and conversation.was_silent_for(self.options.health_check_interval):
+                    self.call(("PING",))
+        self.connect()  # where it had failed, nothing was under way: dialling again is safe

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ from .notifier import SqliteNotifier
 from .transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ...options import Options
     from ...store.protocol import OnResult
@@ -60,6 +61,7 @@ class StoreBase:
         self._pipe: tuple[int, int] | None = None
         self._presence = ""
         self._stay_at = 0.0
+        self.partitions: dict[str, int] = {}
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
         self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
@@ -104,8 +106,9 @@ class StoreBase:
         with self._connection.lock:
             self._hand_out(len(self._results))
 
-    def wait_for_replies(self) -> None:
+    def wait_for_replies(self, timeout_s: float = inf) -> None:
         """Hand out the results of all that was posted, also while they are handed out."""
+        del timeout_s  # they are all here
         with self._connection.lock:
             while self._results:
                 self._hand_out(len(self._results))
@@ -144,6 +147,11 @@ class StoreBase:
     @property
     def epoch(self) -> int:
         """How often the file was opened."""
+        return self._connection.opened
+
+    @property
+    def registered_by(self) -> object:
+        """The connection by which the register knows this store."""
         return self._connection.opened
 
     @property
@@ -189,7 +197,20 @@ class StoreBase:
             self.wait_for_replies()
             self._close_pipe()
 
-    def fileno(self) -> int:
+    has_nodes = False
+    has_partitions = False
+
+    def is_away(self, queue: str) -> bool:
+        """Mean nothing: there are no nodes."""
+        del queue
+        return False
+
+    def patience(self, seconds: float) -> AbstractContextManager[None]:
+        """Mean nothing: there are no nodes."""
+        del seconds
+        return nullcontext()
+
+    def descriptors(self) -> Mapping[int, object]:
         """Return the descriptor that is readable while results wait to be handed out."""
         with self._connection.lock:
             if self._process != here():
@@ -200,7 +221,7 @@ class StoreBase:
                     os.set_blocking(fd, False)
                 if self._results:
                     os.write(self._pipe[1], b"\0")
-            return self._pipe[0]
+            return {self._pipe[0]: self}
 
     def _close_pipe(self) -> None:
         pipe, self._pipe = self._pipe, None

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...store.inspection import BrokerInfo, Finding
+from ...store.inspection import BrokerInfo, Finding, Node
 from .base import StoreBase
 from .disk_reserve import SIZE
 
@@ -41,6 +41,10 @@ class SqliteDiagnosis(StoreBase):
             f"file, synchronous={self.options.synchronous}",
             None,
         )
+
+    def nodes(self) -> list[Node]:
+        """Return nothing: a file is no server."""
+        return []
 
     def diagnose(self) -> list[Finding]:
         """Look at the file, its disk, and who may read it."""

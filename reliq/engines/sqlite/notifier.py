@@ -22,7 +22,7 @@ from . import notifications
 from .disk_reserve import essential
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .connection import Connection
 
@@ -77,8 +77,11 @@ class SqliteNotifier:
         """The queues of the wait that is under way, or was last."""
         return self._queues
 
-    def fileno(self) -> int:
+    def descriptors(self) -> Mapping[int, object]:
         """Return the descriptor that becomes readable when a notification comes."""
+        return {self._reader(): self}
+
+    def _reader(self) -> int:
         here()  # a parent's FIFO is left
         if self._closed:
             raise BrokerUnavailable(f"{self._connection.where}: the connection is closed")
@@ -98,7 +101,7 @@ class SqliteNotifier:
         """Begin to wait, unless a wait is under way; raises BrokerUnavailable."""
         if self.listening:
             return
-        fifo = self.fileno()
+        fifo = self._reader()
         if not notifications.stands(self._connection.where, self._notification):
             raise BrokerUnavailable(
                 f"{self._connection.where}: the notifier of this connection was removed, and with "
@@ -179,7 +182,7 @@ class SqliteNotifier:
         if listening and self.receive():
             return True
         reader = self._open_waiter()
-        descriptors = (reader, self.fileno()) if listening else (reader,)
+        descriptors = (reader, self._reader()) if listening else (reader,)
         left = min(timeout_s, self._until - monotonic()) if listening else timeout_s
         if reader in readable(descriptors, left):
             with suppress(BlockingIOError):

@@ -97,7 +97,7 @@ class SqliteOperators(StoreBase):
 
     @staticmethod
     def _settings(transaction: Transaction, queue: str) -> dict[str, str] | None:
-        names = list(FIELDS.values())
+        names = [name for name in FIELDS.values() if name != "partitions"]  # there is one
         row = transaction.execute(
             f"SELECT {', '.join(names)} FROM queues WHERE prefix = ? AND name = ?",  # noqa: S608
             (transaction.prefix, queue),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...message.queue_arguments import is_auto_delete
+from ...store.inspection import Told
 from ...store.limits import BATCH, OUTLIVES_MS
 from ...store.unreadable import left_out
-from ...store.values import QueueDeclared, QueueDeleted
+from ...store.values import Layout, QueueDeclared, QueueDeleted
 from .base import StoreBase
 from .disk_reserve import essential
 from .exchanges import unbind
@@ -183,6 +184,33 @@ class SqliteQueues(StoreBase):
             remove(transaction, queue, row)
             return QueueDeleted("deleted", count)
 
+    # -- partitions: there is one of each queue
+
+    def layout(self, queue: str) -> Layout | None:
+        """Return that there is one; None where there is no such queue."""
+        with self.read() as transaction:
+            return None if transaction.queue(queue) is None else Layout(1, 1)
+
+    def lay_out(self, queue: str, partitions: int, end: int = 0) -> Layout | None:
+        """Change nothing."""
+        del partitions, end
+        return self.layout(queue)
+
+    def lower_end(self, queue: str, end: int, to: int) -> Layout | None:
+        """Change nothing."""
+        del end, to
+        return self.layout(queue)
+
+    def open_partition(self, partition: str, partitions: int, *, closed: bool = False) -> bool:
+        """Find none."""
+        del partition, partitions, closed
+        return False
+
+    def remove_drained(self, partition: str) -> bool:
+        """Find none."""
+        del partition
+        return True
+
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*, some hundred messages a step; return how many."""
         total = 0
@@ -213,6 +241,10 @@ class SqliteQueues(StoreBase):
                 (len(tags), size, row.id),
             )
             return len(tags)
+
+    def told(self) -> Told:
+        """Return the names of all queues: one file has them all."""
+        return Told(self.queues())
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""

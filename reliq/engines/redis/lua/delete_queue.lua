@@ -21,9 +21,11 @@
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)
 -- ARGV[3] if_idle (1: only when x-expires has passed without consumer or use)
+-- ARGV[4] if_drained (1: only a partition that takes nothing new, holds nothing, and has no numbers
+--         of publishers: a retry would find that it was never stored)
 --
 -- Returns {outcome, n}: 1 deleted with n messages in it; 0 not found; -1 not empty (n messages);
---   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires)
+--   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires); -4 not drained
 -- Redis 6.2 or newer.
 -- limits: OUTLIVES_MS
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -31,6 +33,7 @@ local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers = KEYS[15], KEYS[16]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
+local if_drained = ARGV[4] == '1'
 
 -- Returns the whole number that a text says; nil where it says none, so was written by another.
 local function whole(text)
@@ -75,6 +78,10 @@ if if_idle then
   if left > 0 then
     return {-3, left}
   end
+end
+if if_drained and (redis.call('HEXISTS', meta, 'closed') == 0
+    or redis.call('EXISTS', messages, moves, publishers) > 0) then
+  return {-4, waiting}
 end
 -- Its consumers stay noted: they listen on, and are those of a queue that is made anew.
 delete_everything()

@@ -32,7 +32,9 @@
 --
 -- Returns for each message 1 stored, 2 stored in a queue that this call created,
 --   0 was stored before, -1 no such queue, -2 the bindings have changed: nothing was
---   stored, -3 the queue is full (x-overflow reject-publish): it was not stored.
+--   stored, -3 the queue is full (x-overflow reject-publish), -4 it is a partition that takes
+--   nothing new (but for who may create it): it was not stored. And after them, where the queue
+--   is there and has partitions, how many.
 -- Redis 6.2 or newer.
 -- limits: RANK, LONG_MS, BATCH
 local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -58,7 +60,7 @@ end
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
-  'exists', 'message_ttl', 'promoted', 'max_length', 'max_bytes')
+  'exists', 'message_ttl', 'promoted', 'max_length', 'max_bytes', 'partitions', 'closed')
 local refused = nil
 if version ~= '' and redis.call('HGET', bindings, 'version') ~= version then
   refused = -2
@@ -80,6 +82,7 @@ if not queue[1] then
 end
 local message_ttl, promoted = queue[2] and whole(queue[2]), queue[3] and whole(queue[3]) or 0
 local max_length, max_bytes = queue[4] and whole(queue[4]), queue[5] and whole(queue[5])
+local closed = queue[7] and must_exist == '1'
 local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0, 0, nil
 
 local drop_head
@@ -305,7 +308,7 @@ for i = 7, #ARGV, 6 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])
   local full = rejects and (waiting + 1 > max_length or bytes + #envelope > max_bytes)
-  local outcome = full and -3 or stored
+  local outcome = closed and -4 or full and -3 or stored
   number = number ~= '0' and tonumber(number)
   if number then
     if not ranges then
@@ -383,5 +386,8 @@ if notified then
   end
 
   notify()
+end
+if queue[6] then
+  outcomes[#outcomes + 1] = whole(queue[6]) or 1
 end
 return outcomes

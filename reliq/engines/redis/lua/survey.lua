@@ -21,7 +21,8 @@
 -- Returns for each queue with something to do {its place from 0, 0 when a pass is needed (or
 --   ms that the pass of another consumer still counts, or -1: none is needed), 1 when
 --   messages have expired or 0, 1 when its x-expires may have passed, or it is gone and
---   whoever deleted it may not have come to its bindings, or 0}
+--   whoever deleted it may not have come to its bindings, or 0, its partitions, and the one from
+--   which on there is nothing (0: it has none; of one that has, something is always to do)}
 -- Redis 6.2 or newer.
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -37,10 +38,12 @@ local found = {}
 for n = 0, #KEYS - 8, 8 do
   local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
   local dead, notification, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
-  local needed, expired, idle = false, false, false
+  local needed, expired, idle, partitions, finish = false, false, false, 0, 0
   local function look()
-    local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists')
+    local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists',
+      'partitions', 'partitions_end')
     local expires = whole(about[1])
+    partitions, finish = whole(about[6]) or 0, whole(about[7]) or 0
     idle = not about[5] or expires and now - (whole(about[2]) or now) >= expires
     if redis.call('EXISTS', unacked_index, ready, delayed, expiry, dead) > 0 then
       local ends = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
@@ -59,13 +62,13 @@ for n = 0, #KEYS - 8, 8 do
   -- A queue one of whose keys holds something else does not hide the others: a pass over it
   -- will say so.
   needed = not pcall(look) or needed
-  if needed or expired or idle then
+  if needed or expired or idle or finish > 0 then
     local wait = needed and 0 or -1
     local holder = needed and redis.pcall('GET', mutex)
     if type(holder) == 'string' and holder ~= consumer then
       wait = math.max(redis.call('PTTL', mutex), 1)
     end
-    found[#found + 1] = {n / 8, wait, expired and 1 or 0, idle and 1 or 0}
+    found[#found + 1] = {n / 8, wait, expired and 1 or 0, idle and 1 or 0, partitions, finish}
   end
 end
 return found

@@ -1,0 +1,1 @@
+"""Redis Cluster: which node has a slot, and a wire to each node."""

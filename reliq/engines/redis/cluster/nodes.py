@@ -1,0 +1,227 @@
+"""Nodes: the connections to the nodes of a cluster, each opened when it is first needed.
+
+Who may wait dials itself. For who may not, a thread does it, one for each node: a node that does
+not answer holds up nobody who waits for another. A node that could not be reached a moment ago is
+not tried again at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ....errors import BrokerUnavailable, ReliqError, again
+from ....forks import OwnLock
+from ..unanswered import Asked
+from ..wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....options import Options
+    from .slots import Place, SlotMap
+
+logger = logging.getLogger("reliq")
+
+_SHORTEST_S, _LONGEST_S = 0.05, 1.0
+# A node that needs longer to answer at all is as good as down: others are to be looked after.
+PATIENCE_S = 1.0
+
+
+class _Failure:
+    """That a node could not be reached, and when it is tried again."""
+
+    def __init__(self, error: ReliqError, pause_s: float) -> None:
+        self.error = error
+        self.pause_s = pause_s
+        self.until = monotonic() + pause_s
+
+
+class Nodes:
+    """The connections of one client to a cluster, in one process."""
+
+    _lock = OwnLock()
+    """Guards its state. Nobody waits under it."""
+
+    def __init__(
+        self, slots: SlotMap, options: Options, name: str, changed: Callable[[], None]
+    ) -> None:
+        """Connect as *name*; *changed* is called when a connection was opened, or could not be."""
+        self._slots = slots
+        self._options = replace(
+            options,
+            socket_connect_timeout=min(options.socket_connect_timeout, PATIENCE_S),
+            # Whoever tries an idle connection waits, and for one node while others have work.
+            health_check_interval=inf,
+        )
+        self._name = name
+        self._changed = changed
+        self._wires: dict[Place, Wire] = {}
+        self._failures: dict[Place, _Failure] = {}
+        self._jobs: dict[Place, deque[Callable[[], None]]] = {}
+        self._closed = False
+        self.dials = 0
+        """How many were opened, also those that have failed since."""
+
+    def all(self) -> list[tuple[Place, Wire]]:
+        """Return the connections, also those that have failed."""
+        return list(self._wires.items())
+
+    def open(self, place: Place | None) -> Wire | None:
+        """Return the connection to a node; None where there is none."""
+        wire = None if place is None else self._wires.get(place)
+        return wire if wire is not None and wire.alive else None
+
+    def connect(self, place: Place) -> Wire:
+        """Return the connection to a node; dials if need be. Raises BrokerUnavailable."""
+        wire = self.open(place)
+        if wire is not None:
+            return wire
+        self.require_reachable(place)
+        wire = Wire(self._slots.address(place), self._options, self._name)
+        try:
+            wire.connect()
+        except ReliqError as exc:
+            self.failed(place, exc)
+            raise _unavailable(exc) from exc
+        wire.disable_reconnect()  # where it fails, another one is dialled, by who may wait
+        with self._lock:
+            self._failures.pop(place, None)
+            self._slots.away.discard(place)
+            there = self.open(place)
+            if there is None and not self._closed:
+                self._wires[place] = there = wire
+                self.dials += 1
+        if there is not wire:
+            wire.close()
+        if there is None:
+            raise BrokerUnavailable(f"{wire.address}: this connection was closed")
+        self._changed()
+        return there
+
+    def require_reachable(self, place: Place) -> None:
+        """Raise BrokerUnavailable where it was not, a moment ago."""
+        failure = self._failures.get(place)
+        if failure is not None and monotonic() < failure.until:
+            raise _unavailable(again(failure.error))
+
+    def failure(self, place: Place) -> str:
+        """Return why a node could not be reached when that was tried last; "" where it could."""
+        failure = self._failures.get(place)
+        return "" if failure is None else str(failure.error)
+
+    def failed(self, place: Place, error: ReliqError) -> None:
+        """Note that a node could not be reached: it is left alone for a moment, and longer."""
+        with self._lock:
+            before = self._failures.get(place)
+            pause_s = _SHORTEST_S if before is None else min(before.pause_s * 2, _LONGEST_S)
+            self._failures[place] = _Failure(error, pause_s)
+            self._slots.away.add(place)
+
+    def silent(self, wire: Wire) -> None:
+        """Note that a node did not answer in time over *wire*: it is away until it does."""
+        for place, known in self.all():
+            if known is wire:
+                self._slots.away.add(place)
+
+    def drop(self, place: Place, wire: Wire, error: ReliqError) -> None:
+        """Give a connection up; *error* is the reply to all that has none."""
+        with self._lock:
+            if self._wires.get(place) is wire:
+                del self._wires[place]
+        wire.hang_up(error)
+
+    def close(self) -> None:
+        """Close all of them, and those that are being opened."""
+        with self._lock:
+            self._closed = True
+            wires, self._wires = self._wires, {}
+            self._jobs.clear()
+        for wire in wires.values():
+            wire.close()
+
+    # -- in another thread
+
+    def connect_soon(self, place: Place) -> None:
+        """Have another thread dial, unless one does."""
+        if not self._jobs.get(place):
+            self.do_soon(place, lambda: self._try(place))
+
+    def _try(self, place: Place) -> None:
+        try:
+            self.connect(place)
+        except BrokerUnavailable:
+            self._changed()
+
+    def look_soon(self, place: Place) -> None:
+        """Have another thread find out whether a node that was away answers, unless one does."""
+        failure = self._failures.get(place)
+        if not self._jobs.get(place) and (failure is None or monotonic() >= failure.until):
+            self.do_soon(place, lambda: self._look(place))
+
+    def _look(self, place: Place) -> None:
+        asked = Asked(("PING",), None, 0.0)  # there may be a connection that is silent
+        try:
+            wire = self.connect(place)
+            wire.send((asked,))
+        except BrokerUnavailable:
+            self._changed()
+            return
+        wire.wait_for((asked,), PATIENCE_S)
+        if asked.finished and not isinstance(asked.reply, BrokerUnavailable):
+            self._slots.away.discard(place)
+
+    def do_soon(self, place: Place, job: Callable[[], None]) -> None:
+        """Have another thread do *job*, which waits for a node: after the others for that one.
+
+        Raises BrokerUnavailable where no thread can be had.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            jobs = self._jobs.get(place)
+            if jobs is not None:
+                jobs.append(job)
+                return
+            self._jobs[place] = deque([job])
+        try:
+            thread = threading.Thread(
+                target=self._run, args=(place,), name="reliq-dial", daemon=True
+            )
+            thread.start()
+        except BaseException as exc:  # or an interrupt: another one tries again
+            with self._lock:
+                self._jobs.pop(place, None)
+            if isinstance(exc, RuntimeError):
+                raise BrokerUnavailable(f"{place} cannot be connected to: {exc}") from exc
+            raise
+
+    def _run(self, place: Place) -> None:
+        while True:
+            with self._lock:
+                jobs = self._jobs.get(place)
+                if not jobs:
+                    self._jobs.pop(place, None)
+                    return
+                job = jobs[0]
+            try:
+                job()
+            except Exception:
+                logger.exception("a connection to %s was not opened", place)
+            with self._lock:
+                if jobs:
+                    jobs.popleft()
+
+
+def _unavailable(error: ReliqError) -> BrokerUnavailable:
+    """Return *error* as one after which another try may help: a node is not the cluster."""
+    if isinstance(error, BrokerUnavailable):
+        return error
+    found = BrokerUnavailable(*error.args)
+    found.reply = error.reply
+    return found

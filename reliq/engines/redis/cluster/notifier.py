@@ -1,0 +1,388 @@
+"""The notifier of a cluster: a BLPOP for each slot, over a connection of its own.
+
+One BLPOP cannot wait for keys of several slots. So each slot of the consumed queues has a notifier
+of a single server, up to :data:`MOST`; where there are more, they have their turns, each for a
+shorter while. A part of the wait that has ended begins anew with the next wait; the others go on.
+A slot whose node is lost is left out until it can be had again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ....errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ....forks import here
+from ...pipe import Pipe
+from ...poll import many_may_wait, readable
+from ..keys import queue_keys
+from ..notifier import RedisNotifier
+from ..wire import Wire
+from .slots import Place, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .wire import ClusterWire
+
+MOST = 8
+"""How many connections there are for notifications at most."""
+# After so much more than it was to take, the nodes are looked at: one may be frozen.
+_LATE_S = 1.0
+# So often it is looked whether others still wait for what was left to them.
+_LOOK_AGAIN_S = 0.1
+# A slot that could not be waited for is tried again so soon.
+_AGAIN_S = 0.25
+# A slot that was not waited for in so long has no turn any more.
+_FORGOTTEN_S = 60.0
+# Why it is woken: by another thread, or since a part is connected.
+_WOKEN, _CONNECTED = b"w", b"c"
+
+
+class _Part:
+    """A connection, and the wait for the queues of one slot over it."""
+
+    def __init__(self, wire: Wire, place: Place, cluster: ClusterWire) -> None:
+        self.wire = wire
+        self.place = place
+        self.notifier = RedisNotifier(wire, lambda: cluster.unblock(place, wire.client_id))
+        self.ready = False
+        """Whether its connection was opened, or could not be."""
+        self.queues: tuple[str, ...] = ()
+        """What it waits for."""
+        self.begun = False
+        """Whether it does; else it will as soon as it is ready."""
+        self.until = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is connected, or about to be."""
+        return not self.ready or self.wire.alive
+
+
+class ClusterNotifier:
+    """See :class:`reliq.store.protocol.Notifier`. Of one thread, but for :meth:`wake`."""
+
+    def __init__(self, cluster: ClusterWire, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._prefix = cluster.options.global_keyprefix
+        self._pipe = Pipe()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts: dict[int, _Part] = {}
+        self._waits: set[int] = set()  # the slots whose part waits
+        self._slots: frozenset[int] = frozenset()  # those that are to wait, of the last wait
+        self._left_out: dict[int, float] = {}  # and those that could not: when to try again
+        self._queues: frozenset[str] = frozenset()
+        self._notified: deque[str] = deque()
+        self._known: dict[int, float] = {}  # when each slot was waited for last
+        self._turn = 0
+        self._has_turn: frozenset[int] = frozenset()
+        self._turn_ends = 0.0
+        self._process = here()
+
+    # -- state
+
+    @property
+    def listening(self) -> bool:
+        """Whether a wait is under way, all of it."""
+        if self._process != here() or not self._slots <= self._waits:
+            return False
+        return bool(self._slots) and monotonic() < min(self._left_out.values(), default=inf)
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of the wait that is under way, or was last."""
+        return self._queues
+
+    def take_notification(self) -> str | None:
+        """Return a queue whose notification has come, each once; None where there is no more."""
+        return self._notified.popleft() if self._notified else None
+
+    def descriptors(self) -> dict[int, object]:
+        """Return what becomes readable when a notification comes, or :meth:`wake` is called."""
+        found: dict[int, object] = {self._pipe.fileno(): self._pipe}
+        for part in list(self._parts.values()):
+            if part.ready and part.wire.alive:
+                with suppress(ReliqError):
+                    found[part.wire.fileno()] = part
+        return found
+
+    # -- whose turn it is
+
+    def _take_turns(self, slots: Iterable[int], timeout_s: float) -> float:
+        """Give turns where there are more slots than connections; return how long this one takes.
+
+        They are changed when nothing waits: a connection that does is of no use to another slot.
+        """
+        now = monotonic()
+        self._known.update(dict.fromkeys(slots, now))
+        if len(self._known) > MOST:
+            for slot, at in list(self._known.items()):
+                if now - at > _FORGOTTEN_S:
+                    del self._known[slot]
+        if len(self._known) <= MOST:
+            self._has_turn = frozenset(self._known)
+            return timeout_s
+        if now >= self._turn_ends and not self._still_waits(now):
+            self._turn += 1
+            self._has_turn = frozenset(self._turn_of(sorted(self._known)))
+            share = len(self._has_turn) / len(self._known)
+            all_turns_s = min(timeout_s, self._cluster.options.poll_interval)
+            self._turn_ends = now + max(all_turns_s * share, 0.001)
+        return self._turn_ends - now
+
+    def _still_waits(self, now: float) -> bool:
+        """Whether a part of the last turn waits: not for long, or its node is lost."""
+        for slot in list(self._waits):
+            if now - self._parts[slot].until > _LATE_S:
+                self._drop(slot)
+        return bool(self._waits)
+
+    def _turn_of(self, slots: Sequence[int]) -> set[int]:
+        """Return one slot after the other of each node: as many of each, where that fits.
+
+        Then the connections serve every turn. Turn after turn goes on where the last one has
+        ended, with the nodes as with the slots of each: so all have their turns.
+        """
+        by_place: dict[Place | None, list[int]] = {}
+        for slot in slots:
+            by_place.setdefault(self._cluster.slots.place_of(slot), []).append(slot)
+        places = list(by_place.values())
+        size = MOST - MOST % len(places) or MOST
+        found = set()
+        for number in range(self._turn * size, (self._turn + 1) * size):
+            round_, index = divmod(number, len(places))
+            mine = places[index]
+            found.add(mine[round_ % len(mine)])
+        return found
+
+    # -- waiting
+
+    def listen(self, queues: Sequence[str], timeout_s: float) -> None:
+        """Begin to wait for those queues that are not waited for yet; never waits itself."""
+        if self._process != here():
+            self._forget()
+        by_slot: dict[int, list[str]] = {}
+        for queue in queues:
+            slot = slot_of(queue_keys(self._prefix, queue).notification)
+            by_slot.setdefault(slot, []).append(queue)
+        self._queues = frozenset(queues)
+        timeout_s = self._take_turns(by_slot, timeout_s)
+        self._left_out = {}
+        waited_for = set()
+        for slot in self._has_turn.intersection(by_slot):
+            wanted = tuple(by_slot[slot])
+            if slot in self._waits and self._has_moved(slot):
+                self._drop(slot)
+            if slot in self._waits:
+                if self._parts[slot].queues != wanted:
+                    self._end(slot)
+            elif timeout_s > 0 and not self._wait_for(slot, wanted, timeout_s):
+                self._left_out[slot] = monotonic() + _AGAIN_S
+                continue
+            waited_for.add(slot)
+        self._slots = frozenset(waited_for)
+
+    def _has_moved(self, slot: int) -> bool:
+        """Whether it is at another node than the one where it is waited for, which may be lost."""
+        return self._parts[slot].place != self._cluster.slots.place_of(slot)
+
+    def _wait_for(self, slot: int, queues: tuple[str, ...], timeout_s: float) -> bool:
+        """Have the part of a slot wait; False where none can be had now."""
+        part = self._part(slot)
+        if part is None:
+            return False
+        part.queues, part.begun, part.until = queues, False, monotonic() + timeout_s
+        self._waits.add(slot)
+        self._begin(slot, part)
+        return slot in self._waits
+
+    def _begin(self, slot: int, part: _Part) -> None:
+        """Begin the wait of a part, if its connection is there."""
+        if part.ready:
+            part.begun = True
+            try:
+                part.notifier.listen(part.queues, max(part.until - monotonic(), 0.001))
+            except ReliqError as exc:
+                self._lost(slot, exc)
+
+    def _part(self, slot: int) -> _Part | None:
+        """Return the part for a slot, which another thread connects; None where none can be had."""
+        place = self._cluster.slots.place_of(slot)
+        part = self._parts.get(slot)
+        if part is not None and (part.place != place or not part.usable):
+            self._drop(slot)
+            part = None
+        if part is None and place is not None:
+            part = self._free_part(place) or self._new_part(place)
+            if part is not None:
+                self._parts[slot] = part
+        return part
+
+    def _free_part(self, place: Place) -> _Part | None:
+        """Return a connection to a node whose slot does not wait now."""
+        for slot, part in self._parts.items():
+            if slot not in self._has_turn and slot not in self._waits and part.place == place:
+                del self._parts[slot]
+                return part if part.usable else None
+        return None
+
+    def _new_part(self, place: Place) -> _Part | None:
+        nodes = self._cluster.nodes
+        try:
+            nodes.require_reachable(place)
+        except BrokerUnavailable:
+            return None
+        for slot in list(self._parts):
+            if len(self._parts) < MOST:
+                break
+            if slot not in self._has_turn:
+                self._drop(slot)
+        address = self._cluster.slots.address(place)
+        part = _Part(Wire(address, self._cluster.options, self._name), place, self._cluster)
+        try:
+            nodes.do_soon(place, partial(self._connect, part))
+        except BrokerUnavailable:
+            return None
+        return part
+
+    def _connect(self, part: _Part) -> None:
+        """Open the connection of a part: in another thread, since it may take a while."""
+        try:
+            self._cluster.nodes.require_reachable(part.place)
+            part.wire.connect()
+            part.wire.disable_reconnect()
+        except ReliqError as exc:
+            part.wire.close()
+            self._cluster.nodes.failed(part.place, exc)
+            self._cluster.doubt()
+        part.ready = True
+        self._pipe.write(_CONNECTED)
+
+    def _drop(self, slot: int) -> None:
+        part = self._parts.pop(slot, None)
+        self._waits.discard(slot)
+        if part is not None:
+            part.notifier.close()
+
+    def receive(self) -> bool:
+        """Take what has come, without waiting; True when a part of the wait is over."""
+        self._pipe.read()
+        return self._take()
+
+    def _take(self) -> bool:
+        for slot in list(self._waits):
+            part = self._parts[slot]
+            if not part.begun:
+                self._begin(slot, part)
+                continue
+            try:
+                over = part.notifier.receive()
+            except ReliqError as exc:
+                self._lost(slot, exc)
+                continue
+            if over:
+                self._waits.discard(slot)
+                notified = part.notifier.take_notification()
+                if notified is not None:
+                    self._notified.append(notified)
+        # Also of a slot that was left out of the last wait, and is still waited for.
+        return bool(self._notified) or not self.listening
+
+    def _lost(self, slot: int, exc: ReliqError) -> None:
+        """End the wait for a slot that its node has no more, or whose node is lost.
+
+        Raises BrokerRefused where it is refused: whoever waits is to hear of it.
+        """
+        self._waits.discard(slot)
+        self._slots -= {slot}
+        self._left_out[slot] = monotonic() + _AGAIN_S
+        if not self._cluster.heed_redirection(exc):
+            if isinstance(exc, BrokerRefused):
+                raise again(exc)
+            self._drop(slot)
+        self._cluster.doubt()
+
+    def end_wait(self) -> None:
+        """End all parts of the wait: another one begins anew. Does not wait."""
+        for slot in list(self._waits):
+            self._end(slot)
+
+    def _end(self, slot: int) -> None:
+        part = self._parts[slot]
+        if part.begun:
+            part.notifier.end_wait()
+        else:
+            self._waits.discard(slot)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a notification, :meth:`wake` or *timeout_s*; True when one came.
+
+        It ends as well when a node has answered what was asked of it.
+        """
+        listening = bool(self._waits)
+        if listening and self._take():
+            return True
+        deadline = monotonic() + max(timeout_s, 0.0)
+        while True:
+            mine = self.descriptors().keys()
+            left_s = deadline - monotonic()
+            others, taken = self._others()
+            ready = readable([*mine, *others], min(left_s, _LOOK_AGAIN_S) if taken else left_s)
+            woken = _WOKEN in self._pipe.read()
+            if not listening:
+                return False
+            self.check()
+            if self._take():
+                return True
+            if woken or (mine.isdisjoint(ready) and (ready or not taken or left_s <= 0)):
+                return False
+
+    def _others(self) -> tuple[list[int], bool]:
+        """Return the descriptors of the commands, and whether some are left out.
+
+        With eventlet, those that another thread waits for, which takes what comes.
+        """
+        found = self._cluster.descriptors()
+        if many_may_wait():
+            return list(found), False
+        free = [
+            number
+            for number, what in found.items()
+            if not (isinstance(what, Wire) and what.read_by_another)
+        ]
+        return free, len(free) < len(found)
+
+    def disable_reconnect(self) -> None:
+        """Do nothing: a connection that has failed is made anew in any case."""
+
+    def check(self) -> None:
+        """Give up the parts whose node has let the wait run out unanswered."""
+        now = monotonic()
+        for slot in list(self._waits):
+            part = self._parts[slot]
+            if now - part.until > _LATE_S:
+                self._cluster.doubt()
+            try:
+                part.notifier.check()
+            except ReliqError as exc:
+                self._lost(slot, exc)
+
+    def wake(self) -> None:
+        """End another thread's :meth:`wait` now."""
+        self._pipe.write(_WOKEN)
+
+    def close(self) -> None:
+        """Close all connections; tokens on their way are lost, which is harmless."""
+        if self._process != here():
+            self._forget()
+        for slot in list(self._parts):
+            self._drop(slot)
+        self._pipe.close()

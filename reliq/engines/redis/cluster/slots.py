@@ -1,0 +1,238 @@
+"""Slots: which node of a cluster has which, as this process knows it.
+
+A MOVED corrects one slot at once. The whole map is asked for where a node does not answer, or a
+slot is on its way: one thread at a time, at most once a second. The nodes of the last map are
+asked, then those that the URL names: they may all be gone. A node that has left the cluster, and
+may be in another one by now, says so by a map without most of the nodes there were.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from redis.crc import key_slot
+
+from ....errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    ConfigurationError,
+    ReliqError,
+    again,
+)
+from ....forks import OwnLock
+from ..connect import FAILURES, Address, ask, dial, hang_up, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ....options import Options
+
+SLOTS = 16384
+# Processes that lose a node together do not ask for the map together.
+_LEAST_S, _MOST_S = 1.0, 1.5
+# A node that needs longer is as good as down, and the next one is asked instead.
+_PATIENCE_S = 1.0
+
+
+class Place(NamedTuple):
+    """Where a node is."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Name it in messages."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@lru_cache(maxsize=65536)
+def slot_of(key: str | bytes) -> int:
+    """Return the slot of *key*."""
+    return key_slot(key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape"))
+
+
+class SlotMap:
+    """The slots of one cluster, shared by all connections of a process to it."""
+
+    _lock = OwnLock()
+    """Guards the map. Nothing waits under it."""
+    _asking = OwnLock()
+    """Held by the thread that asks a node; others wait for its answer."""
+
+    def __init__(self, seeds: tuple[Address, ...], reachable: Mapping[Place, Place]) -> None:
+        self._seeds = seeds
+        self._reachable = dict(reachable)
+        self._slots: list[Place | None] = [None] * SLOTS
+        self._named = [Place(seed.host, seed.port) for seed in seeds]
+        # The nodes of the last map, replicas too.
+        self._nodes: set[Place] = set()
+        self._asked_at = -inf
+        self._pause_s = 0.0
+        self._failure: ReliqError | None = None
+        self._random = random.Random()  # noqa: S311 - no secret
+        self.away: set[Place] = set()
+        """The nodes that did not answer when they were asked last, by whichever connection."""
+
+    def place_of(self, slot: int) -> Place | None:
+        """Return the node that has *slot*; None where none is known."""
+        return self._slots[slot]
+
+    def address(self, place: Place) -> Address:
+        """Return how to reach a node."""
+        return replace(self._seeds[0], host=place.host, port=place.port)
+
+    @property
+    def masters(self) -> set[Place]:
+        """The nodes that have slots."""
+        with self._lock:
+            return {place for place in self._slots if place is not None}
+
+    @property
+    def sizes(self) -> Counter[Place]:
+        """How many slots each node has."""
+        with self._lock:
+            return Counter(place for place in self._slots if place is not None)
+
+    @property
+    def uncovered(self) -> int:
+        """How many slots no node has."""
+        with self._lock:
+            return self._slots.count(None)
+
+    def moved(self, slot: int, host: str, port: int) -> None:
+        """Note that *slot* is at another node."""
+        place = self._to_reach(Place(host, port))
+        with self._lock:
+            self._slots[slot] = place
+            self._nodes.add(place)
+
+    def _to_reach(self, place: Place) -> Place:
+        return self._reachable.get(place, place)
+
+    # -- the whole map
+
+    @property
+    def age_s(self) -> float:
+        """How long ago a node was asked for the map."""
+        return monotonic() - self._asked_at
+
+    def refresh(self, options: Options, name: str) -> None:
+        """Ask a node for the map, or go by what was learned a moment ago; waits.
+
+        Raises BrokerUnavailable where no node answers, ConfigurationError where one that does is
+        in no cluster.
+        """
+        asked_at = self._asked_at
+        with self._asking:
+            if self._asked_at == asked_at and self.age_s >= self._pause_s:
+                failure: ReliqError | None = None
+                try:
+                    self._take(self._ask_one(options, name))
+                except ReliqError as exc:
+                    failure = again(exc)
+                # Where that is interrupted, nothing was learned: the next one asks.
+                self._failure = failure
+                self._pause_s = self._random.uniform(_LEAST_S, _MOST_S)
+                self._asked_at = monotonic()
+            if self._failure is not None:
+                raise again(self._failure)
+
+    def _ask_one(self, options: Options, name: str) -> list[tuple[int, int, list[Place]]]:
+        with self._lock:
+            places = list(self._nodes)
+        self._random.shuffle(places)
+        places += [place for place in self._named if place not in places]
+        doubtful: list[tuple[int, int, list[Place]]] = []
+        refusals: list[str] = []
+        no_cluster: ConfigurationError | None = None
+        for place in places:
+            try:
+                reply = list(self._ask(place, options, name))
+                if self._is_ours(reply):
+                    return reply
+                doubtful = doubtful or reply
+            except (BrokerUnavailable, BrokerRefused) as exc:  # noqa: PERF203 - one of few
+                refusals.append(str(exc))
+            except ConfigurationError as exc:  # the others may be in one
+                no_cluster = again(exc)
+        if doubtful:
+            return doubtful  # all that answer say so
+        if no_cluster is not None and not refusals:
+            raise again(no_cluster)
+        if no_cluster is not None:
+            refusals.append(str(no_cluster))
+        raise BrokerUnavailable(
+            f"none of {len(places)} known nodes of the cluster answers: {'; '.join(refusals)}"
+        )
+
+    def _is_ours(self, reply: list[tuple[int, int, list[Place]]]) -> bool:
+        """Whether most of the nodes that had slots are in this map."""
+        masters = self.masters
+        found = {place for *_, places in reply for place in places}
+        return 2 * len(masters & found) >= len(masters)
+
+    def _ask(
+        self, place: Place, options: Options, name: str
+    ) -> Iterator[tuple[int, int, list[Place]]]:
+        timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)
+        patience = replace(options, socket_connect_timeout=timeout_s)
+        address = self.address(place)
+        connection = dial(address, patience, name)
+        try:
+            reply = ask(connection, "CLUSTER", "SLOTS")
+        except FAILURES as exc:
+            raise _translated(exc, address, timeout_s) from exc
+        finally:
+            hang_up(connection)
+        if not reply:
+            raise BrokerUnavailable(f"{address} knows of no node that has slots")
+        for first, last, *nodes in reply:
+            yield first, last, [self._to_reach(_place(node, place)) for node in nodes]
+
+    def _take(self, reply: list[tuple[int, int, list[Place]]]) -> None:
+        slots: list[Place | None] = [None] * SLOTS
+        for first, last, (master, *_) in reply:
+            slots[first : last + 1] = [master] * (last + 1 - first)
+        with self._lock:
+            self._slots = slots
+            self._nodes = {place for *_, places in reply for place in places}
+            self.away &= self._nodes
+
+
+def _place(node: Any, asked: Place) -> Place:
+    """Return where a node says it is; one that does not know its own name is the one asked."""
+    host, port, *_ = node
+    name = (host or b"").decode()
+    return Place(asked.host if name in {"", "?"} else name, int(port))
+
+
+def _translated(exc: BaseException, address: Address, timeout_s: float) -> ReliqError:
+    if "cluster support disabled" in str(exc):
+        return ConfigurationError(
+            f"{address} is no node of a cluster: use reliq:// for a server of its own, or name "
+            "nodes that have cluster-enabled yes"
+        )
+    error = translate(exc, address, timeout_s)
+    if isinstance(error, BrokerRefused) and "NOPERM" in error.reply:
+        return BrokerRefused(
+            f"{address} does not let this user ask for the slots of the cluster: give it, at every "
+            "node, the rule that `reliq acl --cluster` prints"
+        )
+    return error
+
+
+_maps: WeakValueDictionary[object, SlotMap] = WeakValueDictionary()
+
+
+def shared_map(
+    identity: object, seeds: tuple[Address, ...], reachable: Mapping[Place, Place]
+) -> SlotMap:
+    """Return the map of a cluster: one for the whole process."""
+    return _maps.setdefault(identity, SlotMap(seeds, reachable))

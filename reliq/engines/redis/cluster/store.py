@@ -1,0 +1,226 @@
+"""The store over a cluster: a step that touches several slots is done in parts here."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ....errors import BrokerUnavailable, ReliqError, again
+from ....store.batches import alike
+from ....store.limits import MOVES_KEPT_MS
+from ....store.values import STALE
+from .. import keys, scripts
+from ..store import RedisStore
+from ..unanswered import Asked
+from .confirm import ClusterConfirmer
+from .diagnosis import ClusterDiagnosis
+from .looking import SLOT_PATIENCE_S, ClusterLooking
+from .nodes import PATIENCE_S
+from .notifier import ClusterNotifier
+from .slots import SLOTS, slot_of
+from .wire import ClusterWire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from ....options import Options
+    from ....store.inspection import Consumer
+    from ....store.protocol import OnResult
+    from ....store.values import Publication, Work
+    from ..stream import Reply
+    from .address import ClusterAddress
+    from .request import Request
+
+
+class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
+    """See :class:`reliq.store.protocol.Store`."""
+
+    _wire: ClusterWire
+    _confirmer: ClusterConfirmer
+    # They are at another node, and read beside the script.
+    _checks_bindings = False
+
+    if TYPE_CHECKING:
+
+        def __init__(self, address: ClusterAddress, options: Options, consumer: str) -> None:
+            """Over connections of its own to the nodes of *address*."""
+
+    def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
+        cluster = ClusterWire(address, self.options, name)
+        self._wire = cluster
+        self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
+        self._notifier = ClusterNotifier(cluster, f"{name}:notification")
+
+    @property
+    def epoch(self) -> int:
+        """How often the cluster was connected to: a node that is lost is not all of it."""
+        return self._wire.connections
+
+    def probe(self) -> None:
+        """Raise ReliqError unless a node answers and accepts a write now."""
+        refusals = []
+        for slot, key in self._a_key_of_each_master():
+            try:
+                wire = self._wire.wire_of(slot)
+                asked = Asked(("DEL", key), None, 0.0)
+                wire.send((asked,))
+                wire.wait_for((asked,), PATIENCE_S)
+            except ReliqError as exc:
+                refusals.append(str(exc))
+                continue
+            if asked.finished and not isinstance(asked.reply, ReliqError):
+                return
+            refusals.append(str(asked.reply or f"{wire.address} does not answer"))
+        raise BrokerUnavailable(f"{self.broker} does not take writes: {'; '.join(refusals)}")
+
+    def _a_key_of_each_master(self) -> Iterator[tuple[int, str]]:
+        """Yield a slot, and a key in it that is never there, of the anchor and each other node."""
+        slots = self._wire.slots
+        masters = slots.masters
+        key = keys.probe(self._prefix)
+        for number in count():
+            slot = slot_of(key)
+            place = slots.place_of(slot)
+            if place in masters:
+                masters.discard(place)
+                yield slot, key
+            if not masters or number > SLOTS:
+                return
+            key = keys.probe(self._prefix, number)
+
+    @property
+    def registered_by(self) -> object:
+        """The connection to the anchor: its clients are those that the register knows."""
+        return self._wire.anchor_connection
+
+    has_nodes = True
+
+    def is_away(self, queue: str) -> bool:
+        """Whether the node that has *queue* is known not to answer; does not wait."""
+        return self._wire.is_away(slot_of(self._keys(queue).meta))
+
+    def patience(self, seconds: float) -> AbstractContextManager[None]:
+        """Let this thread wait no longer than that for a node."""
+        return self._wire.patience(seconds)
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose record has not lapsed, by id."""
+        self.require_anchor()
+        with self.patience(SLOT_PATIENCE_S):
+            return super().consumers()
+
+    # -- publishing
+
+    def publish(self, publications: Sequence[Publication]) -> list[int]:
+        """Store *publications* in one round trip; neighbours alike in one step.
+
+        The version of the bindings is read beside it, at their node. Where that is another by
+        then, the outcome is STALE, although it may be stored in that queue: routing it again
+        stores it, under the same number, where it is missing.
+        """
+        if len(publications) == 1 and not publications[0].exchange:
+            return self._publish_one(publications)
+        exchanges = _exchanges(publications)
+        groups = list(alike(publications))
+        commands: list[Any] = [(self._publish_command(items), scripts.PUBLISH) for items in groups]
+        asked = [
+            (("HGET", keys.bindings(self._prefix, name), "version"), None) for name in exchanges
+        ]
+        requests = self._wire.tried([*commands, *asked])
+        _raise_loss(groups, requests)
+        replies = [request.reply for request in requests]
+        for reply in replies:
+            if isinstance(reply, ReliqError):
+                raise again(reply)
+        for items, request in zip(groups, requests, strict=False):
+            self._confirmer.note(items, request.answered_by)
+        outcomes = self._outcomes_of(groups, replies[: len(commands)])
+        self._note_kept(publications, outcomes)
+        versions = dict(zip(exchanges, replies[len(commands) :], strict=True))
+        return _marked(publications, outcomes, versions)
+
+    def _publish_one(self, publications: Sequence[Publication]) -> list[int]:
+        """Store the only one of *publications*, which no bindings have routed."""
+        (request,) = self._wire.tried(((self._publish_command(publications), scripts.PUBLISH),))
+        if isinstance(request.reply, ReliqError):
+            _raise_loss((publications,), (request,))
+            raise again(request.reply)
+        outcomes = self._outcomes(publications, request.reply)
+        self._confirmer.note(publications, request.answered_by)
+        self._note_kept(publications, outcomes)
+        return outcomes
+
+    def post_publish(
+        self, publications: Sequence[Publication], on_result: OnResult[list[int]]
+    ) -> None:
+        """Post what :meth:`publish` sends."""
+        exchanges = _exchanges(publications)
+        if not exchanges:
+            super().post_publish(publications, on_result)
+            return
+        replies: dict[object, Any] = {}
+
+        def arrived(what: object, reply: Reply) -> None:
+            replies[what] = reply
+            if len(replies) <= len(exchanges):
+                return
+            error = next((item for item in replies.values() if isinstance(item, ReliqError)), None)
+            if error is not None:
+                on_result(error)
+                return
+            outcomes = replies[None]
+            on_result(_marked(publications, outcomes, replies))
+
+        super().post_publish(publications, partial(arrived, None))
+        for name in exchanges:
+            self.post_bindings_version(name, partial(arrived, name))
+
+    # -- surveying
+
+    def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
+        """Ask what there is to do in *queues*: those of one slot at once."""
+        by_slot: dict[int, list[str]] = {}
+        for queue in queues:
+            by_slot.setdefault(slot_of(self._keys(queue).meta), []).append(queue)
+        for names in by_slot.values():
+            super().post_survey(names, on_result)
+
+
+def _raise_loss(groups: Sequence[Sequence[Publication]], requests: Sequence[Request]) -> None:
+    """Raise BrokerUnavailable where a node was lost, with the queues that certainly got nothing.
+
+    The first of *requests* are those that store *groups*.
+    """
+    lost = [i.reply for i in requests if isinstance(i.reply, BrokerUnavailable)]
+    if not lost:
+        return
+    reached: dict[str, bool] = {}
+    for items, request in zip(groups, requests, strict=False):
+        unsent = isinstance(request.reply, BrokerUnavailable) and request.reply.unsent
+        for item in items:
+            reached[item.queue] = reached.get(item.queue, False) or not unsent
+    error = again(lost[0])
+    error.untouched = frozenset(queue for queue, got in reached.items() if not got)
+    raise again(error)
+
+
+def _exchanges(publications: Sequence[Publication]) -> list[str]:
+    """Return the exchanges whose bindings have routed them."""
+    return list(dict.fromkeys(i.exchange for i in publications if i.exchange and i.version))
+
+
+def _marked(
+    publications: Sequence[Publication], outcomes: Sequence[int], versions: Mapping[Any, Reply]
+) -> list[int]:
+    """Return the outcomes; STALE where the bindings have another version than that which routed.
+
+    Messages of one exchange may have been routed by several: a batch is filled over a time.
+    """
+    return [
+        STALE
+        if item.exchange and item.version and versions[item.exchange] != item.version
+        else outcome
+        for item, outcome in zip(publications, outcomes, strict=True)
+    ]

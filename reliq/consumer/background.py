@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import ReliqError
 from ..failover.jitter import JITTER
 from ..forks import OwnLock, under_way
+from .each_node import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,13 +146,14 @@ class BackgroundLoop:
             self._carriers.read_replies()
             if not store.alive:
                 store.connect()
-                store.require_writable()  # a replica takes the login too
+                if not store.has_nodes:  # of several, one that is away must not be waited for
+                    store.require_writable()  # a replica takes the login too
             if not self._outbox.trusts(store):
                 store.close()  # perhaps to a server that was replaced
                 return self._open_store()
             # It reads its own replies, so what it has no answer to is really late.
             self._duties.tick(store, unanswered_s=self._leases.period_s)
-            store.wait_for_replies()
+            store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
             self._duties.do_all_later(store)
             self._failures = 0
         except ReliqError as exc:

@@ -109,7 +109,8 @@ class Orphans:
                 # could not say that it lives. Its leases decide; only a name without any
                 # is taken off the queue.
                 self._missing.pop(key, None)
-                if name in marks and not store.leases_of_session(queue, name):
+                stopped = liveness is None or self._has_stopped(liveness, store)
+                if name in marks and stopped and not store.leases_of_session(queue, name):
                     self._remove(store, queue, name, marks[name], liveness)
                 continue
             if liveness.connected:
@@ -159,8 +160,17 @@ class Orphans:
                 store.forget_consumer(name)
             elif not liveness.connected:
                 yield name, liveness
-            elif liveness.lapsed:
+            elif self._has_stopped(liveness, store):
                 self._leave_to_its_leases(name, liveness, store)
+
+    @staticmethod
+    def _has_stopped(liveness: Liveness, store: Store) -> bool:
+        """Whether one who may be connected was silent for too long while the broker was there.
+
+        As far as we know: what was before this connection may have been an outage, for all.
+        """
+        seen_ms = (monotonic() - store.connected_at) * 1000
+        return liveness.lapsed and seen_ms >= liveness.ttl_ms
 
     def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
         return not self._is_of_this_process(name) and _process_has_ended(liveness)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import BrokerRefused, ReliqError, again
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..failover.jitter import JITTER
+from ..store.nodes import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .dead_consumers import Orphans
+from .each_node import NODE_PATIENCE_S
 from .heartbeat import Heartbeat
 from .maintenance import Passes
 from .renewal import Renewal
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _AT_A_TIME_S = 0.05
+# What a duty could not do since one of several nodes is away is tried again after a while.
+_AGAIN_S = 1.0
+# Once one has not answered in a tick, others wait no longer: leases elsewhere are to be renewed.
+_LEAST_PATIENCE_S = 0.01
 
 
 class Debtor(Protocol):
@@ -44,8 +51,8 @@ class Debtor(Protocol):
     def owes(self) -> bool:
         """Whether something waits to be sent."""
 
-    def send_owed(self, store: Store) -> None:
-        """Send it over *store*; waits."""
+    def send_owed(self, store: Store, patience_s: float) -> None:
+        """Send it over *store*; waits, so long for each of several nodes."""
 
 
 class BackgroundDuties:
@@ -69,9 +76,13 @@ class BackgroundDuties:
         self._registration = registration
         self._running = running
         self._resend_s = max(leases.period_s, options.socket_timeout)
+        self._send_at = 0.0
         self._next_look = 0.0
-        self._look_s = options.restore_interval
+        # Of queues that others consume from, their passes find the dead sooner.
+        self._look_s = options.restore_interval * 2
         self._later: deque[Callable[[Store], None]] = deque()
+        self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
+        self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
         self.renewal = Renewal(options, leases, self._later)
         self.dead_consumers = Orphans(
@@ -114,9 +125,13 @@ class BackgroundDuties:
         store.check()
         store.connect()
         now = monotonic()
+        self._patience_s = NODE_PATIENCE_S
+        while self._postponed and self._postponed[0][0] <= now:
+            self._later.append(self._postponed.popleft()[1])
         self._outbox.resend(self._resend_s if unanswered_s is None else unanswered_s)
-        if self._debtor.owes:
-            self._later.append(self._debtor.send_owed)
+        if self._debtor.owes and now >= self._send_at:
+            self._send_at = inf  # once at a time
+            self._later.append(self._send_owed)
         self.renewal.renew(store)
         if not (
             self._registration.subscriptions
@@ -125,13 +140,30 @@ class BackgroundDuties:
         ):
             return
         self.dead_consumers.tick(self._later)
-        self.heartbeat.tick(store)
+        self._say_that_we_live(store)
         self._running.tell(store)
         if now >= self._next_look:
             # The others are asked for as often as they are heard of; who has the duty, more.
             self._next_look = now + self.heartbeat.interval_s
             store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
         self.passes.tick(store)
+
+    def _send_owed(self, store: Store) -> None:
+        self._send_at = 0.0
+        try:
+            self._debtor.send_owed(store, NODE_PATIENCE_S)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise
+            self._send_at = monotonic() + _AGAIN_S  # the node that it is owed to does not answer
+
+    def _say_that_we_live(self, store: Store) -> None:
+        try:
+            with store.patience(NODE_PATIENCE_S):
+                self.heartbeat.tick(store)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise  # else the node of the register is lost: who looks there sees nobody
 
     def poll(self, store: Store, queue: str) -> None:
         """Look after *queue* for a process that only polls it; waits, once an interval.
@@ -147,7 +179,7 @@ class BackgroundDuties:
         """Do what replies asked for, and what its replies ask for; waits for the broker."""
         while self._later:
             self.do_later(store)
-            store.wait_for_replies()
+            store.wait_for_replies(self._patience_s if store.has_nodes else inf)
 
     def do_later(self, store: Store) -> None:
         """Do what replies asked for; waits for the broker.
@@ -160,10 +192,23 @@ class BackgroundDuties:
                 duty = self._later.popleft()
             except IndexError:
                 return
+            # What is owed to several nodes is sent with patience for each.
+            patience_s = inf if duty == self._send_owed else self._patience_s
             try:
-                duty(store)
+                with store.patience(patience_s):
+                    duty(store)
             except BrokerRefused as exc:
                 logger.error("background loop: %s", exc)  # noqa: TRY400 - the message says it all
+            except BrokerUnavailable:
+                if not goes_on(store):
+                    raise
+                self._postpone(duty)  # its node does not answer
+
+    def _postpone(self, duty: Callable[[Store], None]) -> None:
+        """Have *duty* tried again, once however often it is asked for meanwhile."""
+        self._patience_s = _LEAST_PATIENCE_S
+        if not any(_alike(duty, other) for _, other in self._postponed):
+            self._postponed.append((monotonic() + _AGAIN_S, duty))
 
     # -- the dead, wherever they consumed
 
@@ -187,3 +232,9 @@ class BackgroundDuties:
             if isinstance(names, ReliqError):
                 raise again(names)
             self.dead_consumers.end_dead(names, gone, store)
+
+
+def _alike(one: Callable[[Store], None], other: Callable[[Store], None]) -> bool:
+    if isinstance(one, partial) and isinstance(other, partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one == other

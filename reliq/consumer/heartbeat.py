@@ -67,7 +67,7 @@ class Heartbeat:
         self._began = monotonic()
         self._next = 0.0
         self._registered = False
-        self._registered_as: tuple[str, int, dict[str, str]] | None = None
+        self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
 
     @property
@@ -89,7 +89,7 @@ class Heartbeat:
         if (
             monotonic() >= self._next
             or known is None
-            or known[:2] != (store.consumer, store.epoch)
+            or known[:2] != (store.consumer, store.registered_by)
             or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
         ):
             self._post(store)
@@ -108,7 +108,7 @@ class Heartbeat:
         known = self._registered_as
         if known is None:
             log_events.consuming(store.broker, self._name, self._visibility_timeout_s)
-        if known is None or known[:2] != (store.consumer, store.epoch):
+        if known is None or known[:2] != (store.consumer, store.registered_by):
             client_id, run_id = store.server()
             identity = {
                 "host": socket.gethostname(),
@@ -118,7 +118,7 @@ class Heartbeat:
                 "run_id": run_id,
                 "started_ms": str(store.now_ms() - int((monotonic() - self._began) * 1000)),
             }
-            known = self._registered_as = (store.consumer, store.epoch, identity)
+            known = self._registered_as = (store.consumer, store.registered_by, identity)
         self._next = monotonic() + self.interval_s
         self._pool = WATCH.pool
         record = {

@@ -37,10 +37,10 @@ def restored(queue: str, consumer: str, number: int) -> None:
 
 
 def queue_refused(queue: str, error: BaseException, again_s: float) -> None:
-    """Tell that a worker gets nothing of a queue, and goes on with its others."""
+    """Tell that nothing can be had of a queue, and that its consumer goes on with others."""
     logger.error(
         "nothing can be taken from %r: %s; it is asked again every %g s, and what else this "
-        "worker consumes goes on",
+        "process consumes goes on",
         queue,
         error,
         again_s,

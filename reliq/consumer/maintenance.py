@@ -13,8 +13,9 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from ..failover.jitter import JITTER
+from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from . import log_events
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..store.protocol import Store
-    from ..store.values import Restored, Work
+    from ..store.values import Layout, Restored, Work
     from .dead_consumers import Orphans
     from .leases import Leases
     from .registration import Registration
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _MOST_POLLED = 1024
+# A layout that is not settled is looked at once in so many intervals.
+_SETTLED_EVERY = 6
 
 
 class Passes:
@@ -55,6 +58,8 @@ class Passes:
         self._route_soon = route_soon
         self._next_look: dict[str, float] = {}
         self._next_poll: dict[str, float] = {}
+        self._next_settling: dict[str, float] = {}
+        self._settled: dict[str, Layout] = {}
         self._temporary: set[str] = set()
         self._tally: dict[str, dict[str, int]] = {}
         self.dead_letter_routed: frozenset[str] = frozenset()
@@ -95,6 +100,8 @@ class Passes:
             return
         try:
             for queue, work in result.items():
+                if work.layout is not None:
+                    self._heed_layout(queue, work.layout)
                 if work.expired:
                     self._expire(store, queue)
                 if work.pass_ms == 0 and queue not in self._temporary:
@@ -103,6 +110,20 @@ class Passes:
                     self._ask_when_over(queue, work.pass_ms)
         except BrokerUnavailable:
             self._next_look.update(dict.fromkeys(result, 0.0))
+
+    def _heed_layout(self, queue: str, layout: Layout) -> None:
+        self._registration.note_layout(queue, layout)
+        now = monotonic()
+        is_settled = layout.end == layout.partitions and self._settled.get(queue) == layout
+        if not is_settled and now >= self._next_settling.get(queue, 0.0):
+            self._next_settling[queue] = now + self._jittered() * _SETTLED_EVERY
+            self._later.append(partial(self._settle, queue, layout))
+
+    def _settle(self, queue: str, layout: Layout, store: Store) -> None:
+        """Have the partitions as the layout says; another consumer, or the next look, goes on."""
+        with suppress(BrokerUnavailable, BrokerRefused, NotFound):
+            if settle(store, queue):
+                self._settled[queue] = layout
 
     def _ask_when_over(self, queue: str, pass_ms: int) -> None:
         """Look again when the pass of another consumer does not count any more."""

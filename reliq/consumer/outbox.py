@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ..signals import emit_at_the_limit
 from ..store.batches import batches
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
+from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -76,14 +78,19 @@ class Outbox:
         return bool(self._unsent or self._returns or self._unhanded or self._lost_reserves)
 
     def trusts(self, store: Store) -> bool:
-        """Whether *store* surely speaks to the server that is the broker now."""
-        return store.connected_at >= self.replaced_at
+        """Whether *store* surely speaks to the server that is the broker now.
 
-    def flush(self, store: Store) -> None:
+        Over a cluster it looks after that by itself, node by node.
+        """
+        return store.has_nodes or store.connected_at >= self.replaced_at
+
+    def flush(self, store: Store, patience_s: float = inf) -> None:
         """Send what earlier connections could not: acks, returns, lost reserves.
 
-        Posts the acks, and waits for the rest. Raises ReliqError; what was not sent is owed on.
+        Posts the acks, and waits for the rest, so long for each of several nodes. Raises
+        ReliqError; what was not sent is owed on.
         """
+        nodes = EachNode(store, patience_s)
         with self.lock:
             unsent, self._unsent = self._unsent, set()
             owed: dict[str, list[str]] = {}
@@ -93,11 +100,13 @@ class Outbox:
         for queue, tags in owed.items():
             self._post_acks(store, queue, tags)
         with self._being_returned():
-            self._send_returns(store)
-        self.hand_back(store)
+            self._send_returns(store, nodes)
+        self._hand_back(store, nodes)
         for lost in list(self._lost_reserves):
-            if self._reclaim(store, *lost):
-                self._lost_reserves.discard(lost)
+            with nodes.turn():
+                if self._reclaim(store, *lost):
+                    self._lost_reserves.discard(lost)
+        nodes.end()
 
     # -- acks
 
@@ -232,46 +241,51 @@ class Outbox:
             with self.lock:
                 self._returning -= 1
 
-    def _send_returns(self, store: Store) -> None:
+    def _send_returns(self, store: Store, nodes: EachNode) -> None:
         with self.lock:
             returns, self._returns = self._returns, deque()
         grouped: dict[tuple[str, How], list[Lease]] = {}
         for queue, how, lease in returns:
             grouped.setdefault((queue, how), []).append(lease)
         try:
-            while grouped:
-                (queue, how), leases = next(iter(grouped.items()))
-                released = store.release(queue, how, leases)
-                del grouped[queue, how]
-                log_events.at_the_limit(queue, released.dead)
-                emit_at_the_limit(store.broker, queue, released.dead, "nacked")
-        except ReliqError:
+            for (queue, how), leases in list(grouped.items()):
+                with nodes.turn():
+                    released = store.release(queue, how, leases)
+                    del grouped[queue, how]
+                    log_events.at_the_limit(queue, released.dead)
+                    emit_at_the_limit(store.broker, queue, released.dead, "nacked")
+        finally:
             with self.lock:
                 for (queue, how), leases in grouped.items():
                     self._returns.extend((queue, how, lease) for lease in leases)
-            raise
 
     def hand_back(self, store: Store) -> None:
         """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
 
         Raises ReliqError; what it could not tell the broker of then may be lost.
         """
+        nodes = EachNode(store)
+        self._hand_back(store, nodes)
+        nodes.end()
+
+    def _hand_back(self, store: Store, nodes: EachNode) -> None:
         with self.lock:
             unhanded, self._unhanded = self._unhanded, deque()
         grouped: dict[str, list[Delivery]] = {}
         for delivery in unhanded:
             grouped.setdefault(delivery.queue, []).append(delivery)
         for queue, deliveries in grouped.items():
-            try:
-                store.hand_back(queue, deliveries)
-            except ReliqError:  # noqa: PERF203 - one of few queues
-                logger.error(  # noqa: TRY400 - the error itself is raised
-                    "%d messages of %r may be lost: their consumer needs no ack, had not handed "
-                    "them out, and could not give them back",
-                    len(deliveries),
-                    queue,
-                )
-                raise
+            with nodes.turn():
+                try:
+                    store.hand_back(queue, deliveries)
+                except ReliqError:
+                    logger.error(  # noqa: TRY400 - the error itself is raised
+                        "%d messages of %r may be lost: their consumer needs no ack, had not "
+                        "handed them out, and could not give them back",
+                        len(deliveries),
+                        queue,
+                    )
+                    raise
 
     # -- lost reserves
 

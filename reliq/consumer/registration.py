@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..forks import OwnLock
 from ..routing.redeclare import Topology
 from ..routing.routes import Routes
+from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..store.protocol import Store
-    from ..store.values import Delivery
+    from ..store.values import Delivery, Layout
     from .carriers import Carriers
 
 logger = logging.getLogger("reliq")
@@ -42,6 +44,10 @@ class Registration:
         """The subscriptions of each queue: whether each takes with no_ack."""
         self.consumed = False
         """Whether it ever was a consumer: otherwise it only publishes."""
+        self.layouts: dict[str, int] = {}
+        """Of queues that are divided: where their partitions end."""
+        self.layout_changes = 0
+        """How often that has changed."""
         self.topology = Topology()
         self._detached: set[str] = set()
         # Queues of lost connections that may be consumed again soon, and until when.
@@ -92,6 +98,13 @@ class Registration:
             self.detach_later(queue)
             yield no_ack, buffer
 
+    def note_layout(self, queue: str, layout: Layout) -> None:
+        """Note how *queue* is divided; who consumes from it follows."""
+        with self.lock:
+            if self.layouts.get(queue, 1) != layout.end:
+                self.layouts[queue] = layout.end
+                self.layout_changes += 1
+
     # -- leaving queues
 
     @property
@@ -126,17 +139,25 @@ class Registration:
             self._detach(store, queue)
             self._lingering.pop(queue, None)
 
-    def leave_queues(self, store: Store) -> None:
-        """Tell the broker what is left: subscriptions that ended, queues that linger no more."""
+    def leave_queues(self, store: Store, patience_s: float = inf) -> None:
+        """Tell the broker what is left: subscriptions that ended, queues that linger no more.
+
+        Waits so long for each of several nodes; what could not be told is told another time.
+        Raises BrokerUnavailable.
+        """
+        nodes = EachNode(store, patience_s)
         for queue in list(self._detached):
-            self._detach(store, queue)
-            self._detached.discard(queue)
+            with nodes.turn():
+                self._detach(store, queue)
+                self._detached.discard(queue)
         now = monotonic()
         for queue, until in list(self._lingering.items()):
             if now >= until:
-                if queue not in self.subscriptions:
-                    self._detach(store, queue)
-                self._lingering.pop(queue, None)
+                with nodes.turn():
+                    if queue not in self.subscriptions:
+                        self._detach(store, queue)
+                    self._lingering.pop(queue, None)
+        nodes.end()
 
     def leave_all(self) -> None:
         """Consume from nothing any more."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
+from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
     from ..store.protocol import Store
@@ -34,6 +35,7 @@ class Running:
 
         Once: until :meth:`tell` has found that none runs any more.
         """
+        queue = queue_of(queue)
         if not WATCH.worker or self._said.get(queue):
             return
         with self._lock:

@@ -14,14 +14,17 @@ import os
 import socket
 from collections.abc import Callable, Hashable
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ..errors import ReliqError
+from ..errors import BrokerUnavailable, ReliqError, again
 from ..failover.jitter import Pace
+from ..store.nodes import goes_on
 from ..store.protocol import Store
 from .background import BackgroundLoop
 from .carriers import Carriers
 from .duties import BackgroundDuties
+from .each_node import NODE_PATIENCE_S
 from .leases import Leases
 from .outbox import Outbox
 from .registration import Registration
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from .carriers import Carrier
 
 logger = logging.getLogger("reliq")
+
+# So long a process that ends waits for one of several nodes.
+_NODE_PATIENCE_AT_EXIT_S = 1.0
 
 StoreFactory: TypeAlias = Callable[[str], Store]
 
@@ -148,9 +154,14 @@ class Session:
         if self._lost:
             self._lost, self.outbox.replaced_at = False, store.connected_at
         self.registration.reconnected()
-        self.send_owed(store)
+        patience_s = NODE_PATIENCE_S if store.has_nodes else inf
+        try:
+            self.send_owed(store, patience_s)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise  # else one node is away: the background loop sends it what it is owed
         self.duties.renewal.renew(store, all_of_them=True)
-        store.wait_for_replies()
+        store.wait_for_replies(patience_s)
 
     # -- what is held and owed, together
 
@@ -182,11 +193,22 @@ class Session:
         """Whether something waits to be sent."""
         return self.outbox.has_unsent or self.registration.has_unsent or self.leases.has_abandoned
 
-    def send_owed(self, store: Store) -> None:
-        """Send what earlier connections could not: acks, returns, lost reserves, queues left."""
+    def send_owed(self, store: Store, patience_s: float = inf) -> None:
+        """Send what earlier connections could not: acks, returns, lost reserves, queues left.
+
+        Waits so long for each of several nodes.
+        """
         self._note_dropped()
-        self.outbox.flush(store)
-        self.registration.leave_queues(store)
+        away: BrokerUnavailable | None = None
+        for send in (self.outbox.flush, self.registration.leave_queues):
+            try:
+                send(store, patience_s)
+            except BrokerUnavailable as exc:  # noqa: PERF203 - one of two
+                if not goes_on(store):
+                    raise
+                away = away or again(exc)  # one of the nodes: the others are told all the same
+        if away is not None:
+            raise again(away)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""
@@ -222,12 +244,18 @@ class Session:
             return
         store = self.open_store()
         try:
+            store.connect()
             self.outbox.resend_all()
             self.registration.leave_all()
-            self.send_owed(store)
-            store.wait_for_replies()
-            store.forget_consumer(self.id)
+            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
+            self.send_owed(store, patience_s)
+            store.wait_for_replies(patience_s)
+            with store.patience(patience_s):
+                store.forget_consumer(self.id)
         except ReliqError as exc:
-            logger.warning("%d messages return when their lease ends: %s", left, exc)
+            if left:
+                logger.warning("%d messages return when their lease ends: %s", left, exc)
+            else:
+                logger.info("at exit the broker could not be told all: %s", exc)
         finally:
             store.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock, Part, register, under_way
 from ..message.queue_arguments import is_durable
+from ..routing.partitions import names_of
 from ..store.protocol import ignore_result
 from ..transfer.between_brokers import move_queue
 from .brokers import BROKERS, without_password
@@ -252,7 +253,8 @@ class Failback:
         found = 0
         gone = None if spool else self._gone.setdefault(url, {})
         with transport.temporary_connection(url, gone=gone) as there:
-            for queue in there.queues() if spool else transport.consumed:
+            consumed = (name for queue in transport.consumed for name in names_of(there, queue))
+            for queue in there.queues() if spool else consumed:
                 status = there.status(queue)
                 if status is None or not is_durable(status.declared):
                     continue

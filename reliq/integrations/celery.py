@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ConfigurationError
+from ..message.queue_names import queue_of
 from .prefork import forget_nothing
 from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
 from .scheduled import show_what_waits
@@ -143,7 +144,7 @@ class WorkerWatch:
             request = reference()
             queue = getattr(getattr(request, "message", None), "queue", None)
             if queue and (request.acknowledged or not request.task.acks_late):
-                found[queue] = found.get(queue, 0) + 1
+                found[queue_of(queue)] = found.get(queue_of(queue), 0) + 1
         return found
 
     @property

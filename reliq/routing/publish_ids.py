@@ -54,6 +54,10 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     """
 
     numbers: dict[str, Number]
+    places: dict[str, str]
+    """Of a queue that is divided: the partition that it goes to, the same one on every try."""
+    turned_away: set[str]
+    """The queues one of whose partitions took nothing new."""
     publisher: Publisher
 
     @property
@@ -100,7 +104,7 @@ class Publisher:
     def tag(self, rank: int) -> PublishTag:
         """Return a tag for a message that is published for the first time."""
         tag = PublishTag(new_tag(rank))
-        tag.numbers = {}
+        tag.numbers, tag.places, tag.turned_away = {}, {}, set()
         tag.publisher = self
         return tag
 
@@ -137,6 +141,13 @@ class Publisher:
         own = str(tag) if not tag.numbers else new_tag(rank)
         known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
         return known
+
+    def take_back(self, tag: PublishTag, queue: str) -> None:
+        """Note that the message of *tag* was certainly never sent to *queue*."""
+        with self._lock:
+            known = tag.numbers.pop(queue, None)
+            if known is not None:
+                self._discard(queue, known.number)
 
     def wait_for_replies(self, *tags: PublishTag) -> None:
         """Note that the publishes of *tags* have returned."""

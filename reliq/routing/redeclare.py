@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..forks import OwnLock
 from ..message.envelope import pack, unpack
 from ..message.queue_arguments import is_durable
+from .partitions import declare
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -86,7 +87,7 @@ class Topology:
         if known is None:
             return None
         declaration, exchanges = known
-        store.declare_queue(queue, False, *declaration)
+        declare(store, queue, *declaration)
         for exchange, (declared, bindings) in exchanges.items():
             if declared is not None:
                 routes.inherited.setdefault(exchange, declared)

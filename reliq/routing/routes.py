@@ -236,7 +236,10 @@ class Routes:
 
     def refresh(self, exchange: str) -> Route:
         """Ask the broker for the bindings of *exchange*; repair what it has lost."""
-        table = self._store.exchange_table(exchange)
+        return self.learn(exchange, self._store.exchange_table(exchange))
+
+    def learn(self, exchange: str, table: ExchangeTable) -> Route:
+        """Note what the broker has just said of *exchange*; repair what it has lost."""
         if table.version is None and self.bound.get(exchange):
             # The table is gone though this connection bound to it: evicted, or the
             # broker lost its data. What we declared ourselves we declare again.
@@ -246,15 +249,5 @@ class Routes:
             for queue, bindings in _by_queue(self.bound[exchange]):
                 self._store.bind(exchange, bound=True, bindings=bindings, queue=queue)
             table = self._store.exchange_table(exchange)
-        return self._note(exchange, table)
-
-    def learn(self, exchange: str, table: ExchangeTable) -> None:
-        """Note what the broker has just said of *exchange*; where that is lost, see refresh."""
-        if table.version is None and self.bound.get(exchange):
-            self.refresh(exchange)
-        else:
-            self._note(exchange, table)
-
-    def _note(self, exchange: str, table: ExchangeTable) -> Route:
         route = self._cache[exchange] = Route(table, exchange)
         return route

@@ -15,7 +15,10 @@ from ..errors import ConfigurationError, NotFound, QueueFull
 from ..message.delivery_tag import new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
 from ..message.queue_arguments import queue_arguments
-from ..store.values import FULL, NO_QUEUE, Publication
+from ..message.queue_names import queue_of
+from ..routing.partitions import adopt
+from ..routing.partitions import declare as declare_queue
+from ..store.values import CREATED, FULL, NO_QUEUE, Publication
 from .numbered import move_all, pages
 
 if TYPE_CHECKING:
@@ -41,7 +44,9 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     here, other = source.broker_id(), target.broker_id()
     if here == other:
         raise ConfigurationError(f"queue {queue!r} cannot be moved: both URLs are one broker")
-    there = _There(target, queue, declare(source, target, queue))
+    # A partition is this broker's own matter: what is in it goes to the queue.
+    to = queue_of(queue)
+    there = _There(target, to, declare(source, target, to))
     name, origin = f"broker:{other}", f"{here}:{queue}"
 
     dead_letters: dict[str, DeadLetter] = {}
@@ -56,10 +61,14 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
         outcomes = []
         if others:
             arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in others]
-            outcomes += target.accept(queue, origin, low_water, arriving)
-        if known:
-            outcomes += target.publish([_again(queue, move) for move in known])
-        return _stored(queue, (*others, *known), outcomes)
+            outcomes += target.accept(to, origin, low_water, arriving)
+        if known:  # where it was tried first, which may be a partition there, too
+            tried = [_again(queue, move) for move in known]
+            found = target.publish(tried)
+            if to != queue and CREATED in found:
+                adopt(target, queue)
+            outcomes += found
+        return _stored(to, (*others, *known), outcomes)
 
     while True:
         low_water, moves = source.move_out(queue, name)
@@ -137,7 +146,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
     arguments = status.declared
     auto_delete = bool(arguments.get("auto_delete"))
     if status.arguments.get("") or arguments:
-        target.declare_queue(queue, False, *queue_arguments(queue, auto_delete, arguments))
+        declare_queue(target, queue, *queue_arguments(queue, auto_delete, arguments))
         there_is = True
     else:  # a publish made it: its declaration is still to come, there too
         there_is = target.status(queue) is not None

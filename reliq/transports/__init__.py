@@ -9,6 +9,7 @@ SCHEMES = {
     "reliqs": "reliq.transports.redis:TLSTransport",
     "reliq-unix": "reliq.transports.redis:UnixTransport",
     "reliq-sentinel": "reliq.transports.sentinel:Transport",
+    "reliq-cluster": "reliq.transports.cluster:Transport",
     "reliq-sqlite": "reliq.transports.sqlite:Transport",
 }
 

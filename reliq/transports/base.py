@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
+# A route may change again and again while the last messages are sent by it.
+_LAST_ROUNDS = 8
+
 
 class Transport(virtual.Transport):
     """What every scheme of reliq has in common."""
@@ -85,15 +88,16 @@ class Transport(virtual.Transport):
 
     def _make_parts(self) -> None:
         options = self.options
-        self.declarations = Declarations(self)
+        self.declarations = Declarations(self, options.partitions)
         self.turns = Turns(options.queue_order_strategy)
         self.failback = Failback(self)
         disconnect = self.failback.disconnect_when_drained
-        self.loop = EventLoop(self, disconnect)
+        self.consumers = Consumers(self)
+        follow = self.consumers.follow_layouts
+        self.loop = EventLoop(self, disconnect, follow)
         self.isolated = IsolatedDelivery(self, partial(WATCH.takes_from, self))
         self.reserver = Reserver(self, self.turns, options, self.isolated, self.loop.wake)
-        self.deliverer = Deliverer(self, self.turns, self.reserver, options, disconnect)
-        self.consumers = Consumers(self)
+        self.deliverer = Deliverer(self, self.turns, self.reserver, options, disconnect, follow)
         self.encoder = Encoder(options, self.declarations, self.failback)
         self.unroutable = UnroutableMessages(self, options)
         posting = Posting(self, self.loop, self.unroutable)
@@ -195,7 +199,13 @@ class Transport(virtual.Transport):
             self.loop.do_deferred()
             if self.link.store.alive:
                 self.link.store.wait_for_replies()
-                self.loop.do_deferred()  # what the last replies asked for, and what they tell
+                # What the last replies asked for, and what comes of that: of a message whose route
+                # has changed, first the bindings.
+                for _ in range(_LAST_ROUNDS):
+                    if not self.loop.deferred:
+                        break
+                    self.loop.do_deferred()
+                    self.link.store.wait_for_replies()
                 self.end_publishing()
                 self.link.store.wait_for_replies()
         except ReliqError as exc:

@@ -22,6 +22,7 @@ from ..errors import (
     Unroutable,
 )
 from ..forks import OwnLock, here
+from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
 from .sending import Entry, NotStored, send
@@ -211,7 +212,7 @@ class PublishBatch:
 
     def _failure(self, exc: ReliqError, remark: str) -> BatchUncertain:
         entries = self._uncertain
-        numbered = {queue for entry in entries if entry.tag for queue in entry.tag.numbers}
+        numbered = {queue_of(name) for entry in entries if entry.tag for name in entry.tag.numbers}
         directly = {entry.item.routing_key for entry in entries if not entry.item.exchange}
         queues = sorted(numbered | directly)
         unrouted = {
@@ -235,7 +236,8 @@ class PublishBatch:
     def _report(self, nowhere: list[Outgoing], full: list[Publication]) -> None:
         """Say what was certainly not stored, and raise it where it is an error."""
         if full:
-            queues = ", ".join(repr(queue) for queue in dict.fromkeys(one.queue for one in full))
+            named = dict.fromkeys(queue_of(one.queue) for one in full)
+            queues = ", ".join(map(repr, named))
             raise QueueFull(
                 f"queue {queues} has reached its x-max-length or x-max-length-bytes and was "
                 f"declared with x-overflow 'reject-publish': {len(full)} messages of a batch were "

@@ -21,7 +21,8 @@ PARTS = {
     "virtual_host": "virtual_host",
 }
 _EMBEDDED = "reliq-sqlite:"
-_SENTINEL = "reliq-sentinel:"
+# Whose URLs name parts of one broker.
+_GROUPED = ("reliq-sentinel:", "reliq-cluster:")
 # What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
 _STICKY = {"port": None, "virtual_host": "/", "ssl": False}
 
@@ -29,11 +30,14 @@ _STICKY = {"port": None, "virtual_host": "/", "ssl": False}
 def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
     """Return (all brokers of a Kombu connection, the one it is set to now); () for one.
 
-    All Sentinels of a list are one broker: their URLs, separated by semicolons.
+    All Sentinels of a list are one broker, and so are all nodes of a cluster: their URLs,
+    separated by semicolons.
     """
     urls, current = _listed(client)
-    sentinels = ";".join(url for url in urls if url.startswith(_SENTINEL))
-    brokers = {url: sentinels if url.startswith(_SENTINEL) else url for url in urls}
+    brokers = {url: url for url in urls}
+    for scheme in _GROUPED:
+        group = [url for url in urls if url.startswith(scheme)]
+        brokers.update(dict.fromkeys(group, ";".join(group)))
     found = tuple(dict.fromkeys(brokers.values()))
     return (found, brokers[current]) if len(found) > 1 else ((), "")
 

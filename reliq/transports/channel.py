@@ -19,6 +19,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
+from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .batch import PublishBatch
 from .client import Client
 from .message import Message
@@ -88,8 +89,8 @@ class Channel(virtual.Channel):
         yield client or self.client
 
     def _size(self, queue: str) -> int:
-        status = self.transport.link.store.status(queue)
-        return 0 if status is None else status.ready + status.delayed
+        store = self.transport.link.store
+        return waiting(store, names_of(store, queue))
 
     # -- exchanges, queues and bindings
 
@@ -168,11 +169,13 @@ class Channel(virtual.Channel):
 
         Raises PreconditionFailed when a condition does not hold.
         """
+        refuse_partition(queue)
         return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
 
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Remove what waits in *queue*, ready or delayed; returns how many messages."""
-        return self.transport.link.store.purge(queue)
+        refuse_partition(queue)
+        return purge(self.transport.link.store, queue)
 
     def list_bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding there is."""
@@ -227,6 +230,7 @@ class Channel(virtual.Channel):
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
     ) -> str:
         """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
+        refuse_partition(queue)
         transport = self.transport
         subscription = Subscription(
             self,
@@ -254,6 +258,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """Take one message of *queue*; None when it is empty."""
+        refuse_partition(queue)
         return self.receiver.get(queue, no_ack)
 
     def basic_qos(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..routing.partitions import names_of
+
 if TYPE_CHECKING:
     from ..store.protocol import Store
 
@@ -29,8 +31,8 @@ class Client:
         Kombu counts those of each priority apart, under other names, of which there is none
         here: a sum over them is right too.
         """
-        status = self._store.status(name)
-        return 0 if status is None else status.ready
+        statuses = map(self._store.status, names_of(self._store, name))
+        return sum(status.ready for status in statuses if status is not None)
 
     def __getattr__(self, name: str) -> object:
         """Raise AttributeError: what else there is to ask, others answer."""

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+import logging
+from collections import deque
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..consumer.each_node import EachNode
 from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
+from ..message.queue_arguments import is_durable
+from ..message.queue_names import number_of, partition_names
+from ..routing.partitions import recovered
+from ..store.nodes import goes_on
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
+
+    from ..store.values import Layout
     from .parts import Parts
     from .subscription import Consumer, Subscription
+
+logger = logging.getLogger("reliq")
+
+# So long who begins to consume from a partition, or ends, waits for its node.
+_NODE_PATIENCE_S, _CANCEL_PATIENCE_S = 0.2, 1.0
+# A partition that cannot be consumed from is tried again, each time after twice as long. Not later
+# than an operator waits for who consumes from one that has come, 12 s; where only its node is
+# away, not long after that is back.
+_AGAIN_S, _MOST_MISSING_S, _MOST_AWAY_S = 1.0, 10.0, 4.0
+
+
+class _Again(NamedTuple):
+    """When a partition is tried again, and how long that was put off."""
+
+    at: float
+    after_s: float
 
 
 class Consumers:
@@ -19,19 +48,39 @@ class Consumers:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._followed = 0
+        # By name, the partitions that could not be consumed from, and when one is tried again.
+        self._again: dict[str, _Again] = {}
+        self._follow_at = inf
 
     def add(self, subscription: Subscription) -> None:
         """Begin to consume; raises NotFound for a queue that is not there.
 
-        Where the broker cannot be told, nothing has begun.
+        Where the broker cannot be told, nothing has begun. Of a queue that is divided it consumes
+        from every partition, and follows where the layout changes.
         """
+        self._add(subscription)
+        if self._stays(subscription.queue):
+            registration = self._parts.link.session.registration
+            layout = self._layout(subscription.queue)
+            if layout is not None:
+                registration.note_layout(subscription.queue, layout)
+            self._follow(subscription)
+            self._follow_at = self._first_again()
+
+    def _add(self, subscription: Subscription) -> None:
         here()  # a child has a link of its own
         parts, queue = self._parts, subscription.queue
         session, store, _ = parts.link
-        session.duties.dead_consumers.clear(queue, store)
+        # A partition comes after its queue, and never goes by itself: it asks its own node alone,
+        # as there is little patience, and others may be away.
+        is_partition = queue != subscription.of_queue
+        if not is_partition:
+            session.duties.dead_consumers.clear(queue, store)
         count = session.subscribe(queue, subscription.no_ack)
         try:
-            session.duties.heartbeat.register(store)
+            if not is_partition:
+                session.duties.heartbeat.register(store)
             if not self._attach(queue, count):
                 raise NotFound(f"no queue {queue!r} to consume from; declare it first")
         except ReliqError as exc:
@@ -46,6 +95,90 @@ class Consumers:
         parts.loop.keep_leases()
         parts.failback.watch_primary()
 
+    # -- partitions
+
+    def _layout(self, queue: str) -> Layout | None:
+        store = self._parts.link.store
+        try:
+            with store.patience(_NODE_PATIENCE_S):
+                return recovered(store, queue)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise
+            return store.layout(queue)  # the node of another partition is away
+
+    def _stays(self, queue: str) -> bool:
+        """Whether *queue* may be divided: not one that goes by itself, as far as is known."""
+        declared = self._parts.declarations.queues.get(queue)
+        return (
+            self._parts.link.store.has_partitions
+            and not number_of(queue)
+            and (declared is None or is_durable(declared[1]))
+        )
+
+    def follow_layouts(self) -> None:
+        """Consume from partitions that have come, and no more from those that have gone."""
+        changes = self._parts.link.session.registration.layout_changes
+        now = monotonic()
+        if changes == self._followed and now < self._follow_at:
+            return
+        if changes != self._followed:
+            self._followed = changes
+            self._again.clear()
+        for item in list(self._parts.turns.subscriptions):
+            if item.queue == item.of_queue:
+                self._follow(item)
+        # What was due and not tried nobody wants any more.
+        self._again = {name: again for name, again in self._again.items() if again.at > now}
+        self._follow_at = self._first_again()
+
+    def _first_again(self) -> float:
+        return min((again.at for again in self._again.values()), default=inf)
+
+    def _follow(self, subscription: Subscription) -> None:
+        parts, queue = self._parts, subscription.queue
+        end = parts.link.session.registration.layouts.get(queue, 1)
+        names = partition_names(queue, end)[1:]
+        gone = [name for name in subscription.partitions if name not in names]
+        self._remove_each([subscription.partitions.pop(name) for name in gone], subscription.no_ack)
+        for name in names:
+            again = self._again.get(name)
+            if name in subscription.partitions or (again is not None and monotonic() < again.at):
+                continue
+            item = subscription.for_partition(name)
+            try:
+                there = self._begin_on(item, looks_first=again is not None)
+            except BrokerUnavailable:
+                item.ended()
+                if not goes_on(parts.link.store):
+                    raise
+                self._put_off(name, _MOST_AWAY_S)
+                continue
+            if there:
+                self._again.pop(name, None)
+                subscription.partitions[name] = item
+            else:
+                item.ended()
+                self._put_off(name, _MOST_MISSING_S)
+
+    def _begin_on(self, item: Subscription, *, looks_first: bool) -> bool:
+        """Consume from a partition, too; False where it is still to come, or was to go."""
+        store = self._parts.link.store
+        with store.patience(_NODE_PATIENCE_S):
+            # One command, where to begin takes many.
+            if looks_first and store.layout(item.queue) is None:
+                return False
+            try:
+                self._add(item)
+            except NotFound:
+                return False
+        return True
+
+    def _put_off(self, name: str, most_s: float) -> None:
+        before = self._again.get(name)
+        after_s = _AGAIN_S if before is None else min(2 * before.after_s, most_s)
+        self._again[name] = _Again(monotonic() + after_s, after_s)
+
     def _attach(self, queue: str, count: int) -> bool:
         """Note a consumer of *queue*; False where it is not there.
 
@@ -57,23 +190,83 @@ class Consumers:
         )
 
     def remove(self, subscription: Subscription) -> None:
-        """Stop consuming; what was reserved and not delivered goes back at once."""
-        parts, queue, no_ack = self._parts, subscription.queue, subscription.no_ack
-        session = parts.link.session
-        parts.turns.remove(subscription)
+        """Stop consuming; what was reserved and not delivered goes back at once.
+
+        A node that is away is told when it is back, and holds up neither this nor the other
+        partitions. Raises BrokerUnavailable where the broker is lost: nothing is consumed all
+        the same.
+        """
+        parts, session = self._parts, self._parts.link.session
+        lingers, no_ack = self._lingers(subscription), subscription.no_ack
+        items = [*subscription.partitions.values(), subscription]
+        subscription.partitions.clear()
+        nodes = self._remove_each(items, no_ack)
+        if lingers:
+            return
+        with nodes.turn(), self._patience(no_ack):
+            if not session.registration.subscriptions:
+                session.duties.heartbeat.unregister(parts.link.store)
+        with nodes.turn(), self._patience(no_ack):
+            if all(item.no_ack for item in parts.turns.subscriptions):
+                self._stop_taking(subscription.channel)
+
+    def _remove_each(self, items: Iterable[Subscription], no_ack: bool) -> EachNode:
+        """Remove *items*, the last one last; return the round, in which some may have been away.
+
+        Whatever goes wrong, none of them consumes any more: what the broker could not be told
+        is owed.
+        """
+        nodes = EachNode(self._parts.link.store)
+        left = deque(items)
+        try:
+            while left:
+                with nodes.turn(), self._patience(no_ack):
+                    self._remove(left.popleft())
+        finally:
+            for item in left:
+                self._take_out(item)
+                self._owe(item)
+        return nodes
+
+    def _patience(self, no_ack: bool) -> AbstractContextManager[None]:
+        """Wait for a node as long as it takes to be told of a cancelled consumer.
+
+        What is taken with no_ack is lost where it cannot be given back: that may take longer.
+        """
+        return self._parts.link.store.patience(inf if no_ack else _CANCEL_PATIENCE_S)
+
+    def _lingers(self, subscription: Subscription) -> bool:
+        """Whether it is cancelled because its connection is lost, and its queue may go with it.
+
+        As Celery does with rpc:// before it consumes again: the queue waits for that.
+        """
+        parts = self._parts
+        return parts.deliverer.loss_told and parts.declarations.may_go_by_itself(subscription.queue)
+
+    def _take_out(self, subscription: Subscription) -> int:
+        """Consume nothing with it any more; return how many subscriptions its queue has left."""
+        self._parts.turns.remove(subscription)
         subscription.ended()
-        count = session.registration.unsubscribe(queue, no_ack)
-        if parts.deliverer.loss_told and parts.declarations.may_go_by_itself(queue):
-            # Cancelled because its connection is lost, as Celery does with rpc:// before it
-            # consumes again: a queue that goes with its last consumer waits for that.
-            session.outbox.return_later(subscription.take_back(), no_ack=no_ack)
-            session.registration.linger(queue)
+        registration = self._parts.link.session.registration
+        return registration.unsubscribe(subscription.queue, subscription.no_ack)
+
+    def _owe(self, subscription: Subscription) -> None:
+        session = self._parts.link.session
+        session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+        session.registration.detach_later(subscription.queue)
+
+    def _remove(self, subscription: Subscription) -> None:
+        count = self._take_out(subscription)
+        if self._lingers(subscription):
+            session = self._parts.link.session
+            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
+            session.registration.linger(subscription.queue)
             return
         try:
             self._end(subscription, count)
-        except BrokerUnavailable:
-            session.outbox.return_later(subscription.take_back(), no_ack=no_ack)
-            session.registration.detach_later(queue)
+        except BrokerUnavailable as exc:
+            self._owe(subscription)
+            logger.info("%s; that %r is left is told later", exc, subscription.queue)
             raise
 
     def _end(self, subscription: Subscription, count: int) -> None:
@@ -91,10 +284,6 @@ class Consumers:
         if not store.attach(queue, session.id, count):
             parts.declarations.forget(queue)
             routes.forget_queue(queue)
-        if not session.registration.subscriptions:
-            session.duties.heartbeat.unregister(store)
-        if all(item.no_ack for item in parts.turns.subscriptions):
-            self._stop_taking(subscription.channel)
 
     def _stop_taking(self, channel: Consumer) -> None:
         """Prepare for the end: the last consumer of tasks is cancelled.

@@ -13,11 +13,16 @@ from amqp.protocol import queue_declare_ok_t
 from ..errors import NotFound, PreconditionFailed
 from ..forks import here
 from ..message.envelope import unpack
-from ..message.queue_arguments import is_durable, queue_arguments
+from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
+from ..printable import word
+from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..routing.redeclare import Declared
     from ..store.protocol import Store
+    from ..store.values import QueueDeclared
     from .link import Linked
 
 logger = logging.getLogger("reliq")
@@ -28,8 +33,9 @@ _BIND_TRIES = 5
 class Declarations:
     """Queue -> its arguments and its settings. Of the application's threads: one step each."""
 
-    def __init__(self, transport: Linked) -> None:
+    def __init__(self, transport: Linked, partitions: int) -> None:
         self._transport = transport
+        self._partitions = partitions
         self.queues: Declared = {}
 
     # -- queues
@@ -39,10 +45,13 @@ class Declarations:
     ) -> queue_declare_ok_t:
         """Declare *queue*; return its name, waiting messages and consumers.
 
-        Raises PreconditionFailed when it exists with other arguments, NotFound when
-        *passive* and it does not exist.
+        Raises PreconditionFailed when it exists with other arguments than these, but for
+        x-partitions; NotFound when *passive* and it does not exist.
         """
+        refuse_partition(queue)
         encoded, meta = queue_arguments(queue, auto_delete, arguments)
+        if self._partitions > 1 and is_durable(meta):  # of those that say nothing of it
+            meta.setdefault("partitions", str(self._partitions))
         here()  # a child has a link of its own
         session, store, routes = self._transport.link
         if not (passive or is_durable(meta)):
@@ -51,7 +60,10 @@ class Declarations:
             store.delete_queue(queue, if_idle=True).outcome == "deleted"
         ):
             routes.forget_queue(queue)
-        declared = store.declare_queue(queue, passive, encoded, meta)
+        if passive:
+            declared = store.declare_queue(queue, passive, encoded, meta)
+        else:
+            declared = self._declare(queue, encoded, meta, store)
         if declared.outcome == "missing":
             raise NotFound(f"no queue {queue!r}; declare it first")
         if declared.outcome == "differs":
@@ -65,7 +77,31 @@ class Declarations:
             if "dead_letter_exchange" in meta:
                 session.duties.passes.look_after(queue)
         back = session.registration.lingers(queue)  # we come back just now
-        return queue_declare_ok_t(queue, declared.messages, max(declared.consumers - back, 0))
+        messages = declared.messages
+        if is_durable(meta) and (passive or queue in store.partitions):
+            messages += waiting(store, names_of(store, queue)[1:])
+        return queue_declare_ok_t(queue, messages, max(declared.consumers - back, 0))
+
+    def _declare(
+        self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
+    ) -> QueueDeclared:
+        declared = declare(store, queue, arguments, meta)
+        if declared.outcome != "differs" or not differ_in_partitions(declared.arguments, arguments):
+            return declared
+        # How it is divided now holds: what stands in the code is for a queue that is new.
+        declared = declare(store, queue, declared.arguments, meta)
+        wanted, there = int(meta.get("partitions", 1)), store.partitions.get(queue, 1)
+        if wanted > 1 and wanted != there and store.has_partitions and queue not in self.queues:
+            logger.warning(
+                "queue %r was there before it was declared with x-partitions %d, and has %d as "
+                "before: `reliq queue set %s --partitions %d` divides it",
+                queue,
+                wanted,
+                there,
+                word(queue),
+                wanted,
+            )
+        return declared
 
     def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:
         """Delete *queue* with its messages and bindings; return how many waited in it.
@@ -75,7 +111,7 @@ class Declarations:
         here()
         session, store, routes = self._transport.link
         session.registration.end_lingering(queue, store)
-        deleted = store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+        deleted = delete(store, queue, if_empty=if_empty, if_unused=if_unused)
         if deleted.outcome == "not_empty":
             raise PreconditionFailed(f"queue {queue!r} is not empty: {deleted.number} messages")
         if deleted.outcome == "in_use":
@@ -97,6 +133,7 @@ class Declarations:
         A queue that this connection has declared, and that is gone since (its ``x-expires`` is
         shorter than the way from there to here), is declared again.
         """
+        refuse_partition(queue)
         declared = self.queues.get(queue)
         if declared is None:
             self._transport.link.routes.bind(queue, exchange, routing_key)
@@ -104,7 +141,7 @@ class Declarations:
         for _ in range(_BIND_TRIES):
             if self._transport.link.routes.bind(queue, exchange, routing_key, present=True):
                 return
-            self._transport.link.store.declare_queue(queue, False, *declared)
+            declare(self._transport.link.store, queue, *declared)
         raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
@@ -139,7 +176,7 @@ class Declarations:
         if declared is None or not is_durable(declared[1]):
             return False  # never ours, or one that is meant to go by itself
         logger.warning("queue %r was lost by the broker and is declared again", queue)
-        store.declare_queue(queue, False, *declared)
+        declare(store, queue, *declared)
         return True
 
     def declare_again(self, queue: str, store: Store) -> bool:
@@ -150,7 +187,7 @@ class Declarations:
         declared = self.queues.get(queue)
         if declared is None:
             return False
-        store.declare_queue(queue, False, *declared)
+        declare(store, queue, *declared)
         self._transport.link.routes.bind_again(queue, store)
         return True
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # A quiet queue is asked without a notification once in so many poll intervals; a lost notification
 # token is otherwise made up for by the next pass of restore_visible.
 _QUIET_POLLS = 12
+# A wait for a notification lasts so many; that it ends says nothing, and costs a command.
+_WAIT_POLLS = 3
 # With much in hand the other queues are asked no more often than this.
 _ASK_EVERY_S = 0.005
 
@@ -41,12 +43,14 @@ class Deliverer:
         reserver: Reserver,
         options: Options,
         disconnect_when_drained: Callable[[], None],
+        follow_layouts: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._turns = turns
         self._reserver = reserver
         self._options = options
         self._disconnect_when_drained = disconnect_when_drained
+        self._follow_layouts = follow_layouts
         self.starved = False
         """Whether a wait is under way that began without credit."""
         self.deserted = False
@@ -110,13 +114,14 @@ class Deliverer:
     def _wait_and_deliver(self, timeout: float | None) -> None:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
+            self._follow_layouts()
             link = self._transport.link
             if any(item.in_flight for item in self._turns.subscriptions):
-                link.store.wait_for_replies()
+                self._reserver.wait_for_replies()
             self._reserver.raise_failure()
             link.store.check()
             self._require_no_gap()
-            if link.store.notifier.listening:
+            if link.store.notifier.listening or link.store.has_nodes:
                 self.heed_notification()
             self._reserver.request()
             if len(self._turns.subscriptions) > 1:
@@ -194,9 +199,12 @@ class Deliverer:
         """
         queues: set[str] = set()
         credit = Credit()
-        left = self._options.poll_interval
+        left = self._options.poll_interval * _WAIT_POLLS
+        store = self._transport.link.store
         for item in self._turns.subscriptions:
             if item.in_flight:
+                if store.has_nodes:  # another node may answer sooner
+                    continue
                 return True
             if item.buffer or credit.of(item) <= 0:
                 continue
@@ -205,13 +213,13 @@ class Deliverer:
             if item.due_at is not None:
                 left = min(left, item.due_at - monotonic())
             queues.add(item.queue)
-        notifier = self._transport.link.store.notifier
+        notifier = store.notifier
         if not queues:
             return False
-        if not notifier.listening:
+        if not notifier.listening or (store.has_nodes and queues != notifier.queues):
             notifier.listen(sorted(queues), max(left, 0.001))
         elif not queues <= notifier.queues:
-            self._transport.link.store.end_wait()
+            store.end_wait()
         return False
 
     def heed_notification(self) -> None:
@@ -220,18 +228,21 @@ class Deliverer:
         notifier = link.store.notifier
         if not notifier.receive():
             return
-        notified, now = notifier.take_notification(), monotonic()
+        now = monotonic()
         self._turns.heard_at = now
-        heard = False
+        quiet_s = self._options.poll_interval * _QUIET_POLLS
+        notified = set(iter(notifier.take_notification, None))
+        unheard = set(notified)
         for item in self._turns.subscriptions:
-            if item.queue == notified:
+            if item.queue in notified:
                 item.want()
-                heard = heard or item.credit() > 0
-            elif now - item.asked_at > self._options.poll_interval * _QUIET_POLLS:
+                if item.credit() > 0:
+                    unheard.discard(item.queue)
+            elif now - item.asked_at > quiet_s:
                 item.want()
-        if notified is not None and not heard:
+        for queue in unheard:
             # We cannot take it: pass the token on to whoever can.
-            link.store.post_promote(notified, ignore_result)
+            link.store.post_promote(queue, ignore_result)
 
     def credit_regained(self) -> None:
         """End a wait that began without credit."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MessageRefused
 from ..message.envelope import NOT_STORED, Envelope, encode, is_reply
 from ..message.queue_arguments import is_durable
+from ..message.queue_names import number_of, queue_of
 from ..store.limits import HIGHEST_RANK
 from .confirming import by_default, wanted
 from .delay import take_delay, ttl_ms
@@ -16,6 +17,22 @@ if TYPE_CHECKING:
     from ..options import Options
     from .declarations import Declarations
     from .failback import Failback
+
+
+PARTITION_KEY = "x-partition-key"
+
+
+def _partition_key(headers: dict[str, Any]) -> str | None:
+    """Return the key by which messages of a divided queue stay in order; raises MessageRefused."""
+    key = headers.get(PARTITION_KEY)
+    if key is None or isinstance(key, str):
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key)
+    raise MessageRefused(
+        f"expected the header {PARTITION_KEY} to be text or a whole number, got: {key!r}; nothing "
+        "was stored"
+    )
 
 
 class Encoder:
@@ -39,15 +56,19 @@ class Encoder:
         confirm = wanted(self._confirm, properties, confirm_timeout)
         rank = self._rank(properties)
         exchange, routing_key = exchange or "", routing_key or ""
+        if number_of(routing_key) and not exchange:
+            raise MessageRefused(
+                f"{routing_key!r} is a partition: publish to {queue_of(routing_key)!r}, with the "
+                f"header {PARTITION_KEY} for order; nothing was stored"
+            )
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
         headers, delay_ms = take_delay(message.get("headers") or {}, self._options.native_delay)
         envelope = self._envelope(message, headers, exchange, routing_key)
         expires_ms = ttl_ms(properties)
         create = bool(exchange) or self._creates(routing_key, properties, headers)
-        return Outgoing(
-            exchange, routing_key, envelope, rank, delay_ms, expires_ms, confirm, headers, create
-        )
+        route = (exchange, routing_key, envelope, rank, delay_ms, expires_ms)
+        return Outgoing(*route, confirm, headers, create, _partition_key(headers))
 
     def _creates(self, queue: str, properties: dict[str, Any], headers: dict[str, Any]) -> bool:
         """Whether a message for *queue*, by its name, makes it where it is not there.

@@ -72,9 +72,15 @@ class EventLoop:
     Of the loop's thread. Others may only wake it, and ask it to keep an ack, which it refuses.
     """
 
-    def __init__(self, transport: Driven, disconnect_when_drained: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: Driven,
+        disconnect_when_drained: Callable[[], None],
+        follow_layouts: Callable[[], None],
+    ) -> None:
         self._transport = transport
         self._disconnect_when_drained = disconnect_when_drained
+        self._follow_layouts = follow_layouts
         self.deferred: deque[Callable[[], None]] = deque()
         """What a reply asked for and cannot be done while it is read."""
         self._kick: _Kick | None = None
@@ -92,7 +98,7 @@ class EventLoop:
         self._timer_period = 0.0
         self._alarm: Any = None
         self._alarm_at = 0.0
-        self._fds: list[int] = []
+        self._watched: dict[int, tuple[object, Callable[[], None]]] = {}
         self._acks: dict[str, list[str]] = {}
         self._dead_lettered = 0
         # Whether a task may have run inside the loop's tick of this turn.
@@ -105,17 +111,40 @@ class EventLoop:
         self.leave()
         store = self._transport.link.store
         self.hub = loop
-        for fd, callback in (
-            (store.fileno(), self._on_reply),
-            (store.notifier.fileno(), self._transport.deliverer.heed_notification),
-        ):
-            loop.add_reader(fd, callback)
-            self._fds.append(fd)
+        self._watch()
         # The loop watches these very descriptors: after a failure Celery connects anew.
         store.disable_reconnect()
         store.notifier.disable_reconnect()
         loop.on_tick.add(self.on_tick)
         self._set_timer()
+
+    def _watch(self) -> None:
+        """Have the loop watch the connections that there are by now, and no others."""
+        store = self._transport.link.store
+        wanted: dict[int, tuple[object, Callable[[], None]]] = {}
+        for source, callback in (
+            (store, self._on_reply),
+            (store.notifier, self._transport.deliverer.heed_notification),
+        ):
+            for fd, what in source.descriptors().items():
+                wanted[fd] = what, callback
+        for fd, known in list(self._watched.items()):
+            if wanted.get(fd) is None or wanted[fd][0] is not known[0]:
+                self._ignore(fd)
+        for fd, (what, callback) in wanted.items():
+            if fd not in self._watched:
+                # Another thread may have closed it: the next tick watches what there is then.
+                with suppress(ValueError, OSError):
+                    self.hub.add_reader(fd, callback)
+                    self._watched[fd] = what, callback
+
+    def _ignore(self, fd: int) -> None:
+        _, callback = self._watched.pop(fd)
+        # After hub.reset() the loop no longer knows the descriptor.
+        with suppress(KeyError, ValueError, OSError, AttributeError):
+            # Another thread may have closed it, and somebody opened one of that number.
+            if self.hub.readers[fd][0] == callback:
+                self.hub.remove_reader(fd)
 
     def _set_timer(self) -> None:
         """Let the background loop tick as often as it has to by now."""
@@ -134,10 +163,8 @@ class EventLoop:
             for timer in (self._timer, self._alarm):
                 if timer is not None:
                     timer.cancel()
-            for fd in self._fds:
-                # After hub.reset() the loop no longer knows the descriptor.
-                with suppress(KeyError, ValueError, OSError, AttributeError):
-                    loop.remove_reader(fd)
+            for fd in list(self._watched):
+                self._ignore(fd)
             kick, self._kick = self._kick, None
             if kick is not None:
                 kick.leave()
@@ -174,6 +201,8 @@ class EventLoop:
         if self.hub is not None:
             transport.reserver.post_requests()
             transport.deliverer.wait_for_notification()
+            if transport.link.store.has_nodes:
+                self._watch()
             self._set_timer()
             self._set_alarm()
             self._disconnect_when_drained()
@@ -241,6 +270,7 @@ class EventLoop:
 
     def _on_timer(self) -> None:
         self._require_connection()
+        self._follow_layouts()
         session, store, _ = self._transport.link
         store.check()
         store.notifier.check()

@@ -114,7 +114,7 @@ class Failback:
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
         subscriptions = list(self._transport.turns.subscriptions)
-        return sorted({item.queue for item in subscriptions if not item.no_ack})
+        return sorted({item.of_queue for item in subscriptions if not item.no_ack})
 
     @property
     def may_spool(self) -> bool:

@@ -9,13 +9,19 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ReliqError
+from ..errors import BrokerUnavailable, ReliqError
 from ..integrations.celery import WATCH
+from ..message.queue_names import queue_of
+from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
+from ..store.nodes import goes_on
 from ..store.values import FULL, NO_QUEUE, STALE
 from .outgoing import publications, stored_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..routing.routes import Route
     from ..store.values import ExchangeTable, Publication
     from .eventloop import EventLoop
     from .link import Linked
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
+
+_NODE_PATIENCE_S = 0.1
 
 _TRANSIENT = 1
 
@@ -73,7 +81,9 @@ class Posting:
     def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
         link = self._transport.link
         exchange, routing_key = item.exchange, item.routing_key
-        route = link.routes.cached(exchange)
+        route = self._route(link.routes.cached, exchange)
+        if route is None:
+            return
         queues = [queue for queue in route.lookup(routing_key) if queue not in done]
 
         def on_version(version: bytes | ReliqError | None) -> None:
@@ -83,7 +93,7 @@ class Posting:
         if not queues:  # nobody listens, as far as we know
             link.store.post_bindings_version(exchange, on_version)
             return
-        items = publications(item, queues, None, link.store.broker, route.version or b"")
+        items = publications(item, queues, None, link.store, route.version or b"")
 
         def on_result(outcomes: list[int] | ReliqError) -> None:
             self._posted(items, item, outcomes)
@@ -112,18 +122,43 @@ class Posting:
 
         self._transport.link.store.post_exchange_table(exchange, on_table)
 
+    def _route(self, read: Callable[[str], Route], exchange: str) -> Route | None:
+        """Return what *read* says of *exchange*; None where one of several nodes does not answer.
+
+        An event loop waits no longer for that than for anything else.
+        """
+        link = self._transport.link
+        try:
+            with link.store.patience(_NODE_PATIENCE_S):
+                return read(exchange)
+        except BrokerUnavailable as exc:
+            if not goes_on(link.store):
+                raise
+            logger.warning("a message that was not to be confirmed is lost: %s", exc)
+            return None
+
+    def _post_elsewhere(self, item: Outgoing, sent: Publication) -> None:
+        store = self._transport.link.store
+        store.partitions.pop(sent.queue, None)  # what was known of it is out of date
+        store.post_publish((sent,), partial(self._posted, [sent], item))
+
     def _posted(
         self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError
     ) -> None:
         if isinstance(outcomes, ReliqError):
             logger.warning("a message that was not to be confirmed may be lost: %s", outcomes)
             return
+        deferred = self._loop.deferred
+        for sent, got in zip(items, outcomes, strict=True):
+            if turned_away(sent.queue, got):
+                # It takes nothing new: the queue's own partition always does.
+                own = sent._replace(queue=queue_of(sent.queue), create=item.create)
+                deferred.append(partial(self._post_elsewhere, item, own))
+            elif got == NO_QUEUE and not item.exchange:
+                deferred.append(partial(self._unroutable.report, "", item.routing_key))
         full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
         if full:
             logger.warning("a message that was not to be confirmed is lost: full: %s", full)
-        deferred = self._loop.deferred
-        if not item.exchange and NO_QUEUE in outcomes:
-            deferred.append(partial(self._unroutable.report, "", item.routing_key))
         if message_published.receivers:
             stored = stored_of(items, outcomes)
             broker = self._transport.link.store.broker

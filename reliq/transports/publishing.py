@@ -8,7 +8,7 @@ from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
 from ..store.values import NO_QUEUE, STALE
-from .outgoing import list_created, publications, refuse_full, stored_of
+from .outgoing import list_created, publications, publish, refuse_full, stored_of
 
 if TYPE_CHECKING:
     from ..store.values import Publication
@@ -51,11 +51,10 @@ class Publishing:
             if confirm.level == "none":
                 # Not tried again once it is sent, so without a number: whatever is sent once more
                 # (Redis has forgotten the script) would come after later numbers, and be refused.
-                self._posting.post(item, publications(item, queues, None, link.store.broker))
+                self._posting.post(item, publications(item, queues, None, link.store))
             else:
                 confirm.require(link.store)
-                items = publications(item, queues, tag, link.store.broker)
-                outcomes = link.store.publish(items)
+                items, outcomes = publish(link.store, item, queues, tag)
                 list_created(link.store, items, outcomes)
                 refuse_full(items, outcomes)
                 stored = stored_of(items, outcomes)
@@ -84,8 +83,7 @@ class Publishing:
         for _ in range(ROUTE_TRIES):
             queues = route.lookup(routing_key)
             if queues:
-                items = publications(item, queues, tag, link.store.broker, route.version or b"")
-                outcomes = link.store.publish(items)
+                items, outcomes = publish(link.store, item, queues, tag, route.version or b"")
                 stored.update({one.queue: one for one in stored_of(items, outcomes)})
                 refuse_full(items, outcomes)
                 missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import ReliqError
@@ -12,6 +13,8 @@ from .message import Message, raw_message
 from .settlement import SettlingTransport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..store.values import Delivery
     from .qos import QoS
     from .settlement import Settlement
@@ -42,6 +45,18 @@ class Receiver:
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
         """Take one message of *queue*, waiting for the answer; None when it is empty."""
+        reserver, began_at = self._channel.transport.reserver, monotonic()
+        places = reserver.places(queue)
+        message = self._get_from(places, no_ack)
+        if message is None:
+            message = self._get_from(reserver.new_places(queue, places, began_at), no_ack)
+        return message
+
+    def _get_from(self, places: Iterable[str], no_ack: bool) -> Message | None:
+        found = (self._get(name, no_ack) for name in places)
+        return next((message for message in found if message is not None), None)
+
+    def _get(self, queue: str, no_ack: bool) -> Message | None:
         transport = self._channel.transport
         while True:
             reservation = transport.reserver.get_one(queue, no_ack)

@@ -8,12 +8,17 @@ answer, or its loss, ends in the same state.
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..consumer import log_events
 from ..consumer.isolation import ISOLATION
-from ..errors import BrokerRefused, ReliqError, again
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ..failover.jitter import JITTER
+from ..routing.partitions import names_of
+from ..store.limits import MOST_REMEMBERED
+from ..store.nodes import goes_on
 from ..store.values import ALONE, Promoted, Reservation
 from .subscription import UNLIMITED
 
@@ -28,8 +33,12 @@ if TYPE_CHECKING:
 
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7
+# So long the other nodes wait for one that does not answer.
+_NODE_PATIENCE_S = 0.05
 # A claim of a message that is to be delivered alone is extended so often.
 _CLAIM_EVERY_S = 1.0
+# How a queue is divided is asked so often by who takes single messages.
+_LAYOUT_KEPT_S = 5.0
 
 
 class Reserver:
@@ -59,6 +68,9 @@ class Reserver:
         self.held_back: set[str] = set()
         """Queues that keep the rest from us until we are done with a poison candidate."""
         self._getting = False
+        # The partitions of queues that are asked for a message without a consumer, and when they
+        # were asked for.
+        self._places: dict[str, tuple[Sequence[str], float]] = {}
 
     # -- asking
 
@@ -66,16 +78,22 @@ class Reserver:
         """Reserve, waiting, until something is here or all with credit were asked for."""
         self._request()
         if ISOLATION.active and self._ask_isolated():
-            self._transport.link.store.wait_for_replies()
+            self.wait_for_replies()
             self.raise_failure()
 
+    def wait_for_replies(self) -> None:
+        """Wait for what was asked; not for long for a node that does not answer."""
+        store = self._transport.link.store
+        store.wait_for_replies(_NODE_PATIENCE_S if store.has_nodes else inf)
+
     def _request(self) -> None:
-        wanting = self._turns.wanting(self._transport.link.store)
-        if len(wanting) == 1 and (n := wanting[0].credit()) > 0:
+        store = self._transport.link.store
+        wanting = self._turns.wanting(store)
+        if len(wanting) == 1 and not store.has_nodes and (n := wanting[0].credit()) > 0:
             self._reserve(wanting[0], n)
             return
         while asked := self._post_requests(wanting):
-            self._transport.link.store.wait_for_replies()
+            self.wait_for_replies()
             self.raise_failure()
             if any(item.buffer for item in asked):
                 return
@@ -102,6 +120,36 @@ class Reserver:
             self._not_reserved(item)
             raise
         self._reserved(item, reservation)
+
+    def places(self, queue: str) -> Sequence[str]:
+        """Return the partitions of *queue*, any of them first; asks every few seconds."""
+        known = self._places.get(queue)
+        if known is None or monotonic() >= known[1] + _LAYOUT_KEPT_S:
+            names = self._ask_places(queue)
+        else:
+            names = known[0]
+        if len(names) == 1:
+            return names
+        first = JITTER.randrange(len(names))
+        return (*names[first:], *names[:first])
+
+    def new_places(self, queue: str, looked_into: Sequence[str], began_at: float) -> Sequence[str]:
+        """Return the partitions that have come to *queue* since they were asked for.
+
+        Where these were found empty, since *began_at*: one question more, if it is divided.
+        """
+        known = self._places.get(queue)
+        if len(looked_into) == 1 or (known is not None and known[1] >= began_at):
+            return ()
+        return [name for name in self._ask_places(queue) if name not in looked_into]
+
+    def _ask_places(self, queue: str) -> Sequence[str]:
+        asked_at = monotonic()
+        names = names_of(self._transport.link.store, queue)
+        if len(self._places) >= MOST_REMEMBERED:
+            self._places.clear()
+        self._places[queue] = names, asked_at
+        return names
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
@@ -209,7 +257,8 @@ class Reserver:
             if self._goes_on_without(item, result):
                 return
             self._not_reserved(item)
-            self.failure = result
+            if not self._lost_a_node(result):
+                self.failure = result
             self._wake()
             return
         if result.deliveries and not item.no_ack:
@@ -232,16 +281,36 @@ class Reserver:
             link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
 
     def _goes_on_without(self, item: Subscription, error: BaseException) -> bool:
-        """Whether a worker leaves one queue alone for a while, for the sake of its others.
+        """Whether one queue is left alone for a while, for the sake of the others.
 
-        Nothing was taken. Where the queue was never to be had, it had better say so and end.
+        Nothing was taken. By a worker where it is refused; where the queue was never to be had, it
+        had better say so and end. By all where one of several nodes cannot serve now: what else is
+        consumed is at the others.
         """
-        if not (isinstance(error, BrokerRefused) and item.heard and self._isolated.of_worker()):
+        if isinstance(error, BrokerRefused):
+            goes_on = item.heard and self._isolated.of_worker()
+        else:
+            goes_on = self._is_not_now(error)
+        if not goes_on:
             return False
         if not item.refused:
             log_events.queue_refused(item.queue, error, self._options.poll_interval)
         item.put_off(self._options.poll_interval)
         return True
+
+    def _is_not_now(self, error: BaseException) -> bool:
+        """Whether a node has said that it cannot serve now."""
+        said = isinstance(error, BrokerUnavailable) and bool(error.reply)
+        return said and self._has_others
+
+    def _lost_a_node(self, error: ReliqError) -> bool:
+        """Whether a node was lost, and not all: what is asked next waits until it is replaced."""
+        lost = isinstance(error, BrokerUnavailable) and not error.reply
+        return lost and self._has_others
+
+    @property
+    def _has_others(self) -> bool:
+        return goes_on(self._transport.link.store)
 
     def ask_again(self, queue: str) -> None:
         """Note that a message of *queue*, perhaps a poison candidate, is finished or back."""

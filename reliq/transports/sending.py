@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import ReliqError, again
+from ..errors import BrokerUnavailable, ReliqError, again
+from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..routing.routes import ROUTE_TRIES
+from ..routing.spread import SPREAD, turned_away
 from ..signals import message_published
 from ..store.values import DUPLICATE, FULL, STALE
 from .confirming import together
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ..routing.publish_ids import PublishTag
+    from ..routing.routes import Routes
     from ..store.protocol import Store
     from ..store.values import Publication
     from .link import Link
@@ -58,6 +61,13 @@ class _Sending:
         self._store = store
         self._posted = 0
         self._results: list[list[int] | ReliqError] = []
+        self._tags: list[PublishTag] = []
+        self._tried: set[str] = set()
+
+    def begin(self, tag: PublishTag) -> None:
+        """Note a message that is to be sent, and where it was tried before."""
+        self._tags.append(tag)
+        self._tried.update(tag.numbers)
 
     def add(self, publications: list[Publication]) -> None:
         """Send them with those that follow, or now if they are enough for a call."""
@@ -69,7 +79,14 @@ class _Sending:
     def finish(self) -> list[int]:
         """Send the rest; return the outcome of each, or raise the first error."""
         rest = self.items[self._posted :]
-        last = self._store.publish(rest) if rest else []
+        try:
+            last = self._store.publish(rest) if rest else []
+        except BrokerUnavailable as exc:
+            # What is not certain stays where it is: also what was posted before, unanswered.
+            self._tried.update(item.queue for item in self.items[: self._posted])
+            for tag in self._tags:
+                SPREAD.refused(tag, exc.untouched - self._tried)
+            raise
         self._store.wait_for_replies()
         outcomes: list[int] = []
         for result in self._results:
@@ -120,17 +137,14 @@ def _send_once(
         item, tag = entry.item, entry.tag
         if tag is None:
             tag = entry.tag = PUBLISHER.tag(item.rank)
-        if item.exchange:
-            route = routes.cached(item.exchange)
-            queues = route.lookup(item.routing_key)
-            if not queues:
-                nowhere.append(entry)
-                continue
-            sending.add(publications(item, queues, tag, store.broker, route.version or b""))
-            owners += [entry] * len(queues)
-        else:
-            sending.add(publications(item, (item.routing_key,), tag, store.broker))
-            owners.append(entry)
+        sending.begin(tag)
+        queues, version = _route(routes, item)
+        if not queues:
+            nowhere.append(entry)
+            continue
+        stays = len(owners) % _SENT_AT_ONCE != 0  # one step stores those that go together
+        sending.add(publications(item, queues, tag, store, version, stays=stays))
+        owners += [entry] * len(queues)
     outcomes = sending.finish()
     list_created(store, items, outcomes)
     # Once each, in their order, however many of their copies went astray.
@@ -143,11 +157,22 @@ def _send_once(
         elif outcome == FULL:
             entry.reached = True
             full.append(sent)
-        elif outcome == STALE or comes_back(sent.queue):
+        elif turned_away(sent.queue, outcome):
+            SPREAD.turn_away(store, entry.tag, sent.queue)
             again[entry] = None
-    for exchange in dict.fromkeys(entry.item.exchange for entry in again):
+        elif outcome == STALE or comes_back(queue_of(sent.queue)):
+            again[entry] = None
+    for exchange in dict.fromkeys(entry.item.exchange for entry in again if entry.item.exchange):
         routes.refresh(exchange)
     return again
+
+
+def _route(routes: Routes, item: Outgoing) -> tuple[Sequence[str], bytes]:
+    """Return where *item* goes to, as far as is known, and by which bindings."""
+    if not item.exchange:
+        return (item.routing_key,), b""
+    route = routes.cached(item.exchange)
+    return route.lookup(item.routing_key), route.version or b""
 
 
 def _newly_bound(link: Link, nowhere: list[Entry]) -> list[Entry]:

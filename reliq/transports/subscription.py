@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..consumer.isolation import ISOLATION
+from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,12 @@ class Subscription:
     ) -> None:
         self.channel = channel
         self._receiver = receiver
+        self._session = session
         self.queue = queue
+        """Which it takes from: one of the partitions, where the queue is divided."""
+        self.of_queue = queue_of(queue)
+        self.partitions: dict[str, Subscription] = {}
+        """By name, what takes from the other partitions of its queue for the same consumer."""
         self.tag = tag
         self.no_ack = no_ack
         self.callback = callback
@@ -110,6 +116,13 @@ class Subscription:
         """Whether the broker refuses it now."""
         self._wanted = True
         self._batch = 0
+
+    def for_partition(self, name: str) -> Subscription:
+        """Return what takes from the partition *name* of its queue for the same consumer."""
+        return Subscription(
+            *(self.channel, self._receiver, name, self.tag, self.no_ack, self.callback),
+            *(self._session, self._isolated),
+        )
 
     @property
     def in_flight(self) -> bool:
@@ -201,6 +214,8 @@ class Subscription:
     def ended(self) -> None:
         """Note that it was cancelled in order."""
         self._dropped.detach()
+        for item in self.partitions.values():
+            item.ended()
 
     def take_back(self, most: int | None = None) -> list[Delivery]:
         """Take out what was not delivered, the last reserved first; *most* of it."""

@@ -39,7 +39,7 @@ class Turns:
         self._cycle: Any = cycle_by_name(self._strategy)()
         self._of_queue: dict[str, list[Subscription]] = {}
         for item in self.subscriptions:
-            self._of_queue.setdefault(item.queue, []).append(item)
+            self._of_queue.setdefault(item.of_queue, []).append(item)
         self._cycle.update(self._of_queue)
 
     def add(self, item: Subscription) -> None:
@@ -66,8 +66,8 @@ class Turns:
 
     def next(self, item: Subscription) -> None:
         """Note that *item* has its turn now, one of several."""
-        self._cycle.rotate(item.queue)
-        others = self._of_queue[item.queue]
+        self._cycle.rotate(item.of_queue)
+        others = self._of_queue[item.of_queue]
         if len(others) > 1:
             others.remove(item)
             others.append(item)

@@ -1,0 +1,116 @@
+"""Spread: which partition of a queue a message goes to.
+
+One after the other, or the one of its key. A message that is tried again goes to the same one,
+whose numbers know it, unless it was certainly not stored there: where that takes nothing new, or
+its node was away, and nothing was sent.
+"""
+
+from __future__ import annotations
+
+from random import getrandbits
+from typing import TYPE_CHECKING
+
+from ..forks import OwnLock
+from ..message.queue_names import number_of, partition_name, partition_of_key, queue_of
+from ..store.limits import MOST_REMEMBERED
+from ..store.values import CLOSED, NO_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..store.protocol import Store
+    from .publish_ids import PublishTag
+
+
+def turned_away(partition: str, outcome: int) -> bool:
+    """Whether a message was certainly not stored in *partition*, and may go to another one."""
+    return outcome == CLOSED or (outcome == NO_QUEUE and number_of(partition) > 0)
+
+
+class Spread:
+    """Whose turn it is among the partitions of each queue, for this process. Thread-safe."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def place(
+        self,
+        store: Store,
+        queue: str,
+        tag: PublishTag | None,
+        key: str | None = None,
+        *,
+        stays: bool = False,
+    ) -> str:
+        """Return the partition of *queue* that the message with *tag* goes to.
+
+        *stays*: with the one before, so that one step may store both.
+        """
+        if tag is not None and queue in tag.places:
+            return tag.places[queue]
+        if key is not None and queue not in store.partitions and not self._ask(store, queue):
+            return queue
+        partitions = store.partitions.get(queue, 1)
+        if partitions == 1:
+            return queue
+        if tag is not None and queue in tag.numbers:
+            place = queue  # it was tried before, when the queue had no other partition
+        elif key is not None:
+            place = partition_name(queue, partition_of_key(key, partitions))
+        else:
+            place = self._next(store, queue, partitions, stays=stays)
+        if tag is not None:
+            tag.places[queue] = place
+        return place
+
+    def turn_away(self, store: Store, tag: PublishTag | None, partition: str) -> None:
+        """Note that *partition* takes nothing new: by the layout of now the message goes elsewhere.
+
+        To the queue's own partition, which is never closed, where that has told nothing new, and
+        the second time.
+        """
+        queue = queue_of(partition)
+        known = store.partitions.get(queue)
+        if not self._ask(store, queue):
+            store.partitions.pop(queue, None)
+        if tag is not None:
+            tag.places.pop(queue, None)
+            if queue in tag.turned_away or known == store.partitions.get(queue):
+                tag.places[queue] = queue
+            tag.turned_away.add(queue)
+
+    @staticmethod
+    def refused(tag: PublishTag, partitions: Iterable[str]) -> None:
+        """Note that nothing of a message ever reached *partitions*: the next try is the first."""
+        for partition in partitions:
+            queue = queue_of(partition)
+            if tag.places.get(queue) == partition:
+                del tag.places[queue]
+                tag.publisher.take_back(tag, partition)
+
+    @staticmethod
+    def _ask(store: Store, queue: str) -> bool:
+        """Ask how *queue* is divided; False where it is not there."""
+        layout = store.layout(queue) if store.has_partitions else None
+        if layout is not None:
+            store.partitions[queue] = layout.partitions
+        return layout is not None
+
+    def _next(self, store: Store, queue: str, partitions: int, *, stays: bool) -> str:
+        """Return the one whose turn it is; not one that is known to be away, if another is not."""
+        with self._lock:
+            if len(self._turns) >= MOST_REMEMBERED:
+                self._turns.clear()
+            turn = self._turns.get(queue)
+            turn = getrandbits(16) if turn is None else turn + (0 if stays else 1)
+            self._turns[queue] = turn
+        first = partition_name(queue, turn % partitions)
+        if not store.is_away(first):
+            return first
+        names = (partition_name(queue, (turn + i) % partitions) for i in range(1, partitions))
+        return next((name for name in names if not store.is_away(name)), first)
+
+
+SPREAD = Spread()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus
-from .audit import AuditResult
+from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
+from .audit import Audit, AuditResult
 from .inspector import Inspector
 from .permissions import ROLES, acl_rule
 from .reporting import QueueReport, Report
@@ -12,6 +12,7 @@ from .views import STATES, Message
 __all__ = [
     "ROLES",
     "STATES",
+    "Audit",
     "AuditResult",
     "BrokerInfo",
     "Consumer",
@@ -22,5 +23,6 @@ __all__ = [
     "QueueReport",
     "QueueStatus",
     "Report",
+    "Untold",
     "acl_rule",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..store.inspection import QueueStatus
+    from ..store.inspection import QueueStatus, Untold
 
 LEFT = ("acked", "expired", "purged", "dropped", "moved")
 HERE = ("ready", "delayed", "unacked", "dead")
@@ -22,6 +22,15 @@ class AuditResult:
     """published minus everything that is accounted for: above 0, messages are missing."""
     ledger: dict[str, int]
     counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The ledgers of a broker."""
+
+    results: list[AuditResult]
+    untold: list[Untold] = field(default_factory=list)
+    """Of a cluster: the queues that are not among them, because their node does not answer."""
 
 
 def audit(status: QueueStatus) -> AuditResult:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 
 from ..errors import ConfigurationError, require_one_of
+from ..message.queue_names import queue_of
+from ..routing.partitions import names_of
 from ..store.batches import batches
 from ..store.inspection import status_of
+from ..store.limits import MOVED_AT_ONCE
 from ..transfer.numbered import pages, to_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
+
+T = TypeVar("T")
+Found: TypeAlias = "tuple[str, DeadLetter]"
+"""A dead letter, and the name of the partition of its queue that has it."""
 
 REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
 
@@ -95,14 +104,33 @@ class Choice:
         return any(re.search(self.match or "", text) for text in found)
 
 
-def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter]]:
+def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[Found]]:
     """Yield the dead letters of *queue* that *choice* means, oldest first, some at a time.
 
-    What dies after the first look is left out: who replays all must come to an end.
-    Raises NotFound for a queue that does not exist.
+    Of a queue that is divided, those of all its partitions. What dies after the first look is left
+    out: who replays all must come to an end. Raises NotFound for a queue that does not exist.
     """
     status_of(store, queue)
     now_ms = store.now_ms()
+    names = names_of(store, queue)
+    if len(names) == 1:
+        for page in _choose(store, queue, choice, now_ms):
+            yield [(queue, dead_letter) for dead_letter in page]
+        return
+    found = heapq.merge(
+        *(_each(store, name, choice, now_ms) for name in names), key=lambda item: item[1].died_ms
+    )
+    while page_of_all := list(islice(found, MOVED_AT_ONCE)):
+        yield page_of_all
+
+
+def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[Found]:
+    for page in _choose(store, queue, choice, now_ms):
+        for dead_letter in page:
+            yield queue, dead_letter
+
+
+def _choose(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[list[DeadLetter]]:
     for page in pages(store, queue, envelopes=True):
         found = [
             dead_letter
@@ -115,7 +143,15 @@ def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[DeadLetter
             return
 
 
-def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[list[DeadLetter]]:
+def by_partition(found: Iterable[Found]) -> dict[str, list[str]]:
+    """Return the tags of dead letters, by the partition of the queue that they are in."""
+    tags: dict[str, list[str]] = {}
+    for name, dead_letter in found:
+        tags.setdefault(name, []).append(dead_letter.tag)
+    return tags
+
+
+def limited(found: Iterator[list[T]], limit: int | None) -> Iterator[list[T]]:
     """Yield pages until *limit* dead letters were seen; None: all."""
     left = limit
     for page in found:
@@ -128,9 +164,7 @@ def limited(found: Iterator[list[DeadLetter]], limit: int | None) -> Iterator[li
         left -= len(page)
 
 
-def paced(
-    found: Iterator[Sequence[DeadLetter]], rate: float | None
-) -> Iterator[Sequence[DeadLetter]]:
+def paced(found: Iterator[Sequence[T]], rate: float | None) -> Iterator[Sequence[T]]:
     """Yield the dead letters of *found*, no more than *rate* a second on average; None: at once."""
     if rate is None:
         return found
@@ -141,7 +175,7 @@ def paced(
     return _paced(found, rate)
 
 
-def _paced(found: Iterator[Sequence[DeadLetter]], rate: float) -> Iterator[Sequence[DeadLetter]]:
+def _paced(found: Iterator[Sequence[T]], rate: float) -> Iterator[Sequence[T]]:
     at_once = max(int(rate / 5), 1)
     due = time.monotonic()
     for page in found:
@@ -157,6 +191,6 @@ def replay(store: Store, queue: str, tags: Sequence[str], to: str | None) -> int
     Their count of failed deliveries begins anew. Into their own queue it is one atomic
     step for each 200; into another one each is stored there before it is taken out here.
     """
-    if to is None or to == queue:
+    if to is None or to == queue_of(queue):
         return len(store.replay(queue, tags))
     return to_queue(store, queue, to, tags)

@@ -12,7 +12,8 @@ from ..store.inspection import status_of
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
-from .dead_letter_choice import Choice, choose, limited, paced, replay
+from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay
+from .partitions import refuse_part
 from .views import of_dead_letter
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
-    from .dead_letter_choice import Filters, Part
+    from .dead_letter_choice import Filters, Found, Part
     from .views import Message
 
 
@@ -48,7 +49,7 @@ class DeadLetters:
         limit: int | None = None,
         rate: float | None = None,
         **filters: Unpack[Filters],
-    ) -> Iterator[Sequence[DeadLetter]]:
+    ) -> Iterator[Sequence[Found]]:
         choice = Choice(tags=tags, **filters)
         return paced(limited(choose(self._store, queue, choice), limit), rate)
 
@@ -60,12 +61,12 @@ class DeadLetters:
     ) -> list[DeadLetter]:
         """Return up to *limit* dead letters of *queue* that fit, oldest first."""
         pages = self._pages(queue, limit=limit, **filters)
-        return [dead_letter for page in pages for dead_letter in page]
+        return [dead_letter for page in pages for _, dead_letter in page]
 
     def dead_letter(self, queue: str, tag: str) -> DeadLetter:
         """Return one dead letter; raises NotFound."""
         for page in self._pages(queue, [tag]):
-            return page[0]
+            return page[0][1]
         raise NotFound(f"no dead letter {tag!r} in {queue!r}")
 
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
@@ -111,11 +112,13 @@ class DeadLetters:
         **part: Unpack[Part],
     ) -> Iterator[int]:
         """Do what :meth:`replay` does, step by step: yields how many each step put back."""
+        if to is not None:
+            refuse_part(self._store, to)
         if to is not None and self._store.status(to) is None:
             raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
         pages = self._pages(queue, tags, **part)
         return (
-            replay(self._store, queue, [dead_letter.tag for dead_letter in page], to)
+            sum(replay(self._store, name, found, to) for name, found in by_partition(page).items())
             for page in pages
         )
 
@@ -130,9 +133,9 @@ class DeadLetters:
     ) -> Iterator[int]:
         """Do what :meth:`purge_dead_letters` does, step by step, as :meth:`replaying`."""
         pages = self._pages(queue, tags, **part)
+        purge = self._store.purge_dead
         return (
-            self._store.purge_dead(queue, [dead_letter.tag for dead_letter in page])
-            for page in pages
+            sum(purge(name, found) for name, found in by_partition(page).items()) for page in pages
         )
 
     # -- files
@@ -163,11 +166,11 @@ class DeadLetters:
 
     @staticmethod
     def _exporting(
-        export: dead_letter_file.Export, found: Iterator[Sequence[DeadLetter]]
+        export: dead_letter_file.Export, found: Iterator[Sequence[Found]]
     ) -> Iterator[int]:
         try:
             for page in found:
-                fresh = [dead_letter for dead_letter in page if dead_letter.tag not in export.tags]
+                fresh = [letter for _, letter in page if letter.tag not in export.tags]
                 for dead_letter in fresh:
                     export.write(dead_letter)
                 export.file.flush()
@@ -198,6 +201,7 @@ class DeadLetters:
         file before it stores anything; raises ConfigurationError that names the line,
         NotFound where there is no such queue.
         """
+        refuse_part(self._store, queue)
         source, moves = self._exported(queue, Path(path), Choice(tags=tags, **filters))
         name = os.urandom(8).hex() if again else source
         return self._importing(queue, f"export/{name}", moves[:limit], rate)

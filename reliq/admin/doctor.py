@@ -6,43 +6,69 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from .._version import __version__
+from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.queue_arguments import is_durable
 from ..printable import word
 from ..store.inspection import Finding
 from . import installation
 from .audit import audit
-from .reporting import statuses as queues_of
+from .partitions import merged
+from .reporting import statuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..errors import BrokerRefused
-    from ..store.inspection import Consumer, QueueStatus
+    from ..store.inspection import Consumer, QueueStatus, Untold
     from ..store.protocol import Store
 
 
 def examine(store: Store) -> list[Finding]:
     """Return what was looked at, each with its remedy where something is wrong."""
-    found = queues_of(store)
-    consumers = store.consumers()
+    told = store.told()
+    found = statuses(store, told.queues)
     return [
-        *_stale(store, found, consumers),
-        *_conflicts(consumers),
+        *_untold(told.untold),
+        *_consumers(store, found, partial=bool(told.untold)),
         *installation.examine(),
-        *_versions(consumers),
-        *_queues(found),
+        *_queues(merged(found)),
         *_ledgers(found),
     ]
 
 
-def refused(error: BrokerRefused) -> Finding:
-    """Return what is found where the broker does not let this user look at its queues."""
+def refused(error: BrokerRefused | BrokerUnavailable) -> Finding:
+    """Return what is found where this user may not look at queues, or a node of them is lost."""
+    remedy = "put right first what is wrong with the broker, and look again"
+    if isinstance(error, BrokerRefused):
+        remedy = "use a user with the rights that `reliq acl operator` prints, and the right "
+        remedy += "--prefix"
     return Finding(
         "queues",
         "error",
         f"neither queues nor consumers could be looked at: {error}",
-        "use a user with the rights that `reliq acl operator` prints, and the right --prefix",
+        remedy,
     )
+
+
+def _untold(untold: list[Untold]) -> Iterator[Finding]:
+    for item in untold:
+        yield Finding(
+            "queues",
+            "error",
+            f"some cannot be read: {item}",
+            "put right first what is wrong with the broker, and look again",
+        )
+
+
+def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list[Finding]:
+    """Look at the consumers. partial: some queues cannot be told, so perhaps they cannot either."""
+    try:
+        consumers = store.consumers()
+    except BrokerUnavailable as exc:
+        if not partial:
+            raise
+        remedy = "put right first what is wrong with the broker, and look again"
+        return [Finding("consumers", "error", f"they could not be looked at: {exc}", remedy)]
+    return [*_stale(store, found, consumers), *_conflicts(consumers), *_versions(consumers)]
 
 
 def _stale(

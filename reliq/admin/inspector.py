@@ -8,23 +8,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect
-from ..errors import BrokerRefused, ConfigurationError, NotFound, PreconditionFailed, require_one_of
+from ..errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    ConfigurationError,
+    NotFound,
+    PreconditionFailed,
+    require_one_of,
+)
+from ..message.delivery_tag import published_ms, rank_of
 from ..message.queue_arguments import is_durable
+from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
 from ..store.inspection import status_of
 from ..store.limits import BROWSED_AT_ONCE
 from ..transfer.between_brokers import move_queue
-from . import doctor
-from .audit import AuditResult, audit
+from . import doctor, partitions
+from .audit import Audit, AuditResult, audit
 from .dead_letters import DeadLetters
-from .reporting import Report, report, statuses
+from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
 from .views import STATES, Message, of_dead_letter, of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus
+    from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus, Stored
 
 
 class Inspector(DeadLetters):
@@ -32,6 +41,8 @@ class Inspector(DeadLetters):
 
     *url* and *transport_options* are those of the application. Raises
     ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
+    A partition of a queue may be looked at by its own name; what changes a queue refuses it
+    with a ConfigurationError.
 
     create: make the file of a ``reliq-sqlite://`` URL, for who is about to move messages
     into it. Without it a path at which there is none is a ConfigurationError. Defaults
@@ -79,21 +90,28 @@ class Inspector(DeadLetters):
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
-        return self._store.queues()
+        return partitions.names(self._store.queues())
 
     def durable_queues(self) -> list[str]:
         """Return the names of the durable queues: without auto_delete and x-expires."""
-        return [status.name for status in statuses(self._store) if is_durable(status.declared)]
+        found = partitions.merged(all_statuses(self._store))
+        return [status.name for status in found if is_durable(status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
-        """Return counts and ledger of *queue* at one instant; raises NotFound."""
-        status = status_of(self._store, queue)
-        return replace(status, arguments=status.declared)
+        """Return counts and ledger of *queue*; raises NotFound.
+
+        At one instant; where it is divided, each of its partitions at one.
+        """
+        own = status_of(self._store, queue)
+        others = map(self._store.status, names_of(self._store, queue)[1:])
+        (status,) = partitions.merged([own, *filter(None, others)])
+        return replace(status, name=queue, arguments=own.declared)
 
     def report(self, since: Report | None = None) -> Report:
         """Return the broker and all its queues, with ages; with *since*, an earlier one, rates.
 
-        Each queue is read at one instant.
+        Each queue is read at one instant. Of a cluster, queues at a node that does not answer
+        are in ``untold``.
         """
         return report(self._store, since)
 
@@ -104,7 +122,10 @@ class Inspector(DeadLetters):
         has ended its leases (5 to 10 s), or its heartbeats have been missing for three
         times their interval. Not read at one instant.
         """
-        return self._store.consumers()
+        return [
+            replace(consumer, queues=tuple(partitions.names(consumer.queues)))
+            for consumer in self._store.consumers()
+        ]
 
     def peek(
         self, queue: str, state: str = "ready", limit: int = 20, skip: int = 0
@@ -124,18 +145,41 @@ class Inspector(DeadLetters):
         if state == "dead":
             dead_letters = self.dead_letters(queue, skip + limit)[skip:]
             return [of_dead_letter(queue, dead_letter, now_ms) for dead_letter in dead_letters]
-        found: list[Message] = []
+        names = names_of(self._store, queue)
+        if len(names) == 1:
+            found = self._browse(queue, state, limit, skip)
+        else:  # as they will leave it, as far as that can be said
+            all_ = [item for name in names for item in self._browse(name, state, skip + limit, 0)]
+            all_.sort(key=lambda item: (item.at_ms, rank_of(item.tag), published_ms(item.tag)))
+            found = all_[skip : skip + limit]
+        return [of_stored(queue, state, item, now_ms) for item in found]  # type: ignore[arg-type]
+
+    def _browse(self, queue: str, state: str, limit: int, skip: int) -> list[Stored]:
+        found: list[Stored] = []
         while len(found) < limit:
             left = min(limit - len(found), BROWSED_AT_ONCE)
             page = self._store.browse(queue, state, left, skip + len(found))  # type: ignore[arg-type]
-            found += [of_stored(queue, state, item, now_ms) for item in page]  # type: ignore[arg-type]
+            found += page
             if len(page) < left:
                 break
         return found
 
     def audit(self) -> list[AuditResult]:
-        """Check the ledger of every queue. Each queue is read at one instant."""
-        return [audit(status) for status in statuses(self._store)]
+        """Check the ledger of every queue, and of each partition of one that is divided.
+
+        Each is read at one instant. Raises BrokerUnavailable where one cannot be read.
+        """
+        return [audit(status) for status in all_statuses(self._store)]
+
+    def audit_told(self) -> Audit:
+        """Do as :meth:`audit` does, and name the queues that cannot be read now.
+
+        Of a cluster, those at a node that does not answer. Raises BrokerUnavailable where no
+        node does.
+        """
+        told = self._store.told()
+        found = statuses(self._store, told.queues)
+        return Audit([audit(status) for status in found], told.untold)
 
     def doctor(self) -> list[Finding]:
         """Look for what is wrong: the broker, this user's rights, consumers, queues, ledgers.
@@ -146,7 +190,7 @@ class Inspector(DeadLetters):
         found = self._store.diagnose()
         try:
             return [*found, *doctor.examine(self._store)]
-        except BrokerRefused as exc:
+        except (BrokerRefused, BrokerUnavailable) as exc:
             # What was found so far says why, or comes near.
             return [*found, doctor.refused(exc)]
 
@@ -155,31 +199,37 @@ class Inspector(DeadLetters):
     def pause(self, queue: str) -> None:
         """Let *queue* accept and keep messages, and give nothing out until it is resumed.
 
-        Atomic, and stored with the queue: it survives restarts, and ends with
-        :meth:`resume` or with the queue. What consumers had reserved before is still
-        delivered, and what runs is acknowledged. Pausing twice is pausing once.
-        Raises NotFound where there is no such queue.
+        Stored with the queue: it survives restarts, and ends with :meth:`resume` or with the
+        queue. What consumers had reserved before is still delivered, and what runs is
+        acknowledged. Pausing twice is pausing once. Atomic; of a queue that is divided, for each
+        partition, its own last.
+        Raises NotFound where there is no such queue, and BrokerUnavailable: where that names
+        partitions whose nodes are away, the others are paused.
         """
         self._pause(queue, paused=True)
 
     def resume(self, queue: str) -> None:
         """Let *queue* give out again, and wake who waits; harmless where it was not paused.
 
-        Atomic. Raises NotFound where there is no such queue.
+        Atomic, and raises, as :meth:`pause` is and does.
         """
         self._pause(queue, paused=False)
 
     def _pause(self, queue: str, *, paused: bool) -> None:
-        if not self._store.pause(queue, paused):
+        partitions.refuse_part(self._store, queue)
+        there = in_each(self._store, queue, lambda name: self._store.pause(name, paused))
+        if not there[-1]:
             raise NotFound(f"no queue {queue!r}")
 
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*, ready and delayed, for good; return how many.
 
-        What consumers hold and what is dead stays. Some hundred at a time; raises NotFound.
+        What consumers hold and what is dead stays. Some hundred at a time; raises NotFound, and
+        BrokerUnavailable: where that names partitions whose nodes are away, the others are empty.
         """
-        self.status(queue)
-        return self._store.purge(queue)
+        partitions.refuse_part(self._store, queue)
+        status_of(self._store, queue)
+        return purge(self._store, queue)
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete *queue*, its bindings and all that is in it; return how many messages waited.
@@ -187,7 +237,8 @@ class Inspector(DeadLetters):
         if_empty, if_unused: raise PreconditionFailed while messages wait in it, while it
         has consumers. The deletion is atomic; raises NotFound.
         """
-        outcome, number = self._store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+        partitions.refuse_part(self._store, queue)
+        outcome, number = delete(self._store, queue, if_empty=if_empty, if_unused=if_unused)
         if outcome == "missing":
             raise NotFound(f"no queue {queue!r}")
         if outcome == "not_empty":
@@ -204,12 +255,14 @@ class Inspector(DeadLetters):
     def configure(self, queue: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change arguments of *queue* while it is in use; return those that hold now.
 
-        ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``, ``x-overflow`` and
-        ``x-visibility-timeout``; None: back to what was declared. They hold from the next
-        publish, delivery or lease on, and stay until the queue is deleted; applications go on
-        declaring it as before. Raises ConfigurationError, before anything is changed, and
-        NotFound.
+        ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``, ``x-overflow``,
+        ``x-partitions`` and ``x-visibility-timeout``; None: back to what was declared. They hold
+        from the next publish, delivery or lease on, and stay until the queue is deleted;
+        applications go on declaring it as before. Raises ConfigurationError, before anything is
+        changed, and NotFound.
         """
+        if changes:
+            partitions.refuse_part(self._store, queue)
         return settings(self._store, queue, changes)
 
     def move(self, queue: str, target: Inspector) -> Iterator[int]:
@@ -219,4 +272,5 @@ class Inspector(DeadLetters):
         is stored there once: cut off at any point, the next call goes on. Raises
         NotFound, ConfigurationError where both are one broker, BrokerUnavailable.
         """
-        return move_queue(self._store, target._store, queue)
+        names = names_of(self._store, queue)
+        return (step for name in names for step in move_queue(self._store, target._store, name))

@@ -24,13 +24,16 @@ def acl_rule(
     *,
     config: bool = False,
     sentinels: bool = False,
+    cluster: bool = False,
 ) -> str:
     """Return the Redis command that makes *user* with the least that *role* needs.
 
     prefix: the ``global_keyprefix``. confirm: "replicated" and "fsynced" need a command
     more, for who publishes. config: let an operator read the server's settings; all of
-    them, passwords included. sentinels: the server is reached through Sentinels. A user of
-    that name is made anew, whatever it was before. Raises ConfigurationError for a role
+    them, passwords included. sentinels: the server is reached through Sentinels. cluster: it
+    is a node of a Redis Cluster; nodes do not tell each other of users, so each of them,
+    replicas too, is to get the command. A user of that name is made anew, whatever it was
+    before. Raises ConfigurationError for a role
     there is not, what the role does not take, and for a name with a space.
     """
     require_one_of("role", role, ROLES)
@@ -46,6 +49,10 @@ def acl_rule(
         commands |= rights.CONFIG
     if sentinels and role != "sentinel":
         commands |= rights.BEHIND_SENTINELS
+    if cluster and role != "sentinel":
+        commands |= rights.IN_CLUSTER
+        if role in {"operator", "migration"}:
+            commands |= rights.OPERATES_CLUSTER
     allowed = " ".join(f"+{command}" for command in sorted(commands))
     keys = _keys(role, prefix)
     return " ".join(filter(None, ("ACL SETUSER", user or f"reliq-{role}", "reset on",

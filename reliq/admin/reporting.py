@@ -7,10 +7,14 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, again
+from ..message.queue_names import queue_of
 from ..store.unreadable import left_out
+from .partitions import merged
 
 if TYPE_CHECKING:
-    from ..store.inspection import BrokerInfo, QueueStatus
+    from collections.abc import Iterable
+
+    from ..store.inspection import BrokerInfo, QueueStatus, Untold
     from ..store.protocol import Store
 
 
@@ -44,15 +48,22 @@ class Report:
     queues: list[QueueReport]
     at: float = field(repr=False)
     """When it was made (this process's monotonic clock)."""
+    untold: list[Untold] = field(default_factory=list)
+    """Of a cluster: the queues that are not here, because their node does not answer."""
 
 
-def statuses(store: Store) -> list[QueueStatus]:
-    """Return the status of each queue, without those that cannot be read: these are said.
+def all_statuses(store: Store) -> list[QueueStatus]:
+    """Return the status of each queue; raises BrokerUnavailable where one cannot be told."""
+    return statuses(store, store.queues())
+
+
+def statuses(store: Store, queues: Iterable[str]) -> list[QueueStatus]:
+    """Return the status of each of *queues*, without those that nobody can read: these are said.
 
     Raises BrokerRefused where none can: then it is not the queues, but what this user may do.
     """
     found, refused = [], {}
-    for name in store.queues():
+    for name in queues:
         try:
             status = store.status(name)
         except BrokerRefused as exc:
@@ -69,19 +80,25 @@ def statuses(store: Store) -> list[QueueStatus]:
 def report(store: Store, since: Report | None = None) -> Report:
     """Look at the broker and at each of its queues; rates are those since *since*."""
     about, now_ms, at = store.about(), store.now_ms(), monotonic()
+    told = store.told()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
     found = []
-    for status in statuses(store):
+    there = statuses(store, told.queues)
+    partitions: dict[str, list[str]] = {}
+    for status in there:
+        partitions.setdefault(queue_of(status.name), []).append(status.name)
+    for status in merged(there):
         name = status.name
         try:
-            oldest = store.oldest_ms(name)
+            ages = [store.oldest_ms(part) for part in partitions[name]]
+            oldest = min((age for age in ages if age is not None), default=None)
         except BrokerRefused:
             left_out(store.broker, "ready messages of queues", [name])
             oldest = None
         age_s = None if oldest is None else max(now_ms - oldest, 0) / 1000
         found.append(_queue(status, age_s, before.get(name), passed_s))
-    return Report(about, found, at)
+    return Report(about, found, at, told.untold)
 
 
 def _queue(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, NotFound
-from ..message.queue_arguments import FIELDS, queue_arguments
+from ..message.queue_arguments import FIELDS, WHOLE, queue_arguments
+from ..routing.partitions import configure
 from ..store.inspection import status_of
+from . import partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +20,7 @@ CHANGEABLE = (
     "x-max-length",
     "x-message-ttl",
     "x-overflow",
+    "x-partitions",
     "x-visibility-timeout",
 )
 """Those that hold from the next step on, whatever is in the queue."""
@@ -50,10 +53,15 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
         raise ConfigurationError(
             f"queue {queue!r}: x-overflow means nothing without x-max-length or x-max-length-bytes"
         )
-    after = store.configure(queue, wanted) if wanted else before
+    count = wanted.pop("partitions", "")
+    after = configure(store, queue, wanted) if wanted else before
+    if count != "":
+        partitions.change(store, queue, int(count or 1))
+        after = store.configure(queue, {})
     if after is None:
         raise NotFound(f"no queue {queue!r}")
-    return {name: _value(name, after[field]) for name, field in FIELDS.items() if field in after}
+    held = {**after, **{field: after[whole] for field, whole in WHOLE.items() if whole in after}}
+    return {name: _value(name, held[field]) for name, field in FIELDS.items() if field in held}
 
 
 def _checked(queue: str, name: str, value: Any) -> str:

@@ -32,6 +32,12 @@ from .options import json_option, prefix_option
     "status and doctor say more of persistence and timeouts.",
 )
 @click.option("--sentinels", is_flag=True, help="The URLs are reliq-sentinel://.")
+@click.option(
+    "--cluster",
+    is_flag=True,
+    help="The URLs are reliq-cluster://. Send what is printed to every node, replicas too: "
+    "they do not tell each other of users.",
+)
 @prefix_option
 @json_option
 def acl(
@@ -40,6 +46,7 @@ def acl(
     confirm: str,
     config: bool,
     sentinels: bool,
+    cluster: bool,
     prefix: str,
     as_json: bool,
 ) -> None:
@@ -57,9 +64,15 @@ def acl(
       reliq acl worker --user celery --prefix shop:
       reliq acl producer --confirm replicated
       reliq acl operator --config
+      reliq acl worker --cluster
     """
     roles = ROLES if role is None else (role,)
-    said: dict[str, Any] = {"confirm": confirm, "config": config, "sentinels": sentinels}
+    said: dict[str, Any] = {
+        "confirm": confirm,
+        "config": config,
+        "sentinels": sentinels,
+        "cluster": cluster,
+    }
     try:
         rules = {name: acl_rule(name, user, prefix, **said) for name in roles}
     except ConfigurationError as error:

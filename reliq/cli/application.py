@@ -44,7 +44,7 @@ def _with_tls(url: str, given: Any) -> str:
     """Return the URL that says what ``broker_use_ssl`` says, unless it says something itself."""
     scheme, _, rest = url.partition("://")
     base, _, own = rest.partition("?")
-    if scheme not in {"reliq", "reliqs", "reliq-sentinel"} or "ssl" in own:
+    if scheme not in {"reliq", "reliqs", "reliq-sentinel", "reliq-cluster"} or "ssl" in own:
         return url
     query = {}
     for name, value in given.items() if isinstance(given, dict) else ():
@@ -55,7 +55,7 @@ def _with_tls(url: str, given: Any) -> str:
             query[full] = str(value)
         elif full == "ssl_cert_reqs":
             query[full] = "none"
-    if scheme == "reliq-sentinel":
+    if scheme in {"reliq-sentinel", "reliq-cluster"}:
         query = query or {"ssl": "true"}
     said = "&".join(filter(None, (own, urlencode(query))))
     scheme = "reliqs" if scheme == "reliq" else scheme

@@ -81,14 +81,19 @@ def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
 def audit(target: Target, as_json: bool) -> None:
     """Check each queue's ledger: every message ever published is accounted for.
 
-    Exits with 1 if a queue does not balance, with 2 if the broker cannot be asked.
+    Exits with 1 if a queue does not balance; with 2 if a broker, or a node of a cluster,
+    cannot be asked: then it is not known whether all do.
 
     \b
     Examples:
       reliq audit --url reliq://localhost:6379/0
       reliq audit --json
     """
-    rows = target.answer(lambda inspector: inspector.audit(), as_json, _ledgers)
+    found = target.gather(lambda inspector: (inspector.broker, inspector.audit_told()))
+    audits = found.require_some()
+    rows = [out.of_broker(broker, item) for broker, audit in audits for item in audit.results]
+    out.answer(rows, as_json, _ledgers)
+    found.complain(item for _, audit in audits for item in audit.untold)
     sys.exit(1 if _unbalanced(rows) else 0)
 
 

@@ -53,7 +53,7 @@ def exporter(
     """Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.
 
     Each scrape asks the brokers anew: one script for each queue. A broker that does
-    not answer has reliq_up 0, and the exporter goes on.
+    not answer has reliq_up 0, a node of a cluster reliq_node_up 0; the others are told of.
 
     Exits with 0 on SIGTERM or Ctrl-C, with 2 where it cannot begin.
 

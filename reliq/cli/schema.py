@@ -68,6 +68,7 @@ _COUNTED = _list(_object(**_QUEUE, count=_WHOLE, dry_run=_FLAG))
 _STATUS = _object(
     brokers=_list(_of(admin.BrokerInfo, reachable=_FLAG, error=_nullable(_TEXT))),
     queues=_list(_of(admin.QueueReport, **_BROKER)),
+    untold=_list(_of(admin.Untold, **_BROKER)),
 )
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
 

@@ -57,7 +57,12 @@ def status_data(found: Gathered[Report]) -> dict[str, Any]:
         for report in found.found
         for queue in report.queues
     ]
-    return {"brokers": brokers, "queues": queues}
+    untold = [
+        out.of_broker(report.broker.broker, item)
+        for report in found.found
+        for item in report.untold
+    ]
+    return {"brokers": brokers, "queues": queues, "untold": untold}
 
 
 def status_tables(data: dict[str, Any]) -> Sequence[Table]:
@@ -74,7 +79,7 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         brokers.add_row(
             out.cell(item["broker"]),
             Text("yes", "green") if item["reachable"] else Text("NO", "bold red"),
-            out.cell(item["role"], "" if item["role"] in {"master", ""} else "bold red"),
+            out.cell(item["role"], "bold red" if _is_wrong(item["role"]) else ""),
             out.cell(f"{item['engine']} {item['version']}"),
             out.cell(memory),
             out.cell(item["persistence"], "yellow" if weak else ""),
@@ -88,7 +93,27 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         data["queues"],
         _queue_cells,
     )
-    return (brokers, queues)
+    if not data["untold"]:
+        return (brokers, queues)
+    return (brokers, queues, untold_table(data["untold"]))
+
+
+def untold_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the queues that no node tells of."""
+    return out.listing(("node", "queues not told", "why"), (), rows, _untold_cells)
+
+
+def _untold_cells(item: dict[str, Any]) -> Sequence[Any]:
+    return (
+        out.cell(item["node"] or "none", "bold red"),
+        ", ".join(item["queues"]) or "not known",
+        item["error"],
+    )
+
+
+def _is_wrong(role: str) -> bool:
+    """Whether it takes no writes, or a node of it does not answer."""
+    return role == "replica" or role.endswith(" answer")
 
 
 def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
@@ -120,8 +145,8 @@ def status(target: Target, interval: float, as_json: bool) -> None:
     """Show every queue, and the brokers they are on.
 
     Ready, delayed, unacked and dead messages, consumers, the age of the oldest ready
-    message, messages published and acknowledged a second. Exits with 2 if a broker
-    cannot be asked, after the others were shown.
+    message, messages published and acknowledged a second. Exits with 2 if a broker,
+    or a node of a cluster, cannot be asked, after the others were shown.
 
     \b
     Examples:
@@ -133,4 +158,4 @@ def status(target: Target, interval: float, as_json: bool) -> None:
         if not found.found:
             break
     out.answer(status_data(found), as_json, status_tables)
-    found.complain()
+    found.complain(item for report in found.found for item in report.untold)

@@ -20,6 +20,8 @@ from .console import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from reliq.admin import Untold
+
 T = TypeVar("T")
 
 
@@ -98,11 +100,14 @@ class Gathered(Generic[T]):
             self.complain()
         return self.found
 
-    def complain(self) -> None:
-        """Raise Refused where a broker could not be asked: after the others were shown."""
-        if self.failures:
-            # An error names its broker where it is about it.
-            raise Refused("\n".join(str(error) for _, error in self.failures))
+    def complain(self, untold: Iterable[Untold] = ()) -> None:
+        """Raise Refused where a broker, or a node of one, could not be asked.
+
+        After the others were shown. An error names its broker where it is about it.
+        """
+        said = [*(str(error) for _, error in self.failures), *map(str, untold)]
+        if said:
+            raise Refused("\n".join(said))
 
 
 def name_of(url: str) -> str:
@@ -110,22 +115,28 @@ def name_of(url: str) -> str:
     return without_password(url)
 
 
+_GROUPED = frozenset({"reliq-sentinel", "reliq-cluster"})
+
+
 def split_urls(given: Iterable[str]) -> tuple[str, ...]:
     """Return one entry for each broker: several may stand in one text, between semicolons.
 
-    The URLs of Sentinels that follow each other are one broker.
+    The URLs of Sentinels that follow each other in one text are one broker, and so are those of
+    nodes of a cluster; in two texts they are of two.
     """
+    return tuple(url for text in given for url in _brokers_in(text))
+
+
+def _brokers_in(text: str) -> list[str]:
     found: list[str] = []
     # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
-    for url in (
-        part.strip() for text in given for part in re.split(r";(?=\s*reliq[a-z-]*:/|\s*$)", text)
-    ):
-        sentinel = "reliq-sentinel://"
-        if url.startswith(sentinel) and found and found[-1].startswith(sentinel):
+    for url in map(str.strip, re.split(r";(?=\s*reliq[a-z-]*:/|\s*$)", text)):
+        scheme = url.partition("://")[0]
+        if scheme in _GROUPED and found and found[-1].startswith(f"{scheme}://"):
             found[-1] += f";{url}"
         elif url:
             found.append(url)
-    return tuple(found)
+    return found
 
 
 def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Target:
@@ -137,8 +148,12 @@ def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Ta
     given = {name: value for name, value in said.items() if value}
     if application is not None:
         its_urls, its_options = application.brokers()
-        chosen = split_urls(its_urls if not urls or from_environment else urls)
+        # A list of Celery's is one text: it may name several nodes of one broker.
+        its_own = not urls or from_environment
+        chosen = split_urls((";".join(its_urls),) if its_own else urls)
         return Target(chosen, {**its_options, **given})
     if not urls:
         raise click.UsageError("Missing option '--url' (env var: 'RELIQ_URL').")
+    if from_environment:  # click has split it where there was a space
+        urls = (";".join(url.rstrip(";") for url in urls),)
     return Target(split_urls(urls), given)

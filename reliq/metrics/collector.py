@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections import Counter
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector as PrometheusCollector
 
+from ..admin.partitions import merged_measures
 from ..engines.urls import store_of
-from ..errors import BrokerRefused, ConfigurationError, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
 from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
@@ -19,11 +22,11 @@ from ..store.limits import HIGHEST_RANK
 from .families import Families, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from ..store.inspection import Consumer, Measure
+    from ..store.inspection import Consumer, Measure, Untold
 
 logger = logging.getLogger("reliq")
 
@@ -41,8 +44,8 @@ class Collector(PrometheusCollector):
     celery_names: also what celery-exporter says of queues, under its names.
 
     Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and
-    nothing else. Thread-safe, and connects when it is first scraped. Raises
-    ConfigurationError for a wrong URL or option, or no URL.
+    nothing else; of a cluster, what can be read is told. Thread-safe, and connects when it is
+    first scraped. Raises ConfigurationError for a wrong URL or option, or no URL.
     """
 
     def __init__(
@@ -96,16 +99,24 @@ class _Broker:
         began = perf_counter()
         with self._lock:
             try:
-                measures = self._store.measure(self._store.queues())
+                told = self._store.told()
+                measures = merged_measures(self._store.measure(told.queues))
+                if told.untold and not measures:
+                    raise BrokerUnavailable("; ".join(map(str, told.untold)))
                 # After that: what was acknowledged meanwhile is told before its ack.
-                consumers = self._consumers()
+                consumers = self._consumers(partial=bool(told.untold))
             except ReliqError as exc:
                 if self._well:
                     logger.warning("metrics: %s; said once, until it answers again", exc)
                 self._well = False
                 families.up.add_metric([name], 0)
+                self._add_nodes(families)
                 return
-            self._well = True
+            if self._well and told.untold:
+                text = "; ".join(map(str, told.untold))
+                logger.warning("metrics: %s: %s; said once, until all can be read", name, text)
+            self._well = not told.untold
+            self._add_nodes(families, told.untold)
             kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
             ready = {m.status.name: self._by_priority(m) for m in kept}
             self._seen = {queue: set(found) for queue, found in ready.items()}
@@ -114,10 +125,26 @@ class _Broker:
         families.up.add_metric([name], 1)
         families.seconds.add_metric([name], perf_counter() - began)
 
-    def _consumers(self) -> list[Consumer] | None:
-        """Return who consumes; None where this user may not ask."""
+    def _add_nodes(self, families: Families, untold: Sequence[Untold] = ()) -> None:
+        """Add the nodes of a cluster, above all where it is one of them that does not answer."""
+        queues = Counter[str]()
+        for item in untold:
+            queues[item.node] += len(item.queues)
+        with suppress(ReliqError):
+            for node in self._store.nodes():
+                families.add_node(self._store.broker, node, queues[node.name])
+
+    def _consumers(self, *, partial: bool) -> list[Consumer] | None:
+        """Return who consumes; None where this user may not ask.
+
+        partial: some queues cannot be read, so perhaps the register cannot: None then, too.
+        """
         try:
             return self._store.consumers()
+        except BrokerUnavailable:
+            if not partial:
+                raise
+            return None
         except BrokerRefused as exc:
             if not self._told_blind:
                 logger.warning(

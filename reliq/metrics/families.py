@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from ..store.inspection import Consumer, Measure
+    from ..store.inspection import Consumer, Measure, Node
 
 _QUEUE = ("broker", "queue")
 
@@ -62,6 +62,16 @@ _GAUGES = {
         "reliq_ledger_difference",
         "Messages published minus messages accounted for: 0, or a key was deleted.",
     ),
+}
+
+NODES = {
+    "up": ("reliq_node_up", "Of a cluster: 1 where the node answered this scrape."),
+    "slots": ("reliq_node_slots", "Of a cluster: how many hash slots the node has."),
+    "untold": (
+        "reliq_node_queues_untold",
+        "Of a cluster: queues known to be at the node that could not be read.",
+    ),
+    "memory": ("reliq_node_memory_bytes", "Of a cluster: what the data of the node takes."),
 }
 
 # The names, labels and descriptions of celery-exporter, for dashboards that were made for it.
@@ -147,6 +157,10 @@ class Families:
             key: GaugeMetricFamily(name, text, labels=_QUEUE)
             for key, (name, text) in _GAUGES.items()
         }
+        self.nodes = {
+            key: GaugeMetricFamily(name, text, labels=["broker", "node"])
+            for key, (name, text) in NODES.items()
+        }
         self.celery = {
             key: GaugeMetricFamily(name, text, labels=["queue_name"])
             for key, (name, text) in _CELERY.items()
@@ -162,7 +176,17 @@ class Families:
                 self.celery[key].add_metric([queue], value)
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
-        return [*first, *rest]
+        nodes = [family for family in self.nodes.values() if family.samples]
+        return [*first, *nodes, *rest]
+
+    def add_node(self, broker: str, node: Node, untold: int) -> None:
+        """Add one node of a broker that consists of several; *untold*: queues not read."""
+        labels = [broker, node.name]
+        self.nodes["up"].add_metric(labels, int(node.up))
+        self.nodes["slots"].add_metric(labels, node.slots)
+        self.nodes["untold"].add_metric(labels, untold)
+        if node.memory_bytes is not None:
+            self.nodes["memory"].add_metric(labels, node.memory_bytes)
 
     def add(self, broker: str, seen: Seen) -> None:
         """Add one queue."""

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 
+from tests.chaos import keys
 from tests.chaos.proxy import Proxy
 from tests.support.sentinels import SentinelGroup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
 
+    from tests.chaos.model import Fault
+
 _NOWHERE = ("127.0.0.1", 1)  # nobody listens there.
+
+
+class View(NamedTuple):
+    """One broker, past the proxy."""
+
+    where: str
+    """What a finding there begins with."""
+    url: str
+    client: Callable[[], redis.Redis]
 
 
 class Broker:
@@ -78,9 +92,32 @@ class Broker:
         """The servers that hold messages: the first broker's, and the second broker."""
         return [self.primary] if self.second is None else [self.primary, self.second]
 
+    def views(self) -> Iterator[View]:
+        """Yield each of the brokers, as who looks at it from outside sees it."""
+        for number, server in enumerate(self.in_charge):
+            where = "second broker: " if number else ""
+            yield View(where, server.url("reliq"), server.client)
+
+    def unexplained(self, client: redis.Redis) -> list[str]:
+        """Return the keys of a broker at rest that nothing explains, in words."""
+        return keys.unexplained(client)
+
+    def keep_logs(self, directory: Path) -> None:
+        """Copy what the servers have said."""
+        for server in self.servers:
+            (directory / f"server-{server.port}.txt").write_text(server.log(), encoding="utf-8")
+
+    def by_itself(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Return what has befallen the broker that is none of *faults*."""
+        return []
+
     def client(self) -> redis.Redis:
         """Return a client of the server in charge, past the proxy."""
         return self.primary.client()
+
+    def clients(self) -> list[redis.Redis]:
+        """Return a client of each server that is in charge of messages and that faults hit."""
+        return [self.client()]
 
     def demote(self) -> None:
         """Make the server a replica of nobody: it refuses writes."""

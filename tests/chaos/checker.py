@@ -71,6 +71,7 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
             history = found[line.id] = History(line.id)
         if line.event == ledger.INTENT:
             history.intent, history.countdown = line.at, line.countdown
+            history.queue = line.queue
         elif line.event == ledger.CONFIRMED:
             history.confirmed = line.at
         elif line.event == ledger.FAILED:
@@ -78,7 +79,7 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
         else:
             key = (line.id, line.retries, line.tag, line.pid, line.worker)
             if line.event == ledger.STARTED:
-                run = Run(line.id, *line[5:], line.at)
+                run = Run(line.id, *line[5:10], line.at, queue=history.queue)
                 history.runs.append(run)
                 under_way[key].append(run)
             elif under_way[key] and line.event == ledger.RETRIED:
@@ -100,7 +101,7 @@ def outages(
     slow = [(fault.at, fault.until) for fault in faults if fault.slows]
     merged: list[tuple[float, float]] = []
     away = (fault for fault in faults if fault.outage or (cuts and fault.cuts))
-    for at, until in sorted((fault.at, fault.until) for fault in away):
+    for at, until in sorted((fault.at, fault.back) for fault in away):
         back = max(
             [until, *(end for begin, end in slow if begin <= until + reconnect_s and end >= at)]
         )
@@ -123,8 +124,10 @@ class Blame:
     ) -> None:
         faults = [fault for fault in faults if fault.applied]
         self.limits = limits
-        self.outages = outages(faults, limits.reconnect)
-        self.cut_off = outages(faults, limits.reconnect, cuts=True)
+        self._faults = faults
+        everywhere = [fault for fault in faults if not fault.queues]
+        self._of_all_nodes = outages(everywhere, limits.reconnect)
+        self._outages: dict[tuple[str, bool], list[tuple[float, float]]] = {}
         self.masters = [fault for fault in faults if fault.master]
         self.of_worker: dict[str, list[Fault]] = defaultdict(list)
         self.of_pid: dict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
@@ -141,6 +144,14 @@ class Blame:
         """Return the kind of the fault and how it cost the run its delivery; None: nothing did."""
         return self._death(run) or self._lost_lease(run)
 
+    def outages_of(self, queue: str, *, cuts: bool = False) -> list[tuple[float, float]]:
+        """Return the times without the broker of *queue*; see :func:`outages`."""
+        known = self._outages.get((queue, cuts))
+        if known is None:
+            hit = [fault for fault in self._faults if fault.hit(queue)]
+            known = self._outages[queue, cuts] = outages(hit, self.limits.reconnect, cuts=cuts)
+        return known
+
     def _death(self, run: Run) -> tuple[str, Cause] | None:
         """Return what ended the process, or the master, that knew that it was done."""
         deaths = list(self.of_pid.get((run.worker, run.pid), ()))
@@ -149,10 +160,10 @@ class Blame:
             if self._died_unacked(run, at):
                 return kind, "death"
         for fault in self.masters:
-            if self._died_unacked(run, fault.at):
+            if self._lost_with(run, fault):
                 return fault.kind, "outage"
         ended = self.exits.get(run.worker)
-        if ended is None or not self._away(ended.asked, ended.gone):
+        if ended is None or not self._away(run.queue, ended.asked, ended.gone):
             return None
         return ("worker-term", "exit in an outage") if self._died_unacked(run, ended.gone) else None
 
@@ -162,7 +173,8 @@ class Blame:
             if fault.until > fault.at and self._stood_still(run, fault):
                 return fault.kind, "freeze"
         limits = self.limits
-        for at, until in self.outages:
+        # Whoever has the place of a lost node, or gets a slot, spares the leases that it finds.
+        for at, until in self._of_all_nodes:
             late = until + limits.reconnect + limits.hold
             too_long = until - at > limits.lease - limits.renewed_every
             if too_long and run.start <= late and _end(run) >= at:
@@ -180,12 +192,24 @@ class Blame:
         ]
         if not retries:
             spans = [(history.intent or 0.0, history.confirmed or float("inf"))]
-        return sum(self._away(at, until) for at, until in spans)
+        return sum(self._away(history.queue, at, until) for at, until in spans)
 
-    def _away(self, at: float, until: float) -> bool:
-        """Whether the broker was away at some time in between."""
+    def _away(self, queue: str, at: float, until: float) -> bool:
+        """Whether *queue* was not served at some time in between."""
         reconnect = self.limits.reconnect
-        return any(a <= until and u + reconnect >= at for a, u in self.outages)
+        return any(a <= until and u + reconnect >= at for a, u in self.outages_of(queue))
+
+    def _lost_with(self, run: Run, fault: Fault) -> bool:
+        """Whether a master had heard of the run, and its replicas perhaps had not, when it died."""
+        if not fault.hit(run.queue):
+            return False
+        if not fault.queues:
+            return self._died_unacked(run, fault.at)
+        # Of a cluster clients know when its node is lost: what has no reply by then they send
+        # again. So only what was replied to right before is lost: an ack, or that it was leased.
+        recently, died = fault.at - self.limits.in_flight, max(fault.at, fault.died)
+        acked = run.finish is not None and recently <= run.finish <= died
+        return acked or recently <= run.start <= died + self.limits.in_flight
 
     def _died_unacked(self, run: Run, at: float) -> bool:
         """Whether the broker cannot have had the ack when the process died."""
@@ -203,7 +227,7 @@ class Blame:
         return any(
             a - self.limits.in_flight <= run.finish <= u + reconnect
             and at <= u + reconnect + self.limits.in_flight
-            for a, u in self.cut_off
+            for a, u in self.outages_of(run.queue, cuts=True)
         )
 
     def _stood_still(self, run: Run, fault: Fault) -> bool:

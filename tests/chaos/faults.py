@@ -1,7 +1,6 @@
 """Every fault of the nemesis: a name, what it does, and how it is undone.
 
-A new one is a class here and a line in FAULTS. `apply` returns the record that the
-checker judges by, or one with `applied=False` where there was nothing to hit.
+A new one is a class here and a line in FAULTS; those of a cluster are in `cluster_faults.py`.
 """
 
 from __future__ import annotations
@@ -9,60 +8,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
+from tests.chaos import cluster_faults
+from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault
 
 if TYPE_CHECKING:
-    from tests.chaos.broker import Broker
-    from tests.chaos.crew import Crew, Slot
-    from tests.chaos.model import Limits, Strike
+    from tests.chaos.crew import Slot
+    from tests.chaos.kind import Stage
+    from tests.chaos.model import Strike
     from tests.chaos.settings import Brokers
     from tests.support.servers import RedisServer
 
 
 _PROXIED: frozenset[Brokers] = frozenset({"one", "two"})
-
-
-class Stage(Protocol):
-    """What faults can reach."""
-
-    broker: Broker
-    crew: Crew
-    limits: Limits
-    options: dict[str, float]
-
-
-class FaultKind:
-    """One kind of fault; one instance for each time it strikes."""
-
-    name: ClassVar[str]
-    span: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    """Shortest and longest time until it is undone, in seconds."""
-    about: ClassVar[str]
-    brokers: ClassVar[frozenset[Brokers]] = frozenset({"one", "two", "sentinels"})
-    """With which brokers it can be."""
-    second: ClassVar[bool] = False
-    """Whether clients have somewhere else to go, so that they need not wait for the end."""
-    of_broker: ClassVar[bool] = False
-    """Whether it talks to the server itself: one at a time, in turn."""
-
-    def __init__(self, stage: Stage, strike: Strike) -> None:
-        self.stage, self.strike = stage, strike
-
-    def apply(self) -> Fault:
-        """Strike now."""
-        raise NotImplementedError
-
-    def undo(self) -> None:
-        """Repair it."""
-
-    def _fault(self, **known: object) -> Fault:
-        now = time.monotonic()
-        return Fault(self.name, now, now, **known)  # type: ignore[arg-type]
-
-    def _nothing(self, note: str) -> Fault:
-        return self._fault(applied=False, note=note)
 
 
 class _OfAWorker(FaultKind):
@@ -290,8 +250,9 @@ class ScriptFlush(FaultKind):
 
     def apply(self) -> Fault:
         """Flush."""
-        with self.stage.broker.client() as client:
-            client.script_flush()
+        for client in self.stage.broker.clients():
+            with client:
+                client.script_flush()
         return self._fault()
 
 
@@ -303,8 +264,10 @@ class ClientKill(FaultKind):
 
     def apply(self) -> Fault:
         """Kill them."""
-        with self.stage.broker.client() as client:
-            number = client.client_kill_filter(_type="normal", skipme=True)
+        number = 0
+        for client in self.stage.broker.clients():
+            with client:
+                number += client.client_kill_filter(_type="normal", skipme=True)
         return self._fault(cuts=True, note=f"{number} connections")
 
 
@@ -389,6 +352,7 @@ FAULTS: dict[str, type[FaultKind]] = {
         NetDelay,
         NetHalfOpen,
         NetReplyLost,
+        *cluster_faults.KINDS,
     )
 }
 

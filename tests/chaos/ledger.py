@@ -4,7 +4,7 @@ One line per event (`tests/support/lines.py`). Redis is not used, because Redis 
 dies. Times are CLOCK_MONOTONIC, the same in all processes.
 
 ```
-P time id countdown          a publish begins
+P time id countdown queue    a publish begins; the queue may be missing
 C time id                    it has returned: the message is confirmed
 E time id error              it has raised: nobody knows
 S time id retries tag attempt worker pid     a run starts
@@ -65,6 +65,7 @@ class Line(NamedTuple):
     """Failed deliveries before this one, as the broker counted them."""
     worker: str = ""
     pid: int = 0
+    queue: str = ""
 
 
 class Writer:
@@ -100,7 +101,8 @@ def parse(text: str) -> Line:
             pid=int(pid),
         )
     if event == INTENT:
-        return Line(event, at, task_id, countdown=float(words[3]))
+        queue = words[4] if len(words) > 4 else ""
+        return Line(event, at, task_id, countdown=float(words[3]), queue=queue)
     return Line(event, at, task_id, error=words[3] if event == FAILED else "")
 
 

@@ -37,8 +37,14 @@ class Fault:
     """False: there was nothing to hit, or the broker refused; it counts as nothing."""
     outage: bool = False
     """Whether the broker could not be reached, or did not answer, from `at` to `until`."""
+    queues: frozenset[str] = frozenset()
+    """Whose node it hit; empty: the broker has one node, and it hit all."""
+    served: float = 0.0
+    """When another node had the queues, where that was before `until`."""
     master: bool = False
     """Whether what the master had not replicated yet was lost: the last acks, say."""
+    died: float = 0.0
+    """When that master had answered for the last time, where that was after `at`."""
     cuts: bool = False
     """Whether connections were lost, so that what was under way is sent again later."""
     slows: bool = False
@@ -49,6 +55,15 @@ class Fault:
     def __post_init__(self) -> None:
         """Lift it as it strikes, unless it is said otherwise."""
         self.lifted = self.lifted or self.at
+
+    @property
+    def back(self) -> float:
+        """When the outage was over."""
+        return self.served or self.until
+
+    def hit(self, queue: str) -> bool:
+        """Whether it hit the node of *queue*."""
+        return not self.queues or queue in self.queues
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,8 @@ class Run:
     finish: float | None = None
     """When it was done, or its retry was published; None: it never was."""
     retried: bool = False
+    queue: str = ""
+    """Of its message; a retry goes where the task itself went."""
 
 
 @dataclass(slots=True)
@@ -83,6 +100,7 @@ class History:
     id: str
     intent: float | None = None
     countdown: float = 0.0
+    queue: str = ""
     confirmed: float | None = None
     failed: str = ""
     runs: list[Run] = field(default_factory=list)

@@ -71,7 +71,8 @@ class Producer:
         chance, self.number = self.chance, self.number + 1
         task_id = f"{kind}{self.name}-{self.number}"
         args: tuple[object, ...] = ()
-        options: dict[str, object] = {"queue": chance.choice(QUEUES)}
+        queue = chance.choice(QUEUES)
+        options: dict[str, object] = {"queue": queue}
         countdown = 0.0
         if kind == record.DELAYED:
             countdown = options["countdown"] = round(chance.uniform(0.5, 5.0), 2)
@@ -83,7 +84,7 @@ class Producer:
             args = (round(chance.uniform(0.5, 1.5) * self.longest_s, 2),)
         elif kind == record.IMMEDIATE and chance.random() < 0.2:
             args = (round(chance.uniform(0.0, 0.02), 3),)
-        ledger.write(record.INTENT, task_id, countdown)
+        ledger.write(record.INTENT, task_id, countdown, queue)
         try:
             app.send_task(
                 TASKS.get(kind, "chaos.work"),

@@ -35,6 +35,16 @@ OF_EVERYBODY = frozenset(
         "net-delay",
         "net-half-open",
         "net-reply-lost",
+        "slot-move",
+        "reshard",
+        "node-kill",
+        "node-restart",
+        "node-freeze",
+        "node-failover",
+        "source-restart",
+        "target-restart",
+        "target-kill",
+        "anchor-flap",
     }
 )
 
@@ -63,7 +73,7 @@ class Recovery:
         for fault in self._faults:
             if fault.worker:
                 self._of_worker[fault.worker].append(fault)
-        self._starts: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._starts: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
         self._long: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._samples: dict[str, list[float]] = defaultdict(list)
 
@@ -71,7 +81,7 @@ class Recovery:
         """Look at some tasks."""
         for history in tasks:
             for run in history.runs:
-                self._starts[run.worker].append((run.start, history.intent or 0.0))
+                self._starts[run.worker].append((run.start, history.intent or 0.0, run.queue))
                 if run.finish is None or run.finish - run.start > _LONG_S:
                     end = float("inf") if run.finish is None else run.finish
                     self._long[run.worker].append((run.start, end))
@@ -103,7 +113,10 @@ class Recovery:
                 if starts[0][0] > fault.at or self._full(worker, fault.lifted):
                     continue  # it came later, or could not start anything
                 later = starts[bisect_left(starts, (fault.lifted,)) :]
-                first = next((start for start, intent in later if intent > fault.at), None)
+                first = next(
+                    (at for at, intent, queue in later if intent > fault.at and fault.hit(queue)),
+                    None,
+                )
                 if first is not None and first <= self._end:
                     found.setdefault(fault.kind, []).append(first - fault.lifted)
         return found

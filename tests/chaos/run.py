@@ -13,11 +13,13 @@ from reliq.admin import Inspector
 from tests.chaos import keys, ledger
 from tests.chaos.broker import Broker, SentinelBroker
 from tests.chaos.checker import Blame, Verdict, check, check_dead, histories
+from tests.chaos.cluster_broker import ClusterBroker
 from tests.chaos.crew import Crew
 from tests.chaos.faults import FAULTS
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import plan
 from tests.chaos.processor import Processor
+from tests.chaos.reconnects import reconnects, without_a_cause
 from tests.chaos.recovery import Recovery
 from tests.chaos.settings import QUEUES, Settings
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _STEP_S = 0.02
 _LOOK_S = 0.25
+_BROKERS: dict[str, type[Broker]] = {"sentinels": SentinelBroker, "cluster": ClusterBroker}
 
 
 @dataclass
@@ -92,13 +95,14 @@ def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
     strikes = plan(
         settings.seed, settings.kinds, spans, settings.duration_s, settings.fault_every_s
     )
-    kind = SentinelBroker if settings.brokers == "sentinels" else Broker
+    kind = _BROKERS.get(settings.brokers, Broker)
     with kind(second=settings.brokers == "two") as broker:
         crew = Crew(settings, broker.url(settings.scheme), broker.options)
         try:
             return _Run(settings, strikes, broker, crew, watcher).carry_out()
         finally:
             crew.kill()
+            broker.keep_logs(settings.directory)
 
 
 class _Run:
@@ -201,20 +205,20 @@ class _Run:
             time.sleep(_LOOK_S)
 
     def _restless(self) -> str:
-        for server in self.broker.in_charge:
-            with Inspector(server.url("reliq")) as inspector:
+        for view in self.broker.views():
+            with Inspector(view.url) as inspector:
                 for queue in set(QUEUES) & set(inspector.queues()):
                     status = inspector.status(queue)
                     left = {name: getattr(status, name) for name in ("ready", "delayed", "unacked")}
                     if any(left.values()):
-                        return f"{queue} at {server.port}: {left}"
+                        return f"{queue} at {view.url}: {left}"
         return ""
 
     def _haunted(self) -> str:
         """Return a consumer that is listed and does not live: the others must have noticed."""
         living = {slot.worker.pid for slot in self.crew.slots if slot.worker is not None}
-        for server in self.broker.in_charge:
-            with server.client() as client:
+        for view in self.broker.views():
+            with view.client() as client:
                 if listed := keys.haunted(client, living):
                     return listed
         return ""
@@ -223,8 +227,9 @@ class _Run:
 
     def _judge(self, nemesis: Nemesis, began: float, stopped: float, settled: float) -> Outcome:
         settings, crew = self.settings, self.crew
+        faults = [*nemesis.faults, *self.broker.by_itself(nemesis.faults)]
         verdict = Verdict()
-        recovery = Recovery(nemesis.faults, stopped)
+        recovery = Recovery(faults, stopped)
         finishes: dict[int, int] = {}
         publishes: dict[int, int] = {}
         poisoned = [
@@ -236,7 +241,7 @@ class _Run:
             ).values()
             for run in history.runs
         ]
-        blame = Blame(nemesis.faults, crew.exits, poisoned, settings.limits)
+        blame = Blame(faults, crew.exits, poisoned, settings.limits)
         # What is moved from one broker to another may get another tag there.
         one_tag = settings.reliq and settings.brokers != "two"
         for lines in ledger.in_parts(settings.directory):
@@ -252,7 +257,7 @@ class _Run:
         outcome = Outcome(
             settings,
             self.strikes,
-            nemesis.faults,
+            faults,
             crew.exits,
             verdict,
             began,
@@ -264,6 +269,9 @@ class _Run:
             poison_deaths=len(crew.deaths),
             processor=self._processor.minutes(),
         )
+        if settings.brokers == "cluster":
+            lost = reconnects(settings.directory)
+            verdict.findings += without_a_cause(lost, faults, settings.limits)
         if settings.reliq:
             self._inspect(outcome)
         return outcome
@@ -272,10 +280,9 @@ class _Run:
         """Look at the idle brokers: dead letters, the audit, and every key."""
         verdict = outcome.verdict
         dead: list[tuple[str | None, str]] = []
-        for number, server in enumerate(self.broker.in_charge):
-            where = "" if not number else "second broker: "
+        for where, url, connect in self.broker.views():
             try:
-                with Inspector(server.url("reliq")) as inspector:
+                with Inspector(url) as inspector:
                     for queue in set(QUEUES) & set(inspector.queues()):
                         dead_letters = inspector.dead_letters(queue, None)
                         dead += [
@@ -292,8 +299,9 @@ class _Run:
                         f"{where}the ledger of {result.queue!r} does not balance: "
                         f"{result.difference} ({result.ledger}, {result.counts})"
                     )
-            with server.client() as client:
-                verdict.findings += [where + wrong for wrong in keys.unexplained(client)]
+            with connect() as client:
+                unexplained = self.broker.unexplained(client)
+                verdict.findings += [where + wrong for wrong in unexplained]
         outcome.dead = len(dead)
         check_dead(verdict, dead)
 

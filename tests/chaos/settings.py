@@ -10,7 +10,8 @@ from tests.chaos.model import Limits
 # one: a server and its replica, a proxy in front of whichever is in charge.
 # two: another broker beside it, to which clients go (`broker_failover_strategy` primary).
 # sentinels: a master, two replicas, three Sentinels, and publishes confirmed by a replica.
-Brokers = Literal["one", "two", "sentinels"]
+# cluster: three masters with two replicas each, and publishes confirmed by a replica.
+Brokers = Literal["one", "two", "sentinels", "cluster"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

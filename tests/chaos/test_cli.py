@@ -26,7 +26,7 @@ def test_an_unknown_fault_is_refused():
 
 def test_a_fault_that_needs_two_brokers_is_refused_without():
     """There is nowhere to go to."""
-    for kind in ("url-failover", "sentinel-kill"):
+    for kind in ("url-failover", "sentinel-kill", "node-kill"):
         assert CliRunner().invoke(main, ["--faults", kind]).exit_code == 2
 
 

@@ -35,7 +35,7 @@ def test_the_ledger_says_what_was_written(tmp_path):
     tail = Tail(tmp_path)
     published, ran = Writer(tmp_path / "published.ledger"), Writer(tmp_path / "ran.ledger")
     for task_id in ("i1", "i2", "x3"):
-        published.write(INTENT, task_id, 1.5)
+        published.write(INTENT, task_id, 1.5, "chaos")
     for task_id in ("i1", "i2", "x3"):
         published.write(CONFIRMED, task_id)
     published.write(FAILED, "i4", "OSError")
@@ -50,6 +50,7 @@ def test_the_ledger_says_what_was_written(tmp_path):
     ran.close()
     lines = list(read(tmp_path))
     assert [1.5] * 3 == [line.countdown for line in lines if line.event == INTENT]
+    assert ["chaos"] * 3 == [line.queue for line in lines if line.event == INTENT]
     assert ["OSError"] == [line.error for line in lines if line.event == FAILED]
     (done,) = [line for line in lines if line.event == FINISHED]
-    assert ("i1", 0, "tag", 2, "w1", 11) == (done.id, *done[5:])
+    assert ("i1", 0, "tag", 2, "w1", 11) == (done.id, *done[5:10])

@@ -50,7 +50,8 @@ def test_answers_can_be_read_as_they_come(store):
     store.store.post_ack("q", ["tag"], results.append)
     assert store.store.waiting
     poller = select.poll()
-    poller.register(store.store.fileno(), select.POLLIN)
+    for descriptor in store.store.descriptors():
+        poller.register(descriptor, select.POLLIN)
     while not results:
         assert poller.poll(10_000), "no answer came"
         store.store.receive()

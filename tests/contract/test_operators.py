@@ -171,7 +171,7 @@ def test_a_broker_says_what_it_is(store):
     assert about.engine
     assert about.version
     assert about.persistence
-    assert about.role in {"master", ""}
+    assert about.role in {"master", "", "cluster of 3 masters"}
     assert about.memory_bytes is None or about.memory_bytes > 0
     assert about.memory_limit_bytes is None or about.memory_limit_bytes > 0
 
@@ -199,3 +199,12 @@ def test_the_register_knows_pools_and_options(store):
     first, second = store.store.consumers()
     assert ("", {}) == (first.pool, first.options)
     assert ("prefork", {"delivery_limit": 20}) == (second.pool, second.options)
+
+
+def test_all_queues_can_be_told(store):
+    """While nothing is lost, those are all there are."""
+    assert ([], []) == (store.store.told().queues, store.store.told().untold)
+    for name in ("b", "a"):
+        store.store.declare_queue(name, False, b"", {})
+    told = store.store.told()
+    assert (["a", "b"], []) == (sorted(told.queues), told.untold)

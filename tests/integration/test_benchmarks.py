@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, peers, places, rabbitmq, report, results
+from benchmarks import clusters, figures, peers, places, rabbitmq, report, results
 from benchmarks.model import Outcome, Row, Target
 from tests.support.waiting import wait_until
 
@@ -101,6 +101,14 @@ def test_a_missing_rabbitmq_is_named(monkeypatch):
     there.close()
 
 
+def test_queues_that_are_spread_lie_in_all_parts_of_a_cluster():
+    """Each equal share of the slots has one of them, so each node has as many, or one less."""
+    for number in (1, 8, 20):
+        names = clusters.spread("queue", number)
+        shares = [clusters.slot_of(name) * number // clusters.SLOTS for name in names]
+        assert list(range(number)) == shares
+
+
 def outcome(ours, theirs, target):
     """Return the outcome of a row with one target."""
     return Outcome(Row("key", "a title", "messages/s", (target,)), {"reliq": ours, "kombu": theirs})
@@ -155,7 +163,8 @@ def test_figures_are_added_to_an_earlier_run(tmp_path):
     new = Outcome(Row("web-delay", "a title", "tasks/s"), {"reliq": [7.0], "kombu": [2.0]})
     earlier = results.Run("c", 1, 1.0, labels, {"CPU": "one"}, [], [], {"Publish": [kept]})
     section = "Publish as web applications do"
-    later = results.Run("d", 1, 1.0, labels, {}, [], [], {section: [new]})
+    surroundings = {"CPU": "another", "server": "its own"}
+    later = results.Run("d", 1, 1.0, labels, surroundings, [], [], {section: [new]})
     for name, finished in (("earlier", earlier), ("later", later)):
         results.write(finished, tmp_path / f"{name}.json")
     page = tmp_path / "page.md"
@@ -166,6 +175,7 @@ def test_figures_are_added_to_an_earlier_run(tmp_path):
     assert ["publish-named", "web-delay"] == [outcome.row.key for outcome in both.outcomes]
     assert kept == both.outcomes[0]
     assert "c" == both.command
+    assert {"CPU": "one", "server": "its own"} == both.surroundings
     text = page.read_text()
     assert "| publish, named (messages/s) | 30 | 10 | 3.00x |" in text
     assert "| a title (tasks/s) | 7 | 2 | 3.50x |" in text

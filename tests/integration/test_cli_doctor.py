@@ -104,7 +104,7 @@ def test_scripts_that_pile_up(sound):
 def test_a_clock_that_is_wrong(redis_url, monkeypatch):
     """Ages and an eta are off by as much as the two clocks differ."""
     real = time.time
-    monkeypatch.setattr("reliq.engines.redis.diagnosis.time.time", lambda: real() + 90)
+    monkeypatch.setattr("reliq.engines.redis.server.time.time", lambda: real() + 90)
     with Inspector(redis_url) as inspector:
         (found,) = [item for item in inspector.doctor() if item.check == "clock"]
     assert "warning" == found.severity

@@ -135,6 +135,7 @@ CALLS = {
     "browse": lambda store, m: store.browse(m.queue, "ready", 9),
     "configure": lambda store, m: store.configure(m.queue, {"max_length": "9"}),
     "pause": lambda store, m: store.pause(m.queue, True),
+    "layout": lambda store, m: store.lay_out(m.queue, 4, 4),
 }
 """One call for each script over the keys of a queue, and some for its other ways."""
 

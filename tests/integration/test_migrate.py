@@ -17,10 +17,13 @@ from kombu import Connection, Exchange, Queue
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from reliq.cli.schema import SCHEMAS
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import queue_key
 from reliq.message.envelope import unpack
 from reliq.migration.migrate import Migration, Plan
 from tests.integration.kombu_client import Taker, publish
 from tests.support.audits import assert_balanced
+from tests.support.cluster import RedisCluster
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
@@ -35,12 +38,33 @@ def other(redis_factory):
     assert_balanced(server.url("reliq"))
 
 
-@pytest.fixture(params=["one server", "two servers"])
+@pytest.fixture
+def cluster():
+    """Return a cluster; what reliq has there balances at the end."""
+    cluster = RedisCluster(2)
+    try:
+        yield cluster.start()
+        assert_balanced(cluster.url())
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture(
+    params=["one server", "two servers", pytest.param("a cluster", marks=pytest.mark.slow)]
+)
 def places(request, client, redis_server):
     """Return the servers of Kombu's and of reliq's side."""
     if request.param == "one server":
         return redis_server, redis_server
-    return redis_server, request.getfixturevalue("other")
+    name = "cluster" if request.param == "a cluster" else "other"
+    return redis_server, request.getfixturevalue(name)
+
+
+def node_of(server, queue):
+    """Return the server that has a queue."""
+    if isinstance(server, RedisCluster):
+        return server.owner(slot_of(queue_key("", queue, "meta")))
+    return server
 
 
 def command(*arguments):
@@ -474,7 +498,7 @@ def test_killed_again_and_again(places, client, tmp_path, direction):
     with Connection(urls[0]) as source:
         publish(source, "q", *range(MESSAGES), priority=5)
         publish(source, "q", *range(MESSAGES, MESSAGES + 200), priority=1)
-    raw = (theirs if direction == "to reliq" else ours).client()
+    raw = (theirs if direction == "to reliq" else node_of(ours, "q")).client()
 
     def left():
         if direction == "to reliq":

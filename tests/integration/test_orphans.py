@@ -19,6 +19,7 @@ from reliq.engines.urls import address
 from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 from tests.contract.steps import Steps, message
+from tests.support.waiting import wait_until
 
 GRACE_S = 0.3
 LAPSED_MS = 50
@@ -169,6 +170,23 @@ def test_a_temporary_queue_outlives_an_outage(open_store, fresh_redis, looker):
     time.sleep(GRACE_S)
     looker.clear()
     assert None is looker.steps.store.status("q")
+
+
+@pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])
+def test_silence_through_an_outage_ends_no_queue(open_store, fresh_redis, looker, look):
+    """Who is connected, or may be, has as long as a heartbeat lasts since the broker is back."""
+    ttl_ms = 2000  # a look takes far less
+    steps = open_store("s/1")
+    steps.declare(auto_delete="1")
+    steps.store.attach("q", "s", 1)
+    live(steps, ttl_ms)
+    wait_until(lambda: steps.store.liveness(["s"])["s"].lapsed, interval_s=0.01)
+    looker.connect_again(fresh_redis)
+    look(looker)
+    assert ["s"] == list(steps.store.attached("q").marks)
+    time.sleep(ttl_ms / 1000)
+    look(looker)
+    assert None is steps.store.status("q")
 
 
 def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):

@@ -44,6 +44,23 @@ def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
         assert {2, 3} == {two.get(no_ack=True).payload for _ in range(2)}
 
 
+def test_the_last_message_by_a_route_that_has_changed_is_sent(fresh_redis):
+    """Such as the one by which a worker says that it leaves: the connection is closed behind it."""
+    url = fresh_redis.url()
+    with Connection(url) as other:
+        one = Queue("one", FANOUT)(other.default_channel)
+        with Connection(url, transport_options={"confirm": "none"}) as connection:
+            one.declare()
+            producer = connection.Producer(exchange=FANOUT)
+            producer.publish(1)
+            connection.transport.link.store.wait_for_replies()
+            two = Queue("two", FANOUT)(other.default_channel)
+            two.declare()
+            producer.publish(2)
+        assert [1, 2] == [one.get(no_ack=True).payload for _ in range(2)]
+        assert 2 == two.get(no_ack=True).payload
+
+
 def test_what_is_only_sent_is_stored_where_its_script_is_not_known(fresh_redis, monkeypatch):
     """After a restart of Redis: what is sent once more comes after what was published later."""
     monkeypatch.setattr(publish_ids, "_FORGET_BITS", 0)  # each says what is settled before it

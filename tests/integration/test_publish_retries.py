@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 import pytest
 from kombu import Connection, Exchange, Queue
@@ -13,6 +14,8 @@ from kombu.exceptions import OperationalError
 
 from reliq import BatchUncertain, BrokerUnavailable
 from reliq.message.envelope import decode
+from reliq.message.queue_names import partition_names
+from reliq.routing import partitions
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -47,6 +50,7 @@ class Single:
     """One message by the anonymous exchange, retried as any caller may: the same properties."""
 
     copies = 1
+    headers: ClassVar[dict] = {}
 
     def __init__(self, connection):
         self.channel = connection.default_channel
@@ -58,7 +62,8 @@ class Single:
 
     def new(self, number):
         """Make what is to be published."""
-        self.message = self.channel.prepare_message(b"%d" % number, properties={})
+        headers = dict(self.headers)
+        self.message = self.channel.prepare_message(b"%d" % number, properties={}, headers=headers)
 
     def attempt(self):
         """Try once."""
@@ -242,7 +247,7 @@ def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
             server.restart()
 
         if kind is Batched:  # whose flush would try again by itself before the restart
-            restart_between_tries(way.channel, restart_first)
+            between_tries(way.channel, restart_first)
             way.attempt()
         else:
             with pytest.raises(BrokerUnavailable):
@@ -255,15 +260,59 @@ def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
         assert 2 * way.copies == len(set(bodies(client, "q"))) == len(bodies(client, "q"))
 
 
-def restart_between_tries(channel, restart):
-    """Have *restart* called when the batch takes another connection for its second try."""
+@pytest.mark.parametrize("key", [None, "k7"])
+@pytest.mark.parametrize("kind", [Single, Routed, Delayed, Batched])
+def test_the_queue_is_divided_before_the_retry(proxied, redis_url, kind, key):
+    """The first try went into the queue itself: so do the others, although it has more by now."""
+    proxy, client = proxied
+    way = kind(client.connect())
+    way.headers = {} if key is None else {"x-partition-key": key}
+    way.declare()
+    known = way.channel.transport.link.store.partitions
+    operator = store_of(client.connect(redis_url))
+
+    def divide():
+        partitions.divide(operator, "q", 8)
+        # As a connection that was made anew has learned by what it has declared, or asked.
+        known["q"] = 8
+
+    for number in range(4):  # whose turn it is may be the queue's own partition
+        known["q"] = 1  # it asks nothing, whose reply would be cut instead
+        way.new(number)
+        proxy.cut_replies(0)
+        try_around(way, divide)
+        # The next one is in no partition that there was before.
+        partitions.divide(operator, "q", 1)
+    stored = [body for name in partition_names("q", 8) for body in bodies(client, name)]
+    assert 4 * way.copies == len(set(stored)) == len(stored)
+
+
+def store_of(connection):
+    """Return what a connection talks to its broker through."""
+    connection.default_channel  # noqa: B018 - it connects
+    return connection.transport.link.store
+
+
+def try_around(way, between):
+    """Try, which fails, call *between*, and try again."""
+    if isinstance(way, Batched):  # whose flush would try again by itself before that
+        between_tries(way.channel, between)
+    else:
+        with pytest.raises(BrokerUnavailable):
+            way.attempt()
+        between()
+    way.attempt()
+
+
+def between_tries(channel, do):
+    """Have *do* called when the batch takes another connection for its second try."""
     spare_store = channel.transport.link.session.spare_store
 
-    def restarting():
-        restart()
+    def doing():
+        do()
         return spare_store()
 
-    channel.transport.link.session.spare_store = restarting
+    channel.transport.link.session.spare_store = doing
 
 
 def test_redis_restarts_before_kombus_retry(redis_factory, scheme):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -11,7 +12,7 @@ from reliq.engines.redis.connect import Address
 from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
-from reliq.errors import BrokerTimeout
+from reliq.errors import BrokerRefused, BrokerTimeout
 from reliq.options import Options
 
 
@@ -71,3 +72,43 @@ def test_a_reply_that_came_while_nobody_looked_is_not_too_late(wire):
     time.sleep(3.2)
     wire.wait_for_replies()
     assert [b"here"] == replies
+
+
+def test_a_login_that_may_not_do_what_it_takes(fresh_redis):
+    """The error says what is missing, also where redis-py has met it."""
+    with closing(fresh_redis.client()) as client:
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">word", "~*", "+@all", "-client")
+    poor = Wire(address(fresh_redis.url().replace("//", "//poor:word@")), Options(), "test")
+    with pytest.raises(BrokerRefused, match=r"'client.* command.*lacks a permission"):
+        poor.connect()
+    assert not poor.alive
+
+
+def test_a_large_script_call_that_is_sent_again(wire, fresh_redis):
+    """The cache is empty: it is sent twice, then by who reads, as the socket takes it."""
+    large = b"x" * 3_000_000
+    call = ("EVALSHA", scripts.LEASES_OF.sha, 1, queue_keys("", "q").unacked, "me", 0, "0", 10)
+    asked = [((*call, large), scripts.LEASES_OF)] * 4
+    assert [[b"0"]] * 4 == wire.exchange(asked)
+    with closing(fresh_redis.client()) as client:
+        client.script_flush()
+    replies = []
+    wire.post((*call, large), replies.append, scripts.LEASES_OF)
+    wire.wait_for_replies()
+    assert [[b"0"]] == replies
+
+
+def test_a_post_of_an_event_loop_waits_for_no_idle_server(fresh_redis):
+    """What is posted is what finds out that the server is silent."""
+    options = Options(socket_timeout=4.0, health_check_interval=0.2)
+    with closing(Wire(address(fresh_redis.url()), options, "test")) as wire:
+        wire.connect()
+        wire.disable_reconnect()
+        time.sleep(0.3)  # so that it is idle for long
+        fresh_redis.freeze()
+        began = time.monotonic()
+        wire.post(("PING",))
+        assert time.monotonic() - began < 2
+        with pytest.raises(BrokerTimeout):
+            wire.wait_for_replies()
+        fresh_redis.thaw()

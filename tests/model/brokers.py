@@ -6,9 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from reliq.engines.redis.keys import queue_keys
-from tests.contract.engines import FakeRedisEngine, RedisEngine
-from tests.model.clocks import Clock, FakeClock, ScriptedClock
+from tests.contract.engines import ClusterEngine, FakeRedisEngine, RedisEngine
+from tests.model.clocks import Clock, ClusterClock, FakeClock, ScriptedClock
 from tests.model.snapshot import LOOK, Snapshot
+from tests.model.stepping import OTHER, QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 class Broker:
     """A broker under the model: connections by consumer, and a look at every key."""
+
+    routes_beside = False
+    """Whether the version of the bindings is read beside the script: what is stale is stored."""
 
     def __init__(self, engine: FakeRedisEngine | RedisEngine, clock: Clock) -> None:
         self.engine = engine
@@ -66,6 +70,43 @@ class Broker:
         for store in self._stores.values():
             store.close()
         self.engine.stop()
+
+
+class ClusterBroker(Broker):
+    """A cluster under the model: each queue is looked at on its node."""
+
+    engine: ClusterEngine
+    routes_beside = True
+
+    def __init__(self, engine: ClusterEngine, clock: ClusterClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self._stores = {}
+        for client in engine._clients:
+            self._look = client.script_load(LOOK)
+
+    def snapshot(self, queue: str) -> Snapshot:
+        """Return all that is stored of a queue, read at one instant."""
+        key = queue_keys("", queue).messages
+        reply: list[Any] = self.engine.client_of(key).evalsha(self._look, 1, key)
+        return Snapshot.read(reply)
+
+    def take_notification(self, queue: str) -> bool:
+        """Take the notification, as a waiting consumer does; False when there was none."""
+        key = queue_keys("", queue).notification
+        return self.engine.client_of(key).lpop(key) is not None
+
+
+@contextlib.contextmanager
+def running_cluster() -> Iterator[Broker]:
+    """Run the model's broker on a cluster."""
+    with ClusterClock.installed():
+        engine = ClusterEngine()
+        broker = ClusterBroker(engine, ClusterClock(engine.client_of, (QUEUE, OTHER, "%", "x")))
+        try:
+            yield broker
+        finally:
+            broker.close()
 
 
 @contextlib.contextmanager

@@ -13,14 +13,13 @@ from fakeredis.commands_mixins import server_mixin
 from reliq.engines.redis import scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import redis
 
 BEGINNING_MS = 1_700_000_000_000
 _TIME = "redis.call('TIME')"
 _KEY = "model:clock"
-_READ = f"redis.call('HMGET', '{_KEY}', 's', 'us')"
 
 
 class Clock:
@@ -90,16 +89,43 @@ class ScriptedClock(Clock):
         else:
             self._client.delete(key)
 
-    @staticmethod
+    _read = f"redis.call('HMGET', '{_KEY}', 's', 'us')"
+    """How a script asks for the time."""
+
+    @classmethod
     @contextlib.contextmanager
-    def installed() -> Iterator[None]:
+    def installed(cls) -> Iterator[None]:
         """Let all scripts of the package read the key."""
         whole = {n: s for n, s in vars(scripts).items() if isinstance(s, scripts.Script)}
         for name, script in whole.items():
-            text = script.text.replace(_TIME, _READ)
+            text = script.text.replace(_TIME, cls._read)
             setattr(scripts, name, script.with_text(text))
         try:
             yield
         finally:
             for name, script in whole.items():
                 setattr(scripts, name, script)
+
+
+class ClusterClock(ScriptedClock):
+    """The same in a cluster: a script reads it in its own slot, so each slot has a key."""
+
+    _read = f"redis.call('HMGET', '{_KEY}:' .. string.match(KEYS[1], '%b{{}}'), 's', 'us')"
+
+    def __init__(self, client_of: Callable[[str], redis.Redis], tags: Sequence[str]) -> None:
+        """Set it in the slots of *tags*; *client_of* a key is that of the node that has it."""
+        self._client_of = client_of
+        self._keys = [f"{_KEY}:{{{tag}}}" for tag in tags]
+        super().__init__(client_of(self._keys[0]))
+
+    def advance(self, ms: int) -> None:
+        """Let exactly so much time pass."""
+        Clock.advance(self, ms)
+        now = {"s": self.now // 1000, "us": self.now % 1000 * 1000 + 500}
+        for key in self._keys:
+            self._client_of(key).hset(key, mapping=now)
+
+    def hold(self, key: str, remaining_ms: int) -> None:
+        """Let a key with an expiry have so long to go."""
+        self._client = self._client_of(key)
+        super().hold(key, remaining_ms)

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
     from tests.model.brokers import Broker
 
-BROKERS = ("fakeredis", "redis", "sqlite")
+BROKERS = ("fakeredis", "redis", "cluster", "sqlite")
 
 
 def running(name: str) -> AbstractContextManager[Broker]:
     """Run the broker of that name."""
-    return embedded.running_sqlite() if name == "sqlite" else brokers.running(name)
+    own = {"sqlite": embedded.running_sqlite, "cluster": brokers.running_cluster}
+    return own[name]() if name in own else brokers.running(name)

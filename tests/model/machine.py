@@ -14,7 +14,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from reliq.store.values import ALONE, BUSY, HOLDING, IDLE, Lease, Publication
+from reliq.store.values import ALONE, BUSY, HOLDING, IDLE, STALE, Lease, Publication
 from tests.model.dead_letters import DeadLetters
 from tests.model.oracle import QueueOracle
 from tests.model.stepping import QUEUE, consumers, picked_of, picks
@@ -158,9 +158,17 @@ class Model(DeadLetters, Surroundings):
             lambda now: [
                 outcome
                 for _, alike in groupby(items, key=lambda i: (i.exchange, i.version, i.create))
-                for outcome in self.oracle.publish(list(alike), self.version, now)
+                for outcome in self._published(list(alike), now)
             ],
         )
+
+    def _published(self, alike: list[Publication], now: int) -> list[int]:
+        stale = bool(alike[0].exchange) and alike[0].version != self.version
+        if not (stale and self.broker.routes_beside):
+            return self.oracle.publish(alike, self.version, now)
+        routed = [item._replace(version=self.version) for item in alike]
+        self.oracle.publish(routed, self.version, now)
+        return [STALE] * len(alike)
 
     # -- taking
 

@@ -29,6 +29,12 @@ def test_any_order_of_steps_on_redis():
         run(broker, examples=100)
 
 
+def test_any_order_of_steps_on_a_cluster():
+    """Over several nodes, too: what is told of each queue is in a slot of its own."""
+    with running("cluster") as broker:
+        run(broker, examples=100)
+
+
 def test_any_order_of_steps_on_sqlite():
     """In a file, too, every row of which is looked at after each step."""
     with running("sqlite") as broker:

@@ -1,15 +1,30 @@
-"""Celery's eventlet pool over a server; over a file it is refused."""
+"""Celery's eventlet pool over a server, or a cluster of them; over a file it is refused."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 
+import pytest
+
 from tests.integration.test_celery_malformed import Hostile
+from tests.support.cluster import RedisCluster
 from tests.support.files import FileBroker
+from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import CeleryWorker
+from tests.support.workers import ROOT, CeleryWorker
 
 TASKS = 200
+QUEUES = ("celery", "red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of three masters."""
+    cluster = RedisCluster(3).start()
+    yield cluster
+    cluster.destroy()
 
 
 def test_a_worker_with_eventlet_runs_each_task_once(site):
@@ -42,3 +57,44 @@ def test_a_file_is_refused_with_eventlet(site, tmp_path):
         assert "gevent, or a Redis (reliq://)" in worker.tail()
     finally:
         worker.kill_group()
+
+
+def test_two_large_commands_over_one_connection(redis_url):
+    """One green thread at a time waits for room in the socket: eventlet allows no second one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.outside.programs.green", redis_url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "20000000 20000000\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_a_worker_with_eventlet_over_a_cluster(cluster, tmp_path):
+    """It runs 20 tasks of queues at several nodes, once each, and shuts down warm."""
+    config = {"task_ignore_result": True, "result_backend": None}
+    site = CelerySite(cluster, "reliq", tmp_path, config)
+    try:
+        worker = site.worker(pool="eventlet", concurrency=5, queues=QUEUES)
+        ids = [site.send("record", queue=QUEUES[number % 4]).id for number in range(20)]
+        for task in ids:
+            site.journal.wait_finished(task)
+        assert 0 == worker.shut_down()
+        assert Counter(ids) == site.journal.started()
+    finally:
+        site.close()
+
+
+def test_two_that_wait_for_one_connection_of_a_cluster(cluster):
+    """Who waits for notifications looks at a connection that another may read: both go on."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.outside.programs.green_cluster", cluster.url()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "[None] True\n" * 2) == (done.returncode, done.stdout), done.stderr

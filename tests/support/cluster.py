@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from redis.crc import key_slot
 
@@ -20,14 +21,24 @@ NODE_TIMEOUT_MS = 2000
 class ClusterNode(RedisServer):
     """One server in cluster mode."""
 
+    # The bus is 10,000 above: that, too, is to be below the kernel's range.
+    ports = range(18_000, 22_500)
+
     def __init__(self, *, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
         cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
+        if options.get("tls") is not None:
+            cluster += ["--tls-cluster", "yes", "--tls-replication", "yes"]
         super().__init__(extra=[*cluster, *options.pop("extra", ())], **options)
 
     @property
     def id(self) -> str:
         """Its name in the cluster."""
         return self.ask("CLUSTER", "MYID").decode()
+
+    @property
+    def announced_port(self) -> int:
+        """The port that other nodes, and clients, are told."""
+        return self.tls_port or self.port
 
     def ask(self, *command: Any) -> Any:
         """Send one command; the reply as the server gave it."""
@@ -53,11 +64,20 @@ class RedisCluster:
         assert SLOTS == sum(self._slots)
         self.masters = [ClusterNode(**options) for _ in range(masters)]
         self.replicas = [ClusterNode(**options) for _ in range(masters * replicas)]
+        self.seeds = self.masters
 
     @property
     def nodes(self) -> list[ClusterNode]:
         """All of them."""
         return [*self.masters, *self.replicas]
+
+    def url(self, scheme: str = "reliq", db: int = 0) -> str:
+        """Return the URL that names the seeds: every master, unless a test says otherwise."""
+        del scheme, db
+        first, *others = [f"reliq-cluster://127.0.0.1:{n.announced_port}" for n in self.seeds]
+        if self.seeds[0].tls is not None:
+            first += f"?{urlencode({'ssl_ca_certs': str(self.seeds[0].tls.ca)})}"
+        return ";".join([first, *others])
 
     # -- life
 
@@ -73,7 +93,7 @@ class RedisCluster:
                     client.execute_command("CLUSTER", "ADDSLOTS", *range(begin, begin + count))
             begin += count
         for node in others:
-            node.ask("CLUSTER", "MEET", "127.0.0.1", first.port)
+            node.ask("CLUSTER", "MEET", "127.0.0.1", first.announced_port)
         wait_until(
             lambda: all(self._known_to(node) == len(self.nodes) for node in self.nodes),
             timeout_s=30,
@@ -114,7 +134,7 @@ class RedisCluster:
         reply = next(node for node in self.nodes if node.running).ask("CLUSTER", "SLOTS")
         for first, last, (_, port, *_), *_ in reply:
             if first <= slot <= last:
-                return next(node for node in self.nodes if node.port == port)
+                return next(node for node in self.nodes if port in {node.port, node.tls_port})
         raise LookupError(f"nobody has slot {slot}")
 
 
@@ -138,7 +158,7 @@ class Migration:
         """Move *keys*, as redis-cli does."""
         chosen = list(keys)
         if chosen:
-            where = ("127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *chosen)
+            where = ("127.0.0.1", self.target.announced_port, "", 0, 5000, "KEYS", *chosen)
             self.source.ask("MIGRATE", *where)
 
     def end(self) -> None:

@@ -41,10 +41,10 @@ TLS_SCHEMES = {"reliqs", "rediss"}
 UNIX_SCHEMES = {"reliq-unix", "redis+socket", "unix"}
 
 
-def free_port() -> int:
-    """Return a loopback port on which nobody listens now."""
+def free_port(ports: range = _PORTS) -> int:
+    """Return a loopback port of *ports* on which nobody listens now."""
     for _ in range(200):
-        port = random.choice(_PORTS)
+        port = random.choice(ports)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -122,6 +122,9 @@ class RedisServer:
     binary has no TLS by a process in front of it that ends TLS.
     """
 
+    ports = _PORTS
+    """Those that it may listen on."""
+
     def __init__(
         self,
         *,
@@ -135,7 +138,7 @@ class RedisServer:
     ) -> None:
         self.binary = binary or redis_binary()
         self.directory = Path(tempfile.mkdtemp(prefix="reliq-redis-"))
-        self.port = free_port()
+        self.port = free_port(self.ports)
         self.unix_path = self.directory / "redis.sock" if unix_socket else None
         self.tls = tls
         self.tls_port: int | None = None
@@ -165,7 +168,8 @@ class RedisServer:
                 raise RuntimeError(f"redis-server did not start:\n{self._process.tail()}")
             self._process.kill_group()
             if attempt:  # the first retry gives a port that is being freed a chance.
-                self.port = free_port()
+                self.port = free_port(self.ports)
+                self.tls_port = None
         if self.tls is not None and not _has_tls(self.binary):
             self._start_tls_front()
         return self
@@ -290,7 +294,7 @@ class RedisServer:
         if self.replica_of is not None:
             command += ["--replicaof", "127.0.0.1", str(self.replica_of.port)]
         if self.tls is not None and _has_tls(self.binary):
-            self.tls_port = self.tls_port or free_port()
+            self.tls_port = self.tls_port or free_port(self.ports)
             command += ["--tls-port", str(self.tls_port), "--tls-auth-clients", "optional"]
             command += ["--tls-cert-file", self.tls.server_cert]
             command += ["--tls-key-file", self.tls.server_key]

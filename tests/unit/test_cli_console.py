@@ -83,6 +83,9 @@ def test_urls_of_several_brokers():
     )
     sentinels = "reliq-sentinel://s1:26379/0;reliq-sentinel://s2:26379/0"
     assert (sentinels, "reliq://b") == split_urls([sentinels, "reliq://b"])
+    one, other = "reliq-cluster://a;reliq-cluster://b", "reliq-cluster://c;reliq-cluster://d"
+    assert (one, other) == split_urls([one, other])
+    assert (f"{one};{other}", "reliq://e") == split_urls([f"{one};{other};reliq://e"])
     assert "reliq-sentinel://s1;reliq-sentinel://s2" == name_of(
         "reliq-sentinel://u:p@s1;reliq-sentinel://:p@s2"
     )

@@ -24,7 +24,12 @@ def test_the_keys_are_as_documented():
     assert "app:reliq:{%}:consumer:host:1" == keys.consumer("app:", "host:1")
 
 
-@given(NAMES)
+def test_an_empty_name_has_a_slot_too():
+    """Without it all between the braces would be empty, which is no hash tag."""
+    assert "%0" == escape("")
+
+
+@given(NAMES.filter(bool))
 def test_a_name_can_be_read_back(name):
     """Escaping takes the braces out of a name and loses nothing."""
     assert not set("{}") & set(escape(name))

@@ -62,6 +62,7 @@ ENGINES_BY_URL = "reliq.engines.urls"
 ENGINE_CHOOSERS = (
     "reliq.engines",
     "reliq.transports.redis",
+    "reliq.transports.cluster",
     "reliq.transports.sentinel",
     "reliq.transports.sqlite",
     "reliq.migration.kombu_url",

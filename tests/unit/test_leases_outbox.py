@@ -1,6 +1,8 @@
 """What is held and what is owed: two owners, and no moment at which a message is in neither."""
 
 import gc
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,8 +10,9 @@ from reliq.consumer.carriers import Carriers
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.consumer.running_tasks import Running
+from reliq.errors import BrokerTimeout, BrokerUnavailable
 from reliq.options import parse
-from reliq.store.values import Delivery, Lease
+from reliq.store.values import Delivery, Lease, Released
 
 LEASE_MS = 60_000
 
@@ -139,3 +142,83 @@ def test_a_child_holds_and_owes_nothing(leases):
     assert not leases.in_hand
     assert {} == leases.held
     assert leases.outbox.is_empty
+
+
+@pytest.mark.parametrize(("has_nodes", "trusted"), [(False, False), (True, True)])
+def test_an_older_connection_after_another_was_lost(leases, has_nodes, trusted):
+    """It may be to a server that was replaced; of a cluster, whose nodes are looked after, not.
+
+    Else the leases at all nodes would wait for the one of the register.
+    """
+    leases.outbox.replaced_at = 2.0
+    store = SimpleNamespace(connected_at=1.0, has_nodes=has_nodes)
+    assert trusted is leases.outbox.trusts(store)
+    store.connected_at = 2.0
+    assert leases.outbox.trusts(store)
+
+
+class Store:
+    """The nodes of the queues "a" and "c" are away, or the only server is."""
+
+    alive = True
+    broker = "broker"
+
+    def __init__(self, *, has_nodes):
+        self.has_nodes = has_nodes
+        self.asked = []
+
+    def patience(self, seconds):
+        """Let nobody wait for longer."""
+        return nullcontext(seconds)
+
+    def _ask(self, what, queue):
+        self.asked.append((what, queue))
+        if queue != "b" or not self.has_nodes:
+            raise BrokerTimeout(queue)
+
+    def release(self, queue, how, leases):
+        """Give back messages."""
+        self._ask("release", queue)
+        return Released([], [])
+
+    def hand_back(self, queue, deliveries):
+        """Give back what was taken with no_ack."""
+        self._ask("hand back", queue)
+
+    def leases_of(self, queue, consumer):
+        """Look what a lost reserve took."""
+        self._ask("leases of", queue)
+        return []
+
+
+@pytest.fixture
+def outbox(leases):
+    """Return an outbox that owes something of each kind for three queues."""
+    for queue in "abc":
+        own = Delivery(queue, f"no-ack-{queue}", "1", 0, b"")
+        leases.outbox.release_later(queue, "released", [Lease(queue, "1")])
+        leases.outbox.return_later([own], no_ack=True)
+        leases.outbox.reserve_lost(queue, "me/1")
+    return leases.outbox
+
+
+def test_a_queue_whose_node_is_away_holds_up_no_other(outbox):
+    """What is owed to it is owed on; the first error is raised when all had their turn."""
+    store = Store(has_nodes=True)
+    with pytest.raises(BrokerTimeout, match="a"):
+        outbox.flush(store)
+    kinds = ("release", "hand back", "leases of")
+    assert sorted((kind, queue) for kind in kinds for queue in "abc") == sorted(store.asked)
+    store.asked.clear()
+    with pytest.raises(BrokerTimeout):
+        outbox.flush(store)
+    kinds = ("release", "leases of")  # what needs no ack is given back once
+    assert sorted((kind, queue) for kind in kinds for queue in "ac") == sorted(store.asked)
+
+
+def test_a_server_that_is_away_is_asked_once(outbox):
+    """It has all the queues."""
+    store = Store(has_nodes=False)
+    with pytest.raises(BrokerUnavailable):
+        outbox.flush(store)
+    assert [("release", "a")] == store.asked

@@ -354,6 +354,7 @@ CALLS = {
     "once": lambda store: store.claim("x", "t", 1000),
     "browse": lambda store: store.browse("q", "ready", 9),
     "configure": lambda store: store.configure("q", {"max_length": "9"}),
+    "layout": lambda store: store.lay_out("q", 4, 4),
     "pause": lambda store: store.pause("q", True),
     # Kombu's own keys are named by its options, its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),

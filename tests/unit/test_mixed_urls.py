@@ -63,3 +63,14 @@ def test_sentinels_are_one_broker():
     assert ((group, SPOOL), SPOOL) == urls_of(connection)
     connection.switch(two)
     assert ((group, SPOOL), group) == urls_of(connection)
+
+
+def test_nodes_of_a_cluster_are_one_broker():
+    """However many a list has, with a spool behind them."""
+    one, two = "reliq-cluster://a:7000", "reliq-cluster://b:7001"
+    assert ((), "") == urls_of(Connection([one, two]))
+    group = f"{one};{two}"
+    connection = switched(one, two, SPOOL)
+    assert ((group, SPOOL), SPOOL) == urls_of(connection)
+    connection.switch(two)
+    assert ((group, SPOOL), group) == urls_of(connection)

@@ -8,7 +8,9 @@ from reliq.errors import ConfigurationError, ReliqError
 from reliq.options import PASSED_THROUGH, RULES, Options, parse
 
 SECONDS = [name for name, (words, _) in RULES.items() if words.startswith("a number of seconds")]
-COUNTS = [name for name, (words, _) in RULES.items() if words.startswith("a whole number")]
+COUNTS = [
+    name for name, (words, _) in RULES.items() if words.startswith("a whole number, at least")
+]
 TEXTS = [name for name, (words, _) in RULES.items() if words.startswith("a string")]
 CHOICES = [name for name, (words, _) in RULES.items() if words.startswith("one of")]
 NAN = float("nan")

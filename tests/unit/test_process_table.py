@@ -44,7 +44,7 @@ def test_every_lock_is_in_the_table():
     assert set(found) == {name for name in rows if "ock" in name or name.startswith(OTHERS)}
 
 
-OTHERS = ("_OpenFiles", "RedisNotifier", "SqliteNotifier")
+OTHERS = ("_OpenFiles", "RedisNotifier", "SqliteNotifier", "SlotMap")
 
 
 def test_every_thread_is_in_the_table():

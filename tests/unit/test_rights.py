@@ -17,9 +17,9 @@ ENGINE = Path(rights.__file__).parent
 SCRIPTS = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
 
 # Commands whose second word counts.
-_CONTAINERS = {"ACL", "CLIENT", "CONFIG", "SCRIPT", "SENTINEL"}
+_CONTAINERS = {"ACL", "CLIENT", "CLUSTER", "CONFIG", "SCRIPT", "SENTINEL"}
 # What begins like a command and is the beginning of an error.
-_ERRORS = {"OOM", "NOPERM", "MISCONF", "WRONGTYPE"}
+_ERRORS = {"OOM", "NOPERM", "MISCONF", "WRONGTYPE", "CROSSSLOT"}
 # Sent by redis-py as it connects.
 _BY_REDIS_PY = {"client|setname", "select"}
 
@@ -45,11 +45,11 @@ def sent(source):
 
 def test_every_command_that_is_sent_is_in_a_role():
     """And no role has one that nothing sends."""
-    optional = (
-        rights.CONFIG | rights.BEHIND_SENTINELS | frozenset().union(*rights.CONFIRMS.values())
-    )
+    optional = rights.CONFIG | rights.BEHIND_SENTINELS
+    optional |= rights.IN_CLUSTER | rights.OPERATES_CLUSTER
+    optional = optional.union(*rights.CONFIRMS.values())
     named = optional.union(*(role.sent for role in rights.ROLES.values()))
-    found = set(_BY_REDIS_PY).union(*(sent(path.read_text()) for path in ENGINE.glob("*.py")))
+    found = set(_BY_REDIS_PY).union(*(sent(path.read_text()) for path in ENGINE.rglob("*.py")))
     assert sorted(found) == sorted(named)
 
 
@@ -76,22 +76,28 @@ def test_every_script_is_in_a_role():
 @pytest.mark.parametrize("role", ROLES)
 def test_nothing_is_granted_that_harms_others(role):
     """No category, and nothing that reaches beyond the keys of the rule."""
-    rule = acl_rule(role, confirm="replicated", config=True, sentinels=True)
+    rule = acl_rule(role, confirm="replicated", config=True, sentinels=True, cluster=True)
     words = rule.split()
     assert not [word for word in words if "@" in word or word.startswith("-")]
     harmful = "acl config eval_ro fcall flushall flushdb function keys module monitor script client"
     harmful += " acl|setuser config|set script|flush script|kill function|load client|kill debug"
-    harmful += " replicaof shutdown swapdb save subscribe publish rename copy restore migrate"
+    harmful += " replicaof shutdown swapdb save cluster subscribe publish rename copy restore"
+    harmful += " migrate cluster|setslot cluster|reset cluster|failover"
     assert set() == {word[1:] for word in words if word[0] == "+"} & set(harmful.split())
 
 
 def test_what_is_only_for_who_asks():
-    """Settings (passwords among them), waiting and the role of a server."""
+    """Settings (passwords among them), waiting, the role of a server and the slots of nodes."""
     rules = " ".join(acl_rule(role) for role in ROLES).split()
-    assert set() == {"+config|get", "+wait", "+waitaof", "+role"} & set(rules)
+    assert set() == {"+config|get", "+wait", "+waitaof", "+role", "+cluster|slots"} & set(rules)
     assert "+config|get" in acl_rule("operator", config=True).split()
     assert "+config|get" not in acl_rule("worker", config=True).split()
     assert "+role" in acl_rule("worker", sentinels=True).split()
+    for role in ROLES:
+        asks_nodes = role != "sentinel"
+        assert asks_nodes is ("+cluster|slots" in acl_rule(role, cluster=True).split())
+    operators = {r for r in ROLES if "+cluster|nodes" in acl_rule(r, cluster=True).split()}
+    assert {"operator", "migration"} == operators
     assert "+waitaof" in acl_rule("producer", confirm="fsynced").split()
     with pytest.raises(ConfigurationError, match="one of none, accepted, replicated, fsynced"):
         acl_rule("producer", confirm="replicate")

@@ -263,7 +263,7 @@ def test_a_step_that_is_interrupted_keeps_nobody_out(where, what):
     store, other = (SqliteStore(where, parse({"socket_timeout": 0.1}), "s/1") for _ in range(2))
     Steps(store, set()).publish(message())
     other.connect()
-    store.notifier.fileno()  # made once; from here on every try makes the same calls
+    store.notifier.descriptors()  # made once; from here on every try makes the same calls
 
     def do():
         if what == "publish":

@@ -130,7 +130,7 @@ def waiting(url):
     producer = connection.Producer()
     thread = threading.Thread(target=producer.publish, args=("x",), kwargs={"routing_key": "q"})
     thread.start()
-    while sys._current_frames()[thread.ident].f_code.co_name not in {"read", "_execute"}:
+    while sys._current_frames()[thread.ident].f_code.co_name not in {"wait", "_execute"}:
         time.sleep(0.001)
     child = FORKS["in C"]()
     if child == 0:

@@ -62,6 +62,20 @@ def record_late(self, seconds=0.0):
     return record.__wrapped__.__func__(self, seconds)
 
 
+@app.task(bind=True, name="take")
+def take(self, value=None):
+    """Take one value, whatever it is, and end at once."""
+    del value
+    return record.__wrapped__.__func__(self)
+
+
+@app.task(bind=True, name="take_late", acks_late=True)
+def take_late(self, value=None):
+    """Do as `take`, acked when it is done."""
+    del value
+    return record.__wrapped__.__func__(self)
+
+
 @app.task(bind=True, name="where")
 def where(self):
     """Return what the task's process and its delivery look like."""

@@ -1,0 +1,301 @@
+"""The broker of a run over a cluster: three masters with two replicas each, seen from outside.
+
+Two, because a publish is confirmed when a replica has it: with one, none is confirmed from a
+master's death until it is back. Every write is synced to disk, so that a node that comes back
+before it was replaced has all it confirmed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster as ClusterClient
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from reliq.engines.redis.keys import queue_keys, queues
+from tests.chaos import keys
+from tests.chaos.broker import Broker, View
+from tests.chaos.model import Fault
+from tests.chaos.settings import QUEUES
+from tests.support.cluster import ClusterNode, RedisCluster
+from tests.support.servers import RedisServer, redis_binary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+MASTERS, REPLICAS = 3, 2
+NODE_TIMEOUT_MS = 2000
+_PATIENCE_S = 5.0
+_FAILING = {"fail", "fail?", "handshake", "noaddr"}
+_EXTRA = [
+    # What docs/cluster.md recommends: a node that is lost does not stop all queues.
+    "--cluster-require-full-coverage",
+    "no",
+    # Each master keeps its two, wherever the slots go.
+    "--cluster-allow-replica-migration",
+    "no",
+]
+
+# What a node that was away may still set off when it is back.
+_SETTLES_S = 3.0
+_ELECTED = re.compile(r"(\d+ \w+ \d{4} \d+:\d+:\d+)\.(\d+) \S Failover election won")
+
+# From when a master counts as failing, at most, on a machine that is not too busy.
+_ELECTED_AFTER_S = 2.0
+
+PROMOTION = "promotion"
+HANDED_OVER = "node-failover"
+ANCHOR = "%"
+"""Stands for what belongs to no queue: consumers, exchanges, the list of queues."""
+KEYS = {**{name: queue_keys("", name).meta for name in QUEUES}, ANCHOR: queues("")}
+"""A key in each of the slots that a run uses."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a node says of itself."""
+
+    node: ClusterNode
+    master: bool
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+    open: bool
+    """Whether one of its slots is on its way."""
+
+    def has(self, slot: int) -> bool:
+        """Whether the slot is its own."""
+        return self.master and any(first <= slot <= last for first, last in self.ranges)
+
+
+def read_claim(node: ClusterNode, text: str) -> Claim:
+    """Return what *node* says of itself in its reply to CLUSTER NODES."""
+    words = next(line.split() for line in text.splitlines() if "myself" in line.split()[2])
+    ranges = [word for word in words[8:] if not word.startswith("[")]
+    edges = [tuple(map(int, word.split("-"))) for word in ranges]
+    return Claim(
+        node,
+        "master" in words[2],
+        int(words[6]),
+        tuple((edge[0], edge[-1]) for edge in edges),
+        len(ranges) < len(words[8:]),
+    )
+
+
+def layout(text: str) -> dict[str, tuple[str, ...]]:
+    """Return who has which slots in a reply to CLUSTER NODES: id -> slots."""
+    lines = [line.split() for line in text.splitlines()]
+    return {
+        words[0]: tuple(word for word in words[8:] if not word.startswith("["))
+        for words in lines
+        if words[8:]
+    }
+
+
+class ClusterBroker(Broker):
+    """See the head of this file."""
+
+    def __init__(self, *, second: bool = False) -> None:
+        assert not second, "a cluster stands alone"
+        self.second = None
+        self._stack = ExitStack()
+        self._clients: dict[int, redis.Redis] = {}
+        self.away: set[ClusterNode] = set()
+        """Those that a fault has killed or frozen: nobody need ask them."""
+        self.cluster = RedisCluster(
+            MASTERS, REPLICAS, node_timeout_ms=NODE_TIMEOUT_MS, appendonly=True, extra=_EXTRA
+        )
+        self._stack.callback(self._end)
+        try:
+            self.cluster.start()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _end(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self.cluster.destroy()
+
+    # -- what a run asks of its broker
+
+    @property
+    def servers(self) -> list[RedisServer]:
+        """All nodes."""
+        return list(self.cluster.nodes)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The transport options that the URL needs."""
+        return {"confirm": "replicated", "confirm_timeout": 2.0}
+
+    def url(self, scheme: str) -> str:
+        """Return what clients connect to."""
+        return self.cluster.url(scheme)
+
+    def views(self) -> Iterator[View]:
+        """Yield the one that it is from outside."""
+        yield View("", self.url("reliq"), self._from_outside)
+
+    def _from_outside(self) -> Any:
+        node = next(node for node in self.cluster.nodes if node not in self.away)
+        return ClusterClient(host="127.0.0.1", port=node.port)
+
+    def clients(self) -> list[redis.Redis]:
+        """Return a client of each master."""
+        return [node.client() for node in self.masters()]
+
+    def unexplained(self, client: redis.Redis) -> list[str]:
+        """Return the keys that nothing explains, and those at a node that has not their slot."""
+        wrong = keys.unexplained(client)
+        for claim in self.claims():
+            for raw in self.client_of(claim.node).scan_iter(count=1000) if claim.master else ():
+                if not claim.has(key_slot(raw)):
+                    wrong.append(f"{raw.decode()}: at {claim.node.port}, which has not its slot")
+        return wrong
+
+    def by_itself(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Return the elections that no fault of ours has caused: a master was slow to answer."""
+        logs = "\n".join(node.log() for node in self.cluster.nodes)
+        return promotions(elections(logs), faults)
+
+    # -- nodes, as they are now
+
+    def client_of(self, node: ClusterNode) -> redis.Redis:
+        """Return a client of one node, which stays open."""
+        found = self._clients.get(node.port)
+        if found is None:
+            found = self._clients[node.port] = redis.Redis(
+                host="127.0.0.1",
+                port=node.port,
+                protocol=2,
+                socket_timeout=_PATIENCE_S,
+                retry=Retry(NoBackoff(), 1),  # a fault kills all clients, ours too
+            )
+        return found
+
+    def ask(self, node: ClusterNode, *command: Any) -> Any:
+        """Send one command to one node."""
+        client: Any = self.client_of(node)
+        return client.execute_command(*command)
+
+    def claims(self) -> list[Claim]:
+        """Return what each node says of itself, of those that answer."""
+        found = []
+        for node in self.cluster.nodes:
+            if node not in self.away:
+                try:
+                    found.append(read_claim(node, _text(self.ask(node, "CLUSTER", "NODES"))))
+                except redis.ConnectionError:
+                    continue  # it has just been started, or a client was killed
+        return found
+
+    def owner(self, name: str) -> ClusterNode | None:
+        """Return who has the slot of a queue, or of ANCHOR; None: nobody at the moment."""
+        return owner_of(self.claims(), slot(name))
+
+    def masters(self) -> list[ClusterNode]:
+        """Return those that have slots."""
+        return [claim.node for claim in self.claims() if claim.master and claim.ranges]
+
+    def places_at(self, node: ClusterNode) -> frozenset[str]:
+        """Return which of KEYS are at a node."""
+        claims = self.claims()
+        return frozenset(name for name in KEYS if owner_of(claims, slot(name)) is node)
+
+    def serves(self, node: ClusterNode) -> bool:
+        """Whether a node takes part in a cluster that it takes for whole."""
+        try:
+            return "cluster_state:ok" in _text(self.ask(node, "CLUSTER", "INFO"))
+        except redis.RedisError:
+            return False
+
+    def replicas_of(self, node: ClusterNode) -> list[ClusterNode]:
+        """Return the replicas of a master that answer."""
+        found = []
+        for claim in self.claims():
+            if not claim.master:
+                info = self.client_of(claim.node).info("replication")
+                if int(info["master_port"]) == node.port:
+                    found.append(claim.node)
+        return found
+
+    def wait_replicated(self, node: ClusterNode) -> bool:
+        """Wait until the replicas of a master have all that it has; False: they have not."""
+        with node.client(single_connection_client=True) as client:
+            client.ping()  # WAIT is for what the connection has seen: now it has seen all.
+            return bool(int(client.wait(REPLICAS, 3000)) >= REPLICAS)
+
+    def missing(self) -> str:
+        """Return what a whole cluster has and this one has not now; nothing when it is whole."""
+        layouts = set()
+        for node in self.cluster.nodes:
+            if node in self.away:
+                return f"{node.port} is away"
+            try:
+                text = _text(self.ask(node, "CLUSTER", "NODES"))
+                state = _text(self.ask(node, "CLUSTER", "INFO"))
+                link = self.client_of(node).info("replication").get("master_link_status", "up")
+            except redis.RedisError as exc:
+                return f"{node.port}: {exc}"
+            flags = {flag for line in text.splitlines() for flag in line.split()[2].split(",")}
+            wrong = [
+                (flags & _FAILING, "somebody fails"),
+                ("cluster_state:ok" not in state, "the cluster is down"),
+                (link != "up", "it is not in step with its master"),
+                (read_claim(node, text).open, "a slot is on its way"),
+            ]
+            for found, what in wrong:
+                if found:
+                    return f"{node.port}: {what}"
+            layouts.add(frozenset(layout(text).items()))
+        return "" if len(layouts) == 1 else "the nodes disagree about slots"
+
+
+def elections(logs: str) -> list[float]:
+    """Return when replicas were elected, as their logs say, by CLOCK_MONOTONIC."""
+    since = time.time() - time.monotonic()
+    return [
+        time.mktime(time.strptime(day, "%d %b %Y %H:%M:%S")) + float(f"0.{ms}") - since
+        for day, ms in _ELECTED.findall(logs)
+    ]
+
+
+def promotions(elected: Iterable[float], faults: Sequence[Fault]) -> list[Fault]:
+    """Return a fault for each election that is not of those that replace a master."""
+    meant = [f for f in faults if f.applied and (f.master or f.kind == HANDED_OVER)]
+    silent_s = NODE_TIMEOUT_MS / 1000 + _ELECTED_AFTER_S
+    return [
+        Fault(PROMOTION, at - silent_s, at, master=True, died=at, queues=frozenset(KEYS))
+        for at in elected
+        if not any(fault.at <= at <= fault.until + _SETTLES_S for fault in meant)
+    ]
+
+
+def owner_of(claims: list[Claim], number: int) -> ClusterNode | None:
+    """Return who has a slot: of several that say so, who was elected last."""
+    found = [claim for claim in claims if claim.has(number)]
+    return max(found, key=lambda claim: claim.epoch).node if found else None
+
+
+def slot(name: str) -> int:
+    """Return the slot of a queue, or of ANCHOR."""
+    return key_slot(KEYS[name].encode())
+
+
+def redis_cli() -> str | None:
+    """Return the redis-cli beside the server, or on PATH; None where there is none."""
+    beside = Path(redis_binary()).with_name("redis-cli")
+    return str(beside) if beside.exists() else shutil.which("redis-cli")
+
+
+def _text(reply: Any) -> str:
+    return reply.decode() if isinstance(reply, bytes) else str(reply)

@@ -1,0 +1,414 @@
+"""The faults of a cluster: slots move, and nodes die, freeze and are replaced.
+
+Each is over when the cluster is whole again, so that the next one does not find the replicas away
+that a confirmation has relied on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.chaos.cluster_broker import (
+    ANCHOR,
+    HANDED_OVER,
+    KEYS,
+    PROMOTION,
+    ClusterBroker,
+    redis_cli,
+    slot,
+)
+from tests.chaos.kind import FaultKind
+from tests.support.cluster import Migration
+from tests.support.processes import Process
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.chaos.kind import Stage
+    from tests.chaos.model import Fault, Strike
+    from tests.chaos.settings import Brokers
+    from tests.support.cluster import ClusterNode
+
+_LOOK_S = 0.1
+_MOST_SLOTS = 1500
+_FEWEST_SLOTS = 400
+_HANDOVER_S = 12.0
+"""After which a failover that was asked for has been given up."""
+
+
+class OfTheCluster(FaultKind):
+    """A fault of the nodes that have what the run uses: one at a time."""
+
+    brokers: ClassVar[frozenset[Brokers]] = frozenset({"cluster"})
+    of_broker = True
+    second = True
+    dies = False
+    """Whether a master does, or stands still: when it is replaced, it is from then on."""
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        super().__init__(stage, strike)
+        assert isinstance(stage.broker, ClusterBroker)
+        self.broker = stage.broker
+        self.chance = random.Random(strike.chance)
+        self._next_look = 0.0
+        self._missing = "not looked at yet"
+        self._masters: dict[ClusterNode, frozenset[str]] = {}
+        """Before it struck, and what was there."""
+
+    def apply(self) -> Fault:
+        """Strike a cluster that is whole."""
+        if missing := self.broker.missing():
+            return self._nothing(missing)
+        broker = self.broker
+        self._masters = {node: broker.places_at(node) for node in broker.masters()}
+        return self._strike()
+
+    def _strike(self) -> Fault:
+        raise NotImplementedError
+
+    def _place(self) -> tuple[str, ClusterNode]:
+        """Return one of KEYS, and who has it."""
+        self.place = name = self.chance.choice(sorted(KEYS))
+        node = self.broker.owner(name)
+        assert node is not None, f"nobody has the slot of {name!r}"
+        return name, node
+
+    def _other(self, node: ClusterNode) -> ClusterNode:
+        return self.chance.choice([one for one in self.broker.masters() if one is not node])
+
+    def _due(self) -> bool:
+        """Whether it is time to look again: each look asks all nodes."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_S
+        return True
+
+    def left(self, fault: Fault) -> str:
+        """Return what the cluster misses to be whole; note whether somebody was replaced."""
+        if not fault.applied:
+            return ""
+        if self._due():
+            self._missing = self.broker.missing()
+        if self._missing:
+            return self._missing
+        fault.master = self.dies and not self._masters.keys() <= set(self.broker.masters())
+        return ""
+
+
+def half_moved(
+    name: str, source: ClusterNode, target: ClusterNode, chance: random.Random
+) -> tuple[Migration, int]:
+    """Begin to move the slot of one of KEYS; return how many keys it has, half of them there."""
+    migration = Migration(source, target, KEYS[name])
+    migration.open()
+    keys = migration.keys(source)
+    migration.move(chance.sample(keys, len(keys) // 2))
+    return migration, len(keys)
+
+
+class SlotMove(OfTheCluster):
+    """For some time half of a queue is here and half is there."""
+
+    name, about = "slot-move", "the slot of a loaded queue, or of {%}, moves, its keys in two parts"
+    second = False
+    span = (0.05, 0.8)
+    migration: Migration
+
+    def _strike(self) -> Fault:
+        name, source = self._place()
+        target = self._other(source)
+        self.migration, count = half_moved(name, source, target, self.chance)
+        queues = frozenset({name})
+        return self._fault(outage=True, queues=queues, note=f"{name}, half of {count} keys")
+
+    def undo(self) -> None:
+        """Move the rest."""
+        self.migration.end()
+
+
+class Reshard(OfTheCluster):
+    """Slot after slot, most of them empty, as an operator does it."""
+
+    name, about = "reshard", "redis-cli --cluster reshard of some hundred slots to another master"
+    second = False
+    span = (0.1, 0.1)
+    process: Process
+
+    def _strike(self) -> Fault:
+        command = redis_cli()
+        if command is None:
+            return self._nothing("there is no redis-cli")
+        name, source = self._place()
+        claim = next(claim for claim in self.broker.claims() if claim.node is source)
+        before = sum(
+            min(last, slot(name)) - first + 1 for first, last in claim.ranges if first <= slot(name)
+        )
+        count = min(max(before, _FEWEST_SLOTS), _MOST_SLOTS, self._half(claim.ranges))
+        target = self._other(source)
+        asked = ["--cluster-from", source.id, "--cluster-to", target.id, "--cluster-yes"]
+        asked += ["--cluster-slots", str(count), "--cluster-timeout", "5000"]
+        self.process = Process(
+            [command, "--cluster", "reshard", f"127.0.0.1:{source.port}", *asked],
+            log_path=source.directory / "reshard.log",
+        )
+        return self._fault(note=f"{count} slots of the node of {name}")
+
+    @staticmethod
+    def _half(ranges: tuple[tuple[int, int], ...]) -> int:
+        return sum(last - first + 1 for first, last in ranges) // 2
+
+    def ready(self) -> bool:
+        """Whether all have moved."""
+        return not self.process.running
+
+    def undo(self) -> None:
+        """Wait for the rest of it; where redis-cli gave up, do as an operator does.
+
+        It does where a master was replaced: on a slow machine one may be, without a fault.
+        """
+        if self.process.wait(60) != 0:
+            said = self.process.tail()
+            wait_until(self._fixed, timeout_s=60, what=lambda: f"redis-cli: {said}")
+
+    def _fixed(self) -> bool:
+        port = self.broker.masters()[0].port
+        log = self.broker.masters()[0].directory / "fix.log"
+        command = [str(redis_cli()), "--cluster", "fix", f"127.0.0.1:{port}", "--cluster-yes"]
+        return Process(command, log_path=log).wait(60) == 0
+
+
+class NodeKill(OfTheCluster):
+    """A replica is promoted; the old master comes back as a replica of the new one."""
+
+    name, about = "node-kill", "SIGKILL to a master until a replica is promoted, then a restart"
+    dies = True
+    span = (5.0, 8.0)
+    node: ClusterNode
+
+    def _strike(self) -> Fault:
+        _, self.node = self._place()
+        queues = self.broker.places_at(self.node)
+        self.broker.away.add(self.node)
+        self._hit(self.node)
+        return self._fault(
+            outage=True, master=True, queues=queues, note=f"{self.node.port}: {_list(queues)}"
+        )
+
+    def watch(self, fault: Fault) -> None:
+        """Note when its queues are served again."""
+        if not fault.served and self._due() and self._replaced(fault):
+            fault.served = time.monotonic()
+
+    def _replaced(self, fault: Fault) -> bool:
+        return all(self.broker.owner(name) is not None for name in fault.queues)
+
+    def ready(self) -> bool:
+        """Whether it has been replaced."""
+        return all(self.broker.owner(name) is not None for name in KEYS)
+
+    def undo(self) -> None:
+        """Let it come back."""
+        self._return(self.node)
+        self.broker.away.discard(self.node)
+
+    def _hit(self, node: ClusterNode) -> None:
+        node.kill()
+
+    def _return(self, node: ClusterNode) -> None:
+        node.start()
+
+
+class NodeFreeze(NodeKill):
+    """It answers nobody, and does not know that it was replaced when it is back."""
+
+    name, about = "node-freeze", "SIGSTOP to a master until a replica is promoted, then SIGCONT"
+
+    def _hit(self, node: ClusterNode) -> None:
+        node.freeze()
+
+    def _return(self, node: ClusterNode) -> None:
+        node.thaw()
+
+
+class NodeRestart(OfTheCluster):
+    """Back before anybody has taken its place, with all it confirmed.
+
+    A master that was restarted serves nobody for some two seconds more.
+    """
+
+    name, about = "node-restart", "SIGKILL to a master, and a restart before it is replaced"
+    second = False
+    dies = True
+    span = (0.1, 0.8)
+    node: ClusterNode
+
+    def _strike(self) -> Fault:
+        _, node = self._place()
+        return self._kill(node, self.broker.places_at(node))
+
+    def _kill(self, node: ClusterNode, queues: frozenset[str]) -> Fault:
+        self.node = node
+        self.broker.away.add(node)
+        node.kill()
+        return self._fault(outage=True, queues=queues, note=f"{node.port}: {_list(queues)}")
+
+    def ready(self) -> bool:
+        """Whether it serves again; start it first."""
+        if self.node in self.broker.away:
+            self.node.start()
+            self.broker.away.discard(self.node)
+        return self.broker.serves(self.node)
+
+
+class NodeFailover(OfTheCluster):
+    """The master waits until the replica has all it has: nothing is lost."""
+
+    name, about = HANDED_OVER, "CLUSTER FAILOVER of a replica"
+    span = (0.1, 0.1)
+    replica: ClusterNode
+
+    def _strike(self) -> Fault:
+        _, node = self._place()
+        queues = self.broker.places_at(node)
+        self.replica = self.chance.choice(self.broker.replicas_of(node))
+        self._gives_up_at = time.monotonic() + _HANDOVER_S
+        self.broker.ask(self.replica, "CLUSTER", "FAILOVER")
+        return self._fault(outage=True, queues=queues, note=f"{node.port}: {_list(queues)}")
+
+    def ready(self) -> bool:
+        """Whether it has taken over, or never will."""
+        return self.broker.owner(self.place) is self.replica or time.monotonic() > self._gives_up_at
+
+
+class SourceRestart(NodeRestart):
+    """Whoever asks meanwhile finds nobody; then half of a queue. It knows what was under way."""
+
+    name, about = "source-restart", "SIGKILL to the source of a moving slot, and a restart"
+    migration: Migration
+
+    def _strike(self) -> Fault:
+        name, source = self._place()
+        self.migration, _ = half_moved(name, source, self._other(source), self.chance)
+        # A key is handed over without the replicas: what was moved a moment ago is lost with its
+        # new master, whatever clients had confirmed before. No client can help that.
+        if not all(self.broker.wait_replicated(node) for node in self._ends):
+            self.migration.end()
+            return self._nothing("the replicas were not in step")
+        victim = self._victim()
+        return self._kill(victim, self.broker.places_at(victim) | {name})
+
+    @property
+    def _ends(self) -> tuple[ClusterNode, ClusterNode]:
+        return self.migration.source, self.migration.target
+
+    def _victim(self) -> ClusterNode:
+        return self.migration.source
+
+    def undo(self) -> None:
+        """Move the rest."""
+        assert self.broker.owner(self.place) is self.migration.source, "the source was replaced"
+        self.migration.end()
+
+
+class TargetRestart(SourceRestart):
+    """The source refuses to serve what is half gone."""
+
+    name, about = "target-restart", "SIGKILL to the target of a moving slot, and a restart"
+
+    def _victim(self) -> ClusterNode:
+        return self.migration.target
+
+    def undo(self) -> None:
+        """Move the rest; begin anew where a replica has taken the target's place."""
+        heir = self._heir()
+        if heir is not None:
+            self.migration = Migration(self.migration.source, heir, KEYS[self.place])
+            self.migration.open()
+        self.migration.end()
+
+    def _heir(self) -> ClusterNode | None:
+        masters = self.broker.masters()
+        return next((node for node in masters if node not in self._masters), None)
+
+
+class TargetKill(TargetRestart):
+    """Its replica takes over, and does not know that a slot is coming: somebody must say so."""
+
+    name, about = "target-kill", "SIGKILL to the target of a moving slot; SETSLOT at its replica"
+    span = (5.0, 8.0)
+
+    def ready(self) -> bool:
+        """Whether it has been replaced and is back: as a replica it forgets the slot."""
+        if self.node in self.broker.away and self._heir() is None:
+            return False
+        return super().ready() and self._heir() is not None
+
+
+class AnchorFlap(OfTheCluster):
+    """Where consumers are registered: nobody is to be taken for dead because of it."""
+
+    name, about = "anchor-flap", "SIGSTOP and SIGCONT, in turn, to the node of {%}"
+    second = False
+    span = (4.0, 8.0)
+
+    def _strike(self) -> Fault:
+        node = self.broker.owner(ANCHOR)
+        assert node is not None
+        self.node = node
+        queues = self.broker.places_at(node)
+        self._frozen = False
+        self._turn(0.0)
+        return self._fault(outage=True, queues=queues, note=f"{node.port}: {_list(queues)}")
+
+    def _turn(self, now: float) -> None:
+        self._frozen = not self._frozen
+        if self._frozen:
+            self.broker.away.add(self.node)
+            self.node.freeze()
+        else:
+            self.node.thaw()
+            self.broker.away.discard(self.node)
+        # Shorter than what it takes to be replaced.
+        self._next_turn = (now or time.monotonic()) + self.chance.uniform(0.2, 1.0)
+
+    def watch(self, fault: Fault) -> None:
+        """Freeze it, or let it go on."""
+        now = time.monotonic()
+        if now >= self._next_turn:
+            self._turn(now)
+
+    def undo(self) -> None:
+        """Let it go on."""
+        if self._frozen:
+            self._turn(0.0)
+
+
+class Promotion(OfTheCluster):
+    """Nobody's doing, and in no schedule: seen in the logs of the nodes afterwards."""
+
+    name, about = (
+        PROMOTION,
+        "a master was slow, and a replica was elected (by itself; in no schedule)",
+    )
+    brokers = frozenset()
+
+
+def _list(queues: frozenset[str]) -> str:
+    return ", ".join(sorted(queues)) or "nothing"
+
+
+KINDS: tuple[type[FaultKind], ...] = (
+    SlotMove,
+    Reshard,
+    NodeKill,
+    NodeRestart,
+    NodeFreeze,
+    NodeFailover,
+    SourceRestart,
+    TargetRestart,
+    TargetKill,
+    AnchorFlap,
+    Promotion,
+)

@@ -1,0 +1,259 @@
+"""A cluster as the broker of a run: what is read of its nodes, who is to blame, and a short run."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from tests.chaos.cluster_broker import elections, layout, owner_of, promotions, read_claim
+from tests.chaos.faults import FAULTS, kinds
+from tests.chaos.kind import FaultKind
+from tests.chaos.model import Fault, Strike
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.reconnects import reconnects, without_a_cause
+from tests.chaos.run import carry_out
+from tests.chaos.scorecard import summary
+from tests.chaos.settings import Settings
+from tests.chaos.test_chaos import told
+from tests.chaos.test_checker import LIMITS, Book
+
+NODES = """\
+aa 127.0.0.1:1@2 myself,master - 0 17 7 connected 0-5460 5462 [5461->-bb]
+bb 127.0.0.1:3@4 master - 0 17 5 connected 5463-16383
+cc 127.0.0.1:5@6 slave aa 0 17 7 connected
+"""
+
+
+@pytest.fixture
+def book():
+    """Return an empty ledger."""
+    return Book()
+
+
+# -- what nodes say
+
+
+def test_what_a_node_says_of_itself():
+    """Its slots, and that one is on its way."""
+    claim = read_claim("node", NODES)
+    assert (True, 7, True) == (claim.master, claim.epoch, claim.open)
+    assert ((0, 5460), (5462, 5462)) == claim.ranges
+    assert [True, False, True, False] == [claim.has(number) for number in (0, 5461, 5462, 5463)]
+
+
+def test_a_replica_has_no_slots():
+    """Whatever its master has."""
+    lines = NODES.replace("myself,", "").replace("slave aa", "myself,slave aa")
+    assert not read_claim("node", lines).has(0)
+
+
+def test_nodes_agree_whatever_is_open():
+    """Who has which slot is the same, whether or not one of them is on its way."""
+    assert {"aa": ("0-5460", "5462"), "bb": ("5463-16383",)} == layout(NODES)
+    assert layout(NODES) == layout(NODES.replace(" [5461->-bb]", ""))
+
+
+def test_who_was_elected_last_has_a_slot():
+    """A master that was frozen does not know yet that another has its place."""
+    old = read_claim("old", NODES)
+    new = read_claim("new", NODES.replace("17 7 connected", "17 8 connected"))
+    assert "new" == owner_of([new, old], 1) == owner_of([old, new], 1)
+    assert owner_of([old, new], 5461) is None
+
+
+def test_an_election_that_nobody_asked_for():
+    """A machine that is busy makes a master slow: the acks that were lost with it have a cause."""
+    now = time.time()
+    said = time.strftime("%d %b %Y %H:%M:%S", time.localtime(now))
+    (at,) = elections(f"12:S {said}.250 * Failover election won: I'm the new master.\n")
+    assert abs(at - time.monotonic()) < 2
+    kill = Fault("node-kill", at - 4, at + 2, master=True, queues=frozenset({"chaos"}))
+    death = Fault("worker-kill", at - 4, at + 2, worker="w1")
+    assert [] == promotions([at], [kill, death])
+    (found,) = promotions([at], [death])
+    assert ("promotion", True, True) == (found.kind, found.master, found.hit("chaos"))
+
+
+# -- who is to blame
+
+
+def lost_ack(book, *, queue="chaos", finish=3.0):
+    """Write a task that was done, and ran again."""
+    book.write("P", 1, "i1", 0, queue).write("C", 1.1, "i1")
+    return book.run("i1", finish - 0.1, finish).run("i1", 8, 9, worker="w2")
+
+
+def killed(book, at=3.2, queues=("chaos",), **known):
+    """Note that a master was killed that had those queues."""
+    known = {"outage": True, "master": True, "served": at + 3.5, **known}
+    return book.fault("node-kill", at, at + 8, queues=frozenset(queues), **known)
+
+
+def test_the_last_acks_are_lost_with_the_master_of_their_queue(book):
+    """Its replicas need not have had them."""
+    assert Counter({"node-kill": 1}) == killed(lost_ack(book)).verdict().duplicates
+
+
+def test_another_master_has_lost_nothing_of_the_queue(book):
+    """A run is excused by the node that had its queue, and by no other."""
+    verdict = killed(lost_ack(book), queues=["chaos.second", "%"]).verdict()
+    assert Counter(unexplained=1) == verdict.duplicates
+
+
+@pytest.mark.parametrize("finish", [1.5, 5.0, 7.5])
+def test_what_was_done_long_before_or_while_it_was_replaced(book, finish):
+    """It was replicated; or had no reply, and was sent again."""
+    assert not killed(lost_ack(book, finish=finish)).verdict().passed
+
+
+def test_a_run_that_outlasts_the_master_is_acked_at_its_heir(book):
+    """Its lease was there before, and is not over when the replica has its place."""
+    book.write("P", 0, "l1", 0, "chaos").write("C", 0.1, "l1")
+    book.run("l1", 1, 9).run("l1", 7, 8, worker="w2")
+    assert not killed(book).verdict().passed
+
+
+def test_a_lease_that_was_lost_with_the_master(book):
+    """It was taken right before: the heir has the message as one that nobody holds."""
+    book.write("P", 0, "l1", 0, "chaos").write("C", 0.1, "l1")
+    book.run("l1", 2.9, 9).run("l1", 7, 8, worker="w2")
+    assert Counter({"node-kill": 1}) == killed(book).verdict().duplicates
+
+
+def test_a_master_that_is_back_with_all_it_had_has_lost_nothing(book):
+    """It was restarted before anybody took its place."""
+    assert not killed(lost_ack(book), master=False, served=0.0).verdict().passed
+
+
+def test_an_outage_is_that_of_a_queue_and_over_when_it_is_served(book):
+    """A worker that dies when another node had the queue for long has no excuse."""
+    killed(lost_ack(book, finish=4.6))
+    book.fault("worker-kill", 6.5, worker="w1")
+    assert book.verdict().passed
+    later = killed(lost_ack(Book(), finish=4.6)).fault("worker-kill", 13.0, worker="w1")
+    assert not later.verdict().passed
+    other = killed(lost_ack(Book(), finish=4.6, queue="chaos.second"))
+    assert not other.fault("worker-kill", 6.5, worker="w1").verdict().passed
+
+
+def test_recovery_is_that_of_the_queues_that_were_hit(book):
+    """What others run meanwhile says nothing."""
+    book.write("P", 1, "i0", 0, "chaos").write("C", 1, "i0").run("i0", 1.5, 1.5, tag="t0")
+    book.write("P", 3.3, "i1", 0, "chaos.second").write("C", 3.4, "i1").run("i1", 3.5, 3.5)
+    book.write("P", 3.3, "i2", 0, "chaos").write("C", 6.8, "i2").run("i2", 7.0, 7.1, tag="t2")
+    killed(book, at=3.0)
+    assert {"node-kill": [4.0]} == book.recovery()
+
+
+def test_a_connection_that_was_lost_without_a_cause(tmp_path):
+    """A node that dies is none; that all connections were closed is one, for a while."""
+    path = tmp_path / "threads1.2.log"
+    said = time.strftime("%Y-%m-%d %H:%M:%S")
+    line = f"[{said},001: WARNING/MainProcess] consumer: Connection to broker lost. Tr\n"
+    path.write_text(f"{line}[2000-01-01 00:00:00,001: INFO/MainProcess] it is ready.\n{line}")
+    ((worker, at),) = reconnects(tmp_path)
+    assert "threads1.2" == worker
+    assert abs(time.monotonic() - at) < 3
+    kill = Fault("node-kill", at - 1, at + 5, outage=True, queues=frozenset({"chaos"}))
+    assert 1 == len(without_a_cause([(worker, at)], [kill], LIMITS))
+    cut = Fault("client-kill", at - 2, at - 2, cuts=True)
+    assert [] == without_a_cause([(worker, at)], [kill, cut], LIMITS)
+    assert 1 == len(without_a_cause([(worker, at + 30)], [kill, cut], LIMITS))
+
+
+# -- the nemesis
+
+
+class Slow(FaultKind):
+    """Not ready to be undone when it is time, and not over when it is undone."""
+
+    name, about = "slow", "takes its time"
+    of_broker = True
+
+    def apply(self):
+        """Note it."""
+        self.stage.append("apply")
+        return self._fault()
+
+    def watch(self, fault):
+        """Note it."""
+        self.stage.append("watch")
+
+    def ready(self):
+        """Whether it was watched for long enough."""
+        return self.stage.count("watch") > 3
+
+    def undo(self):
+        """Note it."""
+        self.stage.append("undo")
+
+    def left(self, fault):
+        """Whether it was asked often enough."""
+        self.stage.append("left")
+        return "something" if self.stage.count("left") % 3 else ""
+
+
+def test_a_fault_is_watched_until_it_can_be_undone_and_the_next_waits_until_it_is_over(monkeypatch):
+    """Nobody is waited for, so that workers are looked after meanwhile."""
+    monkeypatch.setitem(FAULTS, "slow", Slow)
+    monkeypatch.setattr(Nemesis, "_AGAIN_S", 0.001)
+    did = []
+    strikes = [Strike(0.0, "slow", 0.001, 0.5)] * 2
+    nemesis = Nemesis(did, strikes, time.monotonic())
+    while not nemesis.done:
+        nemesis.step()
+        time.sleep(0.002)
+    assert ["apply", *["watch"] * 4, "undo", "left", "left", "left", "apply"] == did[:10]
+    assert ["undo", "left", "left", "left"] == did[-4:]
+
+
+def test_a_fault_that_is_never_over_is_told(monkeypatch):
+    """A run does not go on for ever."""
+    monkeypatch.setitem(FAULTS, "slow", Slow)
+    monkeypatch.setattr(Nemesis, "_LONGEST_S", -1.0)
+    nemesis = Nemesis([], [Strike(0.0, "slow", 0.001, 0.5)], time.monotonic())
+    nemesis.step()
+    time.sleep(0.002)
+    with pytest.raises(AssertionError, match=r"slow: .* after it was undone: something"):
+        nemesis.step()
+
+
+def test_the_faults_of_a_cluster_are_for_a_cluster():
+    """And no other broker gets one of them."""
+    ours = {"slot-move", "reshard", "node-kill", "node-freeze", "target-kill", "anchor-flap"}
+    assert ours <= set(kinds("cluster"))
+    assert {"worker-kill", "child-kill", "script-flush"} <= set(kinds("cluster"))
+    assert "broker-kill" not in kinds("cluster")
+    for brokers in ("one", "two", "sentinels"):
+        assert not ours & set(kinds(brokers))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_over_a_cluster(tmp_path):
+    """Slots move, masters die and freeze, workers too; the ledger, the nodes and the keys agree."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    outcome = carry_out(
+        Settings(
+            directory=tmp_path,
+            seed=seed,
+            duration_s=30,
+            kinds=kinds("cluster"),
+            fault_every_s=2.5,
+            poison_every_s=20,
+            rate=100,
+            workers=3,
+            pools=["prefork", "threads", "gevent"],
+            brokers="cluster",
+        )
+    )
+    card = summary(outcome, "pytest", {})
+    print(json.dumps({key: card[key] for key in ("tasks", "faults", "duplicates", "recovery_s")}))
+    assert outcome.verdict.passed, told(outcome)
+    assert 6 <= card["faults"]["total"]
+    assert 0 < card["poison"]["confirmed"]

@@ -1,0 +1,120 @@
+"""`reliq acl --cluster`: real users at every node, limited to what is printed."""
+
+from __future__ import annotations
+
+import pytest
+from kombu import Connection
+
+from reliq import BrokerRefused
+from reliq.admin import acl_rule
+from tests.integration.kombu_client import Taker, declare, get, publish
+from tests.integration.test_cli_acl import scraped
+from tests.support.audits import assert_balanced
+from tests.support.cluster import RedisCluster
+from tests.support.commands import data, run
+from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
+
+PASSWORD = "s3cret"
+QUEUES = ("celery", "red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of three masters with a replica each."""
+    cluster = RedisCluster(3, 1).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def user(cluster):
+    """Return a function that makes a user of a role, and returns its URL."""
+    for node in cluster.masters:
+        with node.client() as client:
+            client.flushall()
+
+    def make(role, **options):
+        rule = run(None, "acl", role, "--cluster", *options.get("arguments", ())).stdout
+        for node in cluster.nodes:
+            node.ask(*rule.replace("<password>", PASSWORD).split())
+            node.ask("ACL", "LOG", "RESET")
+        return cluster.url().replace("://", f"://reliq-{role}:{PASSWORD}@")
+
+    yield make
+    assert [] == refusals(cluster)
+    assert_balanced(cluster.url())
+
+
+def refusals(cluster):
+    """Return what was refused to users of ours, at any node."""
+    found = []
+    for node in cluster.nodes:
+        with node.client(decode_responses=True) as client:
+            found += [entry["object"] for entry in client.acl_log()]
+    return found
+
+
+def test_the_rule(cluster):
+    """One right more, for every role that speaks to nodes."""
+    rules = data(None, "acl", "--cluster")
+    assert {"sentinel"} == {role for role, rule in rules.items() if "+cluster|slots" not in rule}
+    assert acl_rule("worker", cluster=True).replace(" +cluster|slots", "") == acl_rule("worker")
+
+
+def test_a_producer(cluster, user):
+    """It declares, routes and publishes at all nodes, confirmed by replicas."""
+    url = user("producer", arguments=("--confirm", "replicated"))
+    with Connection(url, transport_options={"confirm": "replicated"}) as connection:
+        for name in QUEUES:
+            declare(connection, name)
+            publish(connection, name, 1, 2)
+        assert [] == refusals(cluster)
+        with pytest.raises(BrokerRefused, match="lacks a permission"):
+            get(connection, "red")
+    for node in cluster.nodes:
+        node.ask("ACL", "LOG", "RESET")
+
+
+def test_real_workers(cluster, user, tmp_path):
+    """Celery's workers consume, and help up one that was killed: nothing is refused."""
+    url = user("worker")
+    late = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
+    site = CelerySite(cluster, "reliq", tmp_path, late)
+    site.broker = url
+    try:
+        first = site.worker(pool="prefork", concurrency=2, queues=QUEUES)
+        held = site.send("long_first", 60).id
+        wait_until(lambda: site.journal.runs(held) == 1, timeout_s=30)
+        second = site.worker(pool="threads", concurrency=2, queues=QUEUES)
+        first.kill_group()
+        sent = [held, site.send("record", countdown=1, queue="green").id]
+        sent += [site.send("record", queue=name).id for name in QUEUES]
+        for task in sent:
+            site.journal.wait_finished(task, timeout_s=60)
+        assert 0 == second.shut_down()
+    finally:
+        site.close()
+
+
+def test_an_operator_and_an_exporter(cluster, user):
+    """Looking, putting right and measuring; the doctor finds every right it looks for."""
+    with Connection(cluster.url()) as connection:
+        for name in QUEUES:
+            declare(connection, name)
+            publish(connection, name, 1, 2, 3)
+        taker = Taker(connection, "red", auto_declare=False)
+        taker.take(3)[0].reject()
+        url = user("operator", arguments=("--config",))
+        assert 1 == len(data(url, "consumers"))
+        taker.consumer.cancel()
+    (found,) = [row for row in data(url, "doctor") if row["check"] == "acl"]
+    assert "all 3 masters: this user may do all that reliq does" == found["message"]
+    data(url, "status", "--interval", 0)
+    data(url, "dead", "replay", "red", "--to", "green")
+    data(url, "queue", "pause", "blue")
+    data(url, "queue", "delete", "blue", "--yes")
+    assert [] == refusals(cluster)
+    text = scraped(user("exporter"))
+    assert 3 == text.count("reliq_node_up{")
+    assert "reliq_messages_ready" in text

@@ -1,0 +1,638 @@
+"""Nodes of a cluster that are away: who notices, what goes on, and what is not done any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+
+import pytest
+from kombu import Connection, Consumer, Queue
+
+from reliq.admin import Inspector
+from reliq.engines.redis.cluster.address import cluster_address
+from reliq.engines.redis.cluster.request import Request
+from reliq.engines.redis.cluster.slots import Place, SlotMap, slot_of
+from reliq.engines.redis.cluster.wire import ClusterWire
+from reliq.engines.redis.keys import queue_keys, queues
+from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable
+from reliq.message.envelope import decode
+from reliq.message.queue_names import partition_names, partition_of_key
+from reliq.options import parse
+from reliq.store.protocol import ignore_result
+from reliq.store.values import Lease
+from tests.support.cluster import Migration, RedisCluster
+from tests.support.site import FAST, CelerySite
+from tests.support.waiting import wait_until
+from tests.support.workers import POOLS
+
+PATIENT_MS = 60_000  # no failover while a test freezes a node
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """Return a cluster of three masters, which serves what slots it has."""
+    extra = ["--cluster-require-full-coverage", "no"]
+    cluster = RedisCluster(3, node_timeout_ms=PATIENT_MS, extra=extra).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def cluster(shared):
+    """Return it, empty; its nodes are thawed at the end."""
+    for node in shared.masters:
+        with node.client() as client:
+            client.flushall()
+    yield shared
+    for node in shared.masters:
+        node.thaw()
+
+
+@pytest.fixture
+def connect(cluster):
+    """Return a function that opens a wire to the cluster, with a connection to each node."""
+    opened = []
+
+    def open_wire(**given):
+        options = parse(given)
+        wire = ClusterWire(cluster_address(cluster.url().split(";"), options), options, "test")
+        opened.append(wire)
+        wire.connect()
+        for _, node in wire.each_master():
+            assert node.alive
+        return wire
+
+    yield open_wire
+    for wire in opened:
+        wire.close()
+
+
+def key_at(cluster, node):
+    """Return a key of *node*."""
+    return next(key for key in map(str, range(2000)) if cluster.owner(slot_of(key)) is node)
+
+
+def anchor_of(cluster):
+    """Return the node of what belongs to no queue."""
+    return cluster.owner(slot_of(queues("")))
+
+
+def not_the_anchor(cluster):
+    """Return the other masters."""
+    return [node for node in cluster.masters if node is not anchor_of(cluster)]
+
+
+def test_all_nodes_are_silent(cluster, connect):
+    """The cluster is lost, although nobody asks for anything over one of the connections."""
+    wire = connect(socket_timeout=3.0)
+    idle, other = not_the_anchor(cluster)
+    asked = [key_at(cluster, node) for node in (anchor_of(cluster), other)]
+    for node in cluster.masters:
+        node.freeze()
+
+    def lost():
+        for key in asked:
+            wire.post(("GET", key))
+        wire.receive()
+        wire.check()
+        return not wire.alive
+
+    # A second of silence, the nodes asked in turn for one each, and socket_timeout.
+    wait_until(lost, timeout_s=20, interval_s=0.2)
+    idle.thaw()
+    other.thaw()
+    wait_until(lambda: connects(wire))
+
+
+def connects(wire):
+    """Whether *wire* connects."""
+    try:
+        wire.connect()
+    except OSError:
+        return False
+    return wire.alive
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_leaves_a_cluster_that_is_silent(
+    cluster, redis_factory, tmp_path_factory, pool, request
+):
+    """It goes to the next URL of its list."""
+    options = {**FAST, "socket_timeout": 3.0, "socket_connect_timeout": 1.0}
+    config = {
+        "task_ignore_result": True,
+        "result_backend": None,
+        "broker_transport_options": options,
+    }
+    site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)
+    request.addfinalizer(site.close)
+    url = redis_factory().url("reliq")
+    worker = site.worker(pool=pool, broker=f"{site.broker};{url}")
+    site.journal.wait_finished(site.send("record").id)
+    for node in cluster.masters:
+        node.freeze()
+    with Connection(url) as connection:
+        task = site.send("record", connection=connection).id
+    site.journal.wait_finished(task, timeout_s=60)
+    assert "onnection to broker lost" in worker.log()
+
+
+def test_a_post_over_an_idle_connection_does_not_wait(cluster, connect):
+    """Nor does a call wait for longer than it has patience for."""
+    wire = connect(socket_timeout=20.0, health_check_interval=1.0)
+    first, second = not_the_anchor(cluster)
+    keys = key_at(cluster, first), key_at(cluster, second)
+    time.sleep(1.1)  # so that both are idle for long
+    for node in (first, second):
+        node.freeze()
+    began = time.monotonic()
+    wire.post(("GET", keys[0]))
+    with pytest.raises(BrokerTimeout), wire.patience(0.1):
+        wire.call(("GET", keys[1]))
+    assert time.monotonic() - began < 10
+
+
+def test_many_slots_at_a_silent_node_hold_up_no_other(cluster, connect):
+    """Whether they are served is found out over one connection: it is waited for once."""
+    wire = connect(socket_timeout=30.0)
+    source, silent = not_the_anchor(cluster)
+    anchor = anchor_of(cluster)
+    key = key_at(cluster, source)
+    keys = {
+        slot: name
+        for name in map(str, range(5000))
+        if wire.slots.place_of(slot := slot_of(name)) == Place("127.0.0.1", silent.port)
+    }
+    chosen = list(keys.items())[:400]
+    silent.freeze()
+    for slot, name in chosen:
+        request = Request(slot, ("GET", name), None, 0.0, ignore_result)
+        wire._parked.park(request, "TRYAGAIN", at_once=True)
+    wait_until(lambda: all(item.sent is not None for item in wire._parked.waiting()))
+    migration = Migration(source, anchor, key)
+    migration.open()
+    migration.end()
+    began = time.monotonic()
+    wire.call(("GET", key))  # MOVED: it waits for the thread that tries the others, too
+    took_s = time.monotonic() - began
+    silent.thaw()
+    assert took_s < 4  # of the eight that a wait for each slot takes
+
+
+def test_a_connection_that_has_ended_is_looked_at_once(cluster, connect):
+    """Not as long as nobody uses it: that may be for ever."""
+    wire = connect()
+    ended, _ = not_the_anchor(cluster)
+    asked = []
+    look = wire.look_for_nodes
+    wire.look_for_nodes = lambda: asked.append(look())
+    ended.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def found():
+        wire.receive()
+        wire.check()
+        return asked
+
+    wait_until(found)
+    for _ in range(20):
+        found()
+        time.sleep(0.02)  # so that a thread that was begun would have looked
+    assert 2 >= len(asked)  # a doubt may come while the one before is looked into
+    dials = wire.dials
+    assert wire.call(("GET", key_at(cluster, ended))) is None
+    assert dials + 1 == wire.dials
+
+
+def test_what_was_given_up_while_it_was_tried_is_not_sent_later(cluster, connect):
+    """Its reply is that its slot is not served: it does not wait until it is."""
+    wire = connect()
+    source, target = not_the_anchor(cluster)
+    key = key_at(cluster, source)
+    other = f"{{{key}}}other"  # in the same slot
+    wire.call(("MSET", key, "0", other, "0"))
+    migration = Migration(source, target, key)
+    migration.open()
+    migration.move([key.encode()])
+    tried = []
+    send = wire.send_again
+
+    def freeze_and_send(request):
+        source.freeze()
+        tried.append(request)
+        send(request)
+
+    wire.send_again = freeze_and_send
+    # Of two keys one is at either node: TRYAGAIN, until the other has moved, too.
+    with pytest.raises(BrokerTimeout), wire.patience(1.0):
+        wire.call(("MSET", key, "1", other, "1"))
+    wire.send_again = send
+    source.thaw()
+    wait_until(lambda: tried[0].sent is None, what="the answer of the node")
+    migration.end()
+    wait_until(lambda: wire.receive() or not wire.waiting)
+    assert [b"0", b"0"] == wire.call(("MGET", key, other))
+
+
+def test_a_node_that_was_found_to_be_away_stays_so_until_it_answers(cluster, connect):
+    """Whoever asks again has not to find it out again, over another connection neither."""
+    wire, other = connect(socket_timeout=1.0), connect()
+    key = key_at(cluster, silent := not_the_anchor(cluster)[0])
+    there = slot_of(key_at(cluster, anchor_of(cluster)))
+    silent.freeze()
+    with pytest.raises(BrokerTimeout):
+        wire.call(("GET", key))
+    for _ in range(40):  # as somebody who publishes, for longer than it is left alone
+        assert wire.is_away(slot_of(key))
+        assert other.is_away(slot_of(key))
+        assert not wire.is_away(there)
+        time.sleep(0.05)
+    silent.thaw()
+    # Nobody else asks it for anything.
+    wait_until(lambda: not wire.is_away(slot_of(key)))
+    wait_until(lambda: not other.is_away(slot_of(key)))
+
+
+@pytest.fixture
+def application(cluster):
+    """Return a function that opens a connection of an application; a queue in eight partitions."""
+    opened = []
+
+    def connect():
+        options = {**FAST, "socket_timeout": 1.0}
+        opened.append(Connection(cluster.url(), transport_options=options))
+        opened[-1].default_channel  # noqa: B018 - it connects
+        return opened[-1]
+
+    divided()(connect().default_channel).declare()
+    yield connect
+    for node in cluster.masters:
+        node.thaw()
+    for connection in opened:
+        connection.release()
+
+
+def divided():
+    """Return the queue."""
+    return Queue("q", queue_arguments={"x-partitions": 8})
+
+
+def partitions_at(cluster, node):
+    """Return the partitions at *node*."""
+    names = partition_names("q", 8)
+    return [name for name in names if cluster.owner(slot_of(queue_keys("", name).meta)) is node]
+
+
+def bystander(cluster):
+    """Return a node that has partitions, but not the queue's own, and is not the anchor."""
+    found = [node for node in not_the_anchor(cluster) if "q" not in partitions_at(cluster, node)]
+    return found[0]
+
+
+def ready(connection, names):
+    """Return how many messages wait in these partitions, whose nodes must be there."""
+    store = connection.transport.link.store
+    return sum(store.status(name).ready for name in names)
+
+
+def stored(connection):
+    """Return the bodies that are in all partitions, whose nodes must be there."""
+    store = connection.transport.link.store
+    names = partition_names("q", 8)
+    found = [one for name in names for one in store.browse(name, "ready", 1000, 0)]
+    return sorted(int(decode(one.envelope).body) for one in found)
+
+
+def test_publishers_go_round_a_node_that_does_not_answer(cluster, application):
+    """Whoever was in time to write to it waits once, and no other."""
+    connection = application()
+    producer = connection.Producer()
+    for number in range(8):
+        producer.publish(number, routing_key="q")
+    silent = bystander(cluster)
+    silent.freeze()
+    attempt = partial(producer.publish, 0, routing_key="q")
+    # Each of the partitions has its turn, until one is at that node.
+    assert 1 == sum(refusals(attempt, 1) for _ in range(8))
+    for _ in range(40):
+        producer.publish(0, routing_key="q")
+        time.sleep(0.05)  # for longer than it is left alone
+    silent.thaw()
+    names = partitions_at(cluster, silent)
+    before = ready(connection, names)
+
+    def published_there():
+        producer.publish(0, routing_key="q")
+        return ready(connection, names) > before
+
+    wait_until(published_there)
+
+
+def refusals(attempt, tries):
+    """Try so often, until it succeeds; return how many tries failed."""
+    for count in range(tries):
+        with suppress(BrokerUnavailable, BatchUncertain):
+            attempt()
+            return count
+    return tries
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_what_was_not_sent_goes_elsewhere_when_it_is_retried(cluster, application, batched):
+    """Its node could not be connected to: it is certainly not there. It is stored once."""
+    channel = application().default_channel  # not connected to the other nodes yet
+    channel.transport.link.store.partitions["q"] = 8
+    silent = bystander(cluster)
+    silent.freeze()
+    counts = []
+    for number in range(8):
+        message = channel.prepare_message(b"%d" % number, properties={})
+        if batched:
+            batch = channel.create_publish_batch(9)
+            batch.publish(message, routing_key="q")
+            counts.append(refusals(batch.flush, 9))
+        else:
+            attempt = partial(channel.basic_publish, message, routing_key="q")
+            counts.append(refusals(attempt, 9))
+    assert 1 == max(counts)
+    silent.thaw()
+    assert list(range(8)) == stored(application())
+
+
+def test_what_has_a_key_waits_for_its_node(cluster, application):
+    """Elsewhere it would be out of order."""
+    channel = application().default_channel
+    channel.transport.link.store.partitions["q"] = 8
+    silent = bystander(cluster)
+    place = partitions_at(cluster, silent)[0]
+    names = partition_names("q", 8)
+    key = next(key for key in map(str, range(999)) if names[partition_of_key(key, 8)] == place)
+    silent.freeze()
+    headers = {"x-partition-key": key}
+    message = channel.prepare_message(b"1", properties={}, headers=headers)
+    attempt = partial(channel.basic_publish, message, routing_key="q")
+    assert 3 == refusals(attempt, 3)
+    silent.thaw()
+    wait_until(lambda: 0 == refusals(attempt, 1))
+    assert 1 == channel.transport.link.store.status(place).ready
+    assert [1] == stored(application())
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_declaration_goes_past_a_node_that_is_away(cluster, application, new):
+    """Whoever declares what is there may go on, and learns what can be told."""
+    connection = application()
+    for number in range(16):
+        connection.Producer().publish(number, routing_key="q")
+    silent = bystander(cluster)
+    there = 16 - ready(connection, partitions_at(cluster, silent))
+    connection = application() if new else connection  # with and without a connection to it
+    silent.freeze()
+    queue = divided()(connection.default_channel)
+    assert there == queue.queue_declare().message_count
+    assert there == queue.queue_declare(passive=True).message_count
+    for number in range(8):
+        connection.Producer().publish(number, routing_key="q", declare=[divided()])
+    silent.thaw()
+    assert 24 == len(stored(connection))
+
+
+def test_a_consumer_begins_while_a_node_is_away(cluster, application):
+    """And is given what is at the others; later the rest."""
+    connection = application()
+    for number in range(16):
+        connection.Producer().publish(number, routing_key="q")
+    silent = bystander(cluster)
+    elsewhere = 16 - ready(connection, partitions_at(cluster, silent))
+    got = []
+
+    def on_message(body, message):
+        got.append(body)
+        message.ack()
+
+    def drain():
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.2)
+
+    connection = application()
+    silent.freeze()
+    with Consumer(connection, [divided()], callbacks=[on_message]):
+        wait_until(lambda: drain() or len(got) == elsewhere)
+        silent.thaw()
+        wait_until(lambda: drain() or len(got) == 16)
+    assert list(range(16)) == sorted(got)
+
+
+def test_what_is_missing_at_a_node_that_is_away_is_made_later(cluster, application):
+    """By whoever declares the queue next."""
+    connection = application()
+    store = connection.transport.link.store
+    silent = bystander(cluster)
+    place = partitions_at(cluster, silent)[0]
+    store.delete_queue(place)
+    silent.freeze()
+    divided()(connection.default_channel).declare()
+    silent.thaw()
+    wait_until(lambda: not store.is_away(place))
+    divided()(connection.default_channel).declare()
+    assert store.layout(place) is not None
+
+
+def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
+    """Whatever else is owed to one that does not; that one is told when it does again."""
+    silent, lively = not_the_anchor(cluster)
+    with Connection(cluster.url()) as connection:
+        channel = connection.default_channel
+        session, store, _ = channel.transport.link
+        here, there = (names_at(cluster, node, 4) for node in (lively, silent))
+        for name in (*here, *there):
+            channel.queue_declare(name)
+            store.attach(name, session.id, 1)
+            session.registration.detach_later(name)
+        session.outbox.release_later(there[0], "released", [Lease("t", "1")])
+        silent.freeze()
+        with pytest.raises(BrokerUnavailable):
+            session.send_owed(store, 0.2)
+        assert [] == [name for name in here if store.consumers_of(name)]
+        silent.thaw()
+        wait_until(lambda: sent(session, store))
+        assert [] == [name for name in there if store.consumers_of(name)]
+
+
+@pytest.mark.parametrize("step", ["catch_up", "finish"])
+def test_what_is_owed_to_a_silent_node_holds_up_no_connection(cluster, step):
+    """Neither one that is new, nor the end of the process."""
+    silent, lively = not_the_anchor(cluster)
+    options = {"socket_timeout": 60.0}
+    with Connection(cluster.url(), transport_options=options) as connection:
+        session, store, _ = connection.default_channel.transport.link
+        (here,), (there,) = (names_at(cluster, node, 1) for node in (lively, silent))
+        for name in (there, here):
+            connection.default_channel.queue_declare(name)
+            store.attach(name, session.id, 1)
+            session.registration.detach_later(name)
+        session.outbox.reserve_lost(there, store.consumer)
+        session.outbox.release_later(there, "released", [Lease("t", "1")])
+        silent.freeze()
+        began = time.monotonic()
+        if step == "catch_up":
+            session.catch_up(store)
+        else:
+            session.finish()
+        took_s = time.monotonic() - began
+        assert [] == store.consumers_of(here)
+        silent.thaw()
+    assert took_s < 30  # of the 60 that a wait for each would take
+
+
+def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
+    cluster, monkeypatch, caplog
+):
+    """A background loop that begins, or connects anew, needs only the nodes of the leases."""
+    anchor, (lively, _) = anchor_of(cluster), not_the_anchor(cluster)
+    (name,) = names_at(cluster, lively, 1)
+    with Connection(cluster.url(), transport_options={"visibility_timeout": 3.0}) as connection:
+        channel = connection.default_channel
+        channel.queue_declare(name)
+        connection.Producer().publish("x", routing_key=name, exchange="")
+        message = channel.basic_get(name)
+        background = channel.transport.link.session.background
+        background.stop()
+        anchor.freeze()
+        # What asks every node takes as long as the lease.
+        asking = []
+        refresh = SlotMap.refresh
+
+        def noted(*given):
+            asking.append(threading.current_thread().name)
+            return refresh(*given)
+
+        monkeypatch.setattr(SlotMap, "refresh", noted)
+        with lively.client() as client:
+
+            def deadline():
+                ((_, found),) = client.zrange(unacked, 0, -1, withscores=True)
+                return found
+
+            unacked = queue_keys("", name).unacked_index
+            before = deadline()
+            background.start()
+            wait_until(lambda: deadline() > before, timeout_s=8)
+        assert "goes on when" not in caplog.text  # it did not fail before
+        assert "reliq-background" not in asking
+        anchor.thaw()
+        message.ack()
+
+
+def names_at(cluster, node, count):
+    """Return names of queues of *node*."""
+    names = (f"q{number}" for number in range(2000))
+    found = (name for name in names if cluster.owner(slot_of(f"{{{name}}}")) is node)
+    return list(islice(found, count))
+
+
+def sent(session, store):
+    """Send what is owed; return whether nothing is any more."""
+    with suppress(BrokerUnavailable):
+        session.send_owed(store)
+    return not session.owes
+
+
+def queues_around(cluster, silent):
+    """Declare q, in eight partitions; return the names at *silent*, which is not q's, and others'.
+
+    Its own partition is last among the latter.
+    """
+    there, here = [], []
+    for name in reversed(partition_names("q", 8)):
+        (there if cluster.owner(slot_of(queue_keys("", name).meta)) is silent else here).append(
+            name
+        )
+    assert there
+    assert here[-1] == "q"
+    return there, here
+
+
+def beside(cluster, queue):
+    """Return a master that has neither *queue* nor what belongs to none."""
+    owner = cluster.owner(slot_of(queue_keys("", queue).meta))
+    return next(node for node in not_the_anchor(cluster) if node is not owner)
+
+
+def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
+    """From no partition, whichever node is away: that one is told when it answers again.
+
+    It is waited for once, however many partitions it has.
+    """
+    silent = beside(cluster, "q")
+    there, here = queues_around(cluster, silent)
+    divided = Queue("q", queue_arguments={"x-partitions": 8})
+    options = {"socket_timeout": 3.0}
+    with (
+        Connection(cluster.url(), transport_options=options) as connection,
+        Connection(cluster.url()) as other,
+    ):
+        channel = connection.default_channel
+        session, store, _ = channel.transport.link
+        consumers_of = other.default_channel.transport.link.store.consumers_of
+        plain = Queue("plain")
+        with Consumer(channel, [divided, plain], callbacks=[lambda *_: None]):
+            assert {(session.id,)} == {tuple(consumers_of(name)) for name in (*there, *here)}
+            left_s, attach = [], store.attach
+
+            def attach_within(name, *rest):
+                if name in there:
+                    left_s.append(store._wire._patience.ends_at - time.monotonic())
+                return attach(name, *rest)
+
+            monkeypatch.setattr(store, "attach", attach_within)
+            silent.freeze()
+        assert 2 <= len(left_s)
+        assert max(left_s[1:]) < 0.5
+        assert [] == channel.transport.turns.subscriptions
+        assert [] == [name for name in (*here, "plain") if consumers_of(name)]
+        silent.thaw()
+        wait_until(lambda: sent(session, store))
+        assert [] == [name for name in there if consumers_of(name)]
+
+
+def test_operators_reach_the_partitions_whose_nodes_answer(cluster):
+    """Those that are paused, purged and resumed all the same; the rest is named in the end."""
+    silent = beside(cluster, "q")
+    there, here = queues_around(cluster, silent)
+    divided = Queue("q", queue_arguments={"x-partitions": 8})
+    with (
+        Connection(cluster.url()) as connection,
+        Inspector(cluster.url(), {"socket_timeout": 3.0}) as inspector,
+    ):
+        for number in range(80):
+            connection.Producer().publish(number, routing_key="q", declare=[divided])
+        status = connection.default_channel.transport.link.store.status
+        inspector.status("q")
+        silent.freeze()
+        for change, found in (
+            ("pause", (True, 10)),
+            ("purge", (True, 0)),
+            ("resume", (False, 0)),
+        ):
+            with pytest.raises(BrokerUnavailable) as raised:
+                getattr(inspector, change)("q")
+            named = str(raised.value).removeprefix("queue 'q'")
+            assert there == [name for name in (*there, *here) if repr(name) in named]
+            assert {found} == {(status(name).paused, status(name).ready) for name in here}
+        silent.thaw()
+        wait_until(lambda: reached(lambda: status(there[0])))
+        assert not any(status(name).paused for name in there)
+        assert 10 * len(there) == inspector.purge("q")
+
+
+def reached(look):
+    """Whether *look* finds a broker that answers."""
+    try:
+        look()
+    except BrokerUnavailable:
+        return False
+    return True

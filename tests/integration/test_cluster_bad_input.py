@@ -1,0 +1,201 @@
+"""What is wrong with the address of a cluster, or with the cluster: said with its remedy."""
+
+from __future__ import annotations
+
+import pytest
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from reliq import BrokerUnavailable, ConfigurationError
+from reliq.admin import Inspector
+from reliq.engines.redis.keys import queue_key
+from tests.integration.kombu_client import declare, get, publish
+from tests.support.audits import assert_balanced
+from tests.support.cluster import RedisCluster
+from tests.support.commands import data, run
+from tests.support.servers import free_port
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of two masters."""
+    cluster = RedisCluster(2).start()
+    yield cluster
+    cluster.destroy()
+
+
+def refused(url, *words, error=ConfigurationError, **options):
+    """Fail unless Kombu's connection and the inspector refuse *url* in these words."""
+    wrapped = (error, OperationalError)
+    with pytest.raises(wrapped) as caught, Connection(url, transport_options=options) as connection:
+        connection.default_channel  # noqa: B018 - it connects
+    with pytest.raises(error) as said, Inspector(url, options):
+        pass
+    for exc in (caught.value, said.value):
+        assert [] == [word for word in words if word not in str(exc)], exc
+
+
+def test_a_seed_that_is_no_cluster(redis_server):
+    """It is named, with the scheme for a server of its own."""
+    refused(
+        f"reliq-cluster://127.0.0.1:{redis_server.port}",
+        f"127.0.0.1:{redis_server.port}",
+        "is no node of a cluster: use reliq:// for a server of its own",
+    )
+
+
+def test_one_of_the_seeds_is_no_cluster(cluster, redis_server):
+    """The others suffice, whichever is asked first."""
+    for _ in range(5):
+        with Inspector(f"{cluster.url()};reliq-cluster://127.0.0.1:{redis_server.port}") as found:
+            assert [] == found.queues()
+
+
+def test_no_seed_is_reachable():
+    """All that were tried are named."""
+    ports = (free_port(), free_port())
+    url = ";".join(f"reliq-cluster://127.0.0.1:{port}" for port in ports)
+    names = [f"127.0.0.1:{port}" for port in ports]
+    refused(url, "none of 2 known nodes", *names, error=BrokerUnavailable)
+    done = run(url, "status", "--interval", 0)
+    assert (2, True) == (done.returncode, "none of 2 known nodes" in done.stderr)
+
+
+def test_another_database(cluster):
+    """There is none; a prefix keeps applications apart."""
+    urls = [f"{url}/1" for url in cluster.url().split(";")]
+    refused(";".join(urls), "Redis Cluster has no other", "global_keyprefix")
+    refused(f"{urls[0]};{urls[1][:-1]}0", "to agree on the database")
+
+
+def test_urls_that_disagree_on_the_password():
+    """It is said without showing one of them."""
+    url = "reliq-cluster://:hush@a:7000;reliq-cluster://:other@b:7000"
+    refused(url, "to agree on the password", "got 2 different ones")
+    with pytest.raises(ConfigurationError) as caught, Inspector(url):
+        pass
+    assert "hush" not in str(caught.value)
+
+
+def test_a_prefix_with_a_brace(cluster):
+    """It would put every queue into one slot, or none where it belongs."""
+    refused(cluster.url(), "global_keyprefix", "{", global_keyprefix="{celery}:")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["a:1", {"a:1": "b"}, {"a": "b:2"}, {"a:1": 2}, [("a:1",)], 7, {"a:1": "b:70000"}],
+)
+def test_an_address_map_that_is_none(cluster, wrong):
+    """It is refused with what is expected."""
+    refused(cluster.url(), "address_map", "a mapping of host:port to host:port", address_map=wrong)
+
+
+def test_a_wrong_password():
+    """The login is what is wrong, not the network."""
+    cluster = RedisCluster(1, password="hush")
+    try:
+        cluster.start()
+        url = cluster.url().replace("://", "://:wrong@")
+        refused(url, "check username and password", error=BrokerUnavailable)
+    finally:
+        cluster.destroy()
+
+
+def test_a_user_without_the_right_to_ask_for_the_slots(cluster):
+    """It is told which rule it needs."""
+    for node in cluster.masters:
+        node.ask("ACL", "SETUSER", "poor", "reset", "on", ">hush", "~*", "+@all", "-cluster")
+    url = cluster.url().replace("://", "://poor:hush@")
+    refused(url, "reliq acl", "--cluster", error=BrokerUnavailable)
+
+
+@pytest.mark.parametrize("full_coverage", ["yes", "no"])
+def test_slots_that_no_node_has(full_coverage):
+    """Who needs one is told how to get it a node; the doctor counts them."""
+    extra = ("--cluster-require-full-coverage", full_coverage)
+    cluster = RedisCluster(2, extra=extra)
+    try:
+        cluster.start()
+        with Connection(cluster.url(), transport_options={"socket_timeout": 2}) as connection:
+            declare(connection, "q")
+            slot = int(cluster.masters[0].ask("CLUSTER", "KEYSLOT", queue_key("", "q", "meta")))
+            for node in cluster.masters:
+                node.ask("CLUSTER", "DELSLOTS", slot)
+            wait_until(
+                lambda: all(
+                    (b"cluster_state:fail" in node.ask("CLUSTER", "INFO"))
+                    is (full_coverage == "yes")
+                    for node in cluster.masters
+                ),
+                what="nodes that notice",
+            )
+            with pytest.raises(BrokerUnavailable) as caught:
+                connection.default_channel._size("q")
+            assert f"slot {slot}" in str(caught.value)
+            assert "redis-cli --cluster fix" in str(caught.value)
+        rows = data(cluster.url(), "doctor", code=1)
+        ((severity, text),) = [
+            (row["severity"], row["message"]) for row in rows if row["check"] == "slots"
+        ]
+        assert ("error", True) == (severity, text.startswith("1 of 16384 slots have no node"))
+    finally:
+        cluster.destroy()
+
+
+def test_nodes_that_announce_what_cannot_be_reached():
+    """As behind NAT or in containers: address_map says where they are; MOVED is mapped too."""
+    cluster = RedisCluster(2)
+    try:
+        announced = {}
+        for node in cluster.masters:
+            wrong = free_port()
+            node.extra += ["--cluster-announce-bus-port", str(node.port + 10_000)]
+            node.extra += ["--cluster-announce-port", str(wrong)]
+            announced[f"127.0.0.1:{wrong}"] = f"127.0.0.1:{node.port}"
+        cluster.start()
+
+        def told():
+            return all(
+                {f"127.0.0.1:{port}" for _, _, (_, port, *_), *_ in node.ask("CLUSTER", "SLOTS")}
+                == set(announced)
+                for node in cluster.masters
+            )
+
+        wait_until(told, timeout_s=30, what="nodes that announce other ports")
+        refused(
+            cluster.url(), "is not reachable", error=BrokerUnavailable, socket_connect_timeout=1
+        )
+        options = {"address_map": announced}
+        queues = ("celery", "red", "green", "blue")
+        with Connection(cluster.url(), transport_options=options) as connection:
+            for name in queues:
+                publish(connection, name, 1)
+            _swap_slots(cluster)
+            for name in queues:
+                publish(connection, name, 2)
+                assert [1, 2] == [get(connection, name).payload for _ in range(2)]
+        assert_balanced(cluster.url(), options)
+    finally:
+        cluster.destroy()
+
+
+def _swap_slots(cluster):
+    """Move the slot of a queue to the other node, so that the next command is told MOVED."""
+    from tests.support.cluster import Migration
+
+    key = queue_key("", "red", "meta")
+    source = next(
+        node for node in cluster.masters if int(node.ask("CLUSTER", "COUNTKEYSINSLOT", _slot(key)))
+    )
+    target = next(node for node in cluster.masters if node is not source)
+    migration = Migration(source, target, key)
+    migration.open()
+    migration.end()
+
+
+def _slot(key):
+    from redis.crc import key_slot
+
+    return key_slot(key.encode())

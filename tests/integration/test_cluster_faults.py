@@ -1,0 +1,287 @@
+"""What happens to a cluster under load: slots move, nodes die, freeze and come back."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import queue_keys, queues
+from tests.support.cluster import Migration, RedisCluster
+from tests.support.journal import STARTED
+from tests.support.site import FAST, CelerySite
+from tests.support.waiting import wait_until
+from tests.support.workers import POOLS
+
+pytestmark = pytest.mark.slow
+
+NODE_TIMEOUT_S = 1.0
+QUEUES = ("celery", "red", "green", "blue")
+CONFIG = {
+    "task_acks_late": True,
+    "task_ignore_result": True,
+    "result_backend": None,
+    "broker_transport_options": {**FAST, "visibility_timeout": 5.0},
+}
+
+
+@pytest.fixture
+def cluster():
+    """Return a cluster of three masters with a replica each."""
+    cluster = RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def site(cluster, tmp_path_factory):
+    """Return a Celery application on it."""
+    site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
+    yield site
+    site.close()
+
+
+class Load:
+    """A thread for each queue that publishes to it, and notes what was stored."""
+
+    def __init__(self, site):
+        self._site = site
+        self._over = threading.Event()
+        self.sent = {queue: {} for queue in QUEUES}
+        self.errors = []
+        self.longest = dict.fromkeys(QUEUES, 0.0)
+        self._threads = [threading.Thread(target=self._run, args=(queue,)) for queue in QUEUES]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self):
+        """Publish no more."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, queue):
+        while not self._over.wait(0.04):
+            began = time.monotonic()
+            try:
+                task = self._site.send("record", queue=queue).id
+            except OSError as exc:
+                self.errors.append((queue, str(exc)))
+            else:
+                self.sent[queue][task] = time.monotonic()
+            self.longest[queue] = max(self.longest[queue], time.monotonic() - began)
+
+    def goes_on(self, count=10):
+        """Wait until so many more are stored in each queue."""
+        wanted = {queue: len(sent) + count for queue, sent in self.sent.items()}
+        wait_until(
+            lambda: self.errors or all(len(self.sent[name]) >= wanted[name] for name in QUEUES),
+            timeout_s=30,
+        )
+
+    def check(self, *, timeout_s=40.0):
+        """Wait until all has run; fail unless each has run once.
+
+        Returns how long tasks of each queue have waited at most.
+        """
+        tasks = {task for sent in self.sent.values() for task in sent}
+        journal = self._site.journal
+        wait_until(lambda: tasks <= journal.finished().keys(), timeout_s=timeout_s)
+        for queue in QUEUES:
+            self._site.settled(queue)
+        assert {} == {task: times for task, times in journal.started().items() if times > 1}
+        began = {entry.key: entry.at for entry in journal.entries(STARTED)}
+        return {
+            queue: max(began[task] - at for task, at in sent.items())
+            for queue, sent in self.sent.items()
+        }
+
+
+@contextmanager
+def frozen(node):
+    """Freeze a node for as long as the block takes."""
+    node.freeze()
+    try:
+        yield
+    finally:
+        node.thaw()
+
+
+def elsewhere(cluster, number):
+    """Return the queues that are at other nodes than a slot."""
+    node = cluster.owner(number)
+    return [name for name in QUEUES if cluster.owner(slot(name)) is not node]
+
+
+def slot(queue):
+    """Return the slot of a queue."""
+    return slot_of(queue_keys("", queue).meta)
+
+
+def moves(cluster, key, seed):
+    """Move the slot of *key* to another master, its keys in two parts."""
+    chance = random.Random(seed)
+    source = cluster.owner(slot_of(key))
+    target = chance.choice([node for node in cluster.masters if node is not source])
+    migration = Migration(source, target, key)
+    migration.open()
+    keys = migration.keys(source)
+    migration.move(chance.sample(keys, len(keys) // 2))
+    yield
+    migration.end()
+
+
+@pytest.fixture
+def worker(site, pool):
+    """Start a worker of *pool* that consumes from all queues."""
+    return site.worker(pool=pool, concurrency=2, queues=QUEUES)
+
+
+@pytest.fixture
+def load(site, worker):
+    """Begin to publish: there is a worker."""
+    del worker
+    load = Load(site)
+    yield load
+    load.end()
+
+
+def reconnected(worker):
+    """Whether Celery has lost its connection."""
+    return "onnection to broker lost" in worker.log()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_slots_of_loaded_queues_move(cluster, worker, load):
+    """Nothing is lost or doubled, and nobody hears of it."""
+    for number in range(12):
+        queue = QUEUES[number % len(QUEUES)]
+        key = queues("") if number % 5 == 4 else queue_keys("", queue).meta
+        load.goes_on(3)
+        for _ in moves(cluster, key, number):
+            time.sleep(0.1)  # so long is the slot at neither node
+    load.goes_on()
+    load.end()
+    print(load.longest, load.check())
+    assert [] == load.errors
+    assert not reconnected(worker)
+    assert worker.shut_down() == 0
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("what", ["queue", "anchor"])
+def test_a_master_is_killed(cluster, worker, load, what):
+    """Its queues go on at its replica, the others all the time; the worker does not reconnect."""
+    load.goes_on()
+    key = queue_keys("", "red").meta if what == "queue" else queues("")
+    victim = cluster.owner(slot_of(key))
+    victim.kill()
+    wait_until(lambda: cluster.owner(slot("red")).running, timeout_s=20)
+    load.goes_on(50)
+    load.end()
+    print(load.longest, load.check())
+    assert [] == load.errors
+    assert not reconnected(worker)
+    assert worker.shut_down() == 0
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_master_is_frozen(cluster, worker, load):
+    """It never says that it was replaced."""
+    load.goes_on()
+    with frozen(cluster.owner(slot("red"))):
+        time.sleep(NODE_TIMEOUT_S + 6)
+    load.goes_on(50)
+    load.end()
+    print(load.longest, load.check(), load.errors)
+    assert not reconnected(worker)
+    assert worker.shut_down() == 0
+
+
+@pytest.fixture
+def bare_cluster():
+    """Return a cluster without replicas, which serves what slots it has; nodes keep their data."""
+    options = {"node_timeout_ms": int(NODE_TIMEOUT_S * 1000), "appendonly": True}
+    extra = ["--cluster-require-full-coverage", "no"]
+    cluster = RedisCluster(3, extra=extra, **options).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
+    """Who publishes to it hears so; leases are kept, acks are owed, and the others go on."""
+    options = {**CONFIG["broker_transport_options"], "socket_timeout": 3.0}
+    config = {**CONFIG, "broker_transport_options": options, "task_publish_retry": False}
+    site = CelerySite(bare_cluster, "reliq", tmp_path_factory.mktemp("site"), config)
+    try:
+        # Not the node of what belongs to no queue: declarations wait for that one.
+        away, *_ = elsewhere(bare_cluster, slot_of(queues("")))
+        others = elsewhere(bare_cluster, slot(away))
+        worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
+        held = site.send("record_late", 4, queue=away).id
+        site.journal.wait_started(held)
+        victim = bare_cluster.owner(slot(away))
+        victim.kill()
+        with pytest.raises(OperationalError):  # over a connection that it has closed, perhaps
+            site.send("record", queue=away)
+        with pytest.raises(OperationalError, match=r"slot \d+ was not served"):
+            site.send("record", queue=away)
+        site.journal.wait_finished(held)
+        for number in range(9):
+            task = site.send("record", queue=others[number % len(others)]).id
+            site.journal.wait_finished(task)
+        victim.start()
+        site.journal.wait_finished(site.send("record", queue=away).id)
+        site.settled(away)
+        assert 1 == site.journal.runs(held)
+        assert not reconnected(worker)
+        assert worker.shut_down() == 0
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_anchor_is_frozen_for_long(tmp_path_factory, pool):
+    """Nobody takes its place; queues at other nodes are served, and their leases renewed."""
+    cluster = RedisCluster(3, node_timeout_ms=60_000).start()
+    # Each takes what it can run at once: a task that waits behind a long one is not late.
+    config = {**CONFIG, "task_publish_retry": False, "worker_prefetch_multiplier": 1}
+    site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)
+    try:
+        anchor = cluster.owner(slot_of(queues("")))
+        healthy = elsewhere(cluster, slot_of(queues("")))
+        worker = site.worker(pool=pool, concurrency=3, queues=QUEUES)
+        other = site.worker(pool=pool, concurrency=3, queues=QUEUES)
+        many = 0 if pool == "solo" else 2  # it would run nothing else meanwhile
+        long = [site.send("record_late", 15, queue=healthy[0]).id for _ in range(many)]
+        for task in long:
+            site.journal.wait_started(task)
+        # Declared by who publishes: a declaration would wait for the anchor.
+        site.journal.wait_finished(site.send("record", queue=healthy[-1]).id)
+        longest = 0.0
+        with frozen(anchor):
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                began = time.monotonic()
+                task = site.send("record", queue=healthy[-1]).id
+                site.journal.wait_finished(task)
+                longest = max(longest, time.monotonic() - began)
+        print(f"the longest task took {longest:.2f} s")
+        for task in long:
+            site.journal.wait_finished(task)
+        for queue in QUEUES:
+            site.settled(queue)
+        assert set(site.journal.started().values()) == {1}
+        assert longest < 8  # of the 20, on a machine that is busy: they were served meanwhile
+        for one in (worker, other):
+            assert not reconnected(one)
+            assert one.shut_down() == 0
+    finally:
+        site.close()
+        cluster.destroy()

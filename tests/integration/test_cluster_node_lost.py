@@ -1,0 +1,333 @@
+"""Operators while one node of a cluster is lost: the others are told of, and what is missing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+from kombu import Connection
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from reliq import BrokerUnavailable
+from reliq.admin import Inspector
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import queue_key, queues
+from reliq.metrics import Collector
+from tests.integration.kombu_client import declare, get, publish
+from tests.integration.test_cli_acl import scraped
+from tests.support.audits import assert_balanced
+from tests.support.cluster import Migration, RedisCluster
+from tests.support.commands import data, run
+from tests.support.waiting import wait_until
+
+# At three nodes of three, and one whose name is escaped in keys.
+QUEUES = ("celery", "red", "green", "blue", "a{b}%c")
+
+
+def slot(queue):
+    """Return the slot of a queue."""
+    return slot_of(queue_key("", queue, "meta"))
+
+
+ANCHOR = slot_of(queues(""))
+
+
+@pytest.fixture(scope="module")
+def running():
+    """Return a cluster that serves what slots it has; its nodes keep their data."""
+    extra = ("--cluster-require-full-coverage", "no")
+    cluster = RedisCluster(3, appendonly=True, extra=extra).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def cluster(running):
+    """Return it with a message in each queue."""
+    for node in running.masters:
+        with node.client() as client:
+            client.flushall()
+    with Connection(running.url()) as connection:
+        for name in QUEUES:
+            declare(connection, name)
+            publish(connection, name, 1)
+    yield running
+    assert_balanced(running.url())
+
+
+def whole(cluster):
+    """Whether all nodes say that all slots are served."""
+    return all(
+        b"cluster_slots_ok:16384" in node.ask("CLUSTER", "INFO")
+        and b"cluster_state:ok" in node.ask("CLUSTER", "INFO")
+        for node in cluster.masters
+    )
+
+
+@contextmanager
+def killed(cluster, node):
+    """Kill a node; it is there again at the end."""
+    node.kill()
+    try:
+        yield
+    finally:
+        node.start()
+        wait_until(lambda: whole(cluster), timeout_s=30, what="a cluster that is whole again")
+
+
+@contextmanager
+def frozen(cluster, node):
+    """Freeze a node: its connections stay open, and it takes new ones."""
+    node.freeze()
+    try:
+        yield
+    finally:
+        node.thaw()
+        wait_until(lambda: whole(cluster), timeout_s=30, what="a cluster that is whole again")
+
+
+WAYS = {"killed": killed, "frozen": frozen}
+VICTIMS = ("anchor", "another")
+
+
+@pytest.fixture(params=["killed", pytest.param("frozen", marks=pytest.mark.slow)])
+def lose(request):
+    """Return how a node is lost."""
+    return WAYS[request.param]
+
+
+@pytest.fixture(params=VICTIMS)
+def victim(request, cluster):
+    """Return the node that is lost: that of the list of queues, or one that has only queues."""
+    anchor = cluster.owner(ANCHOR)
+    if request.param == "anchor":
+        return anchor
+    return next(
+        cluster.owner(slot(name)) for name in QUEUES if cluster.owner(slot(name)) is not anchor
+    )
+
+
+@pytest.fixture
+def elsewhere(cluster, victim):
+    """Return the queues that can be told."""
+    names = [name for name in QUEUES if cluster.owner(slot(name)) is not victim]
+    assert 0 < len(names) < len(QUEUES)
+    return sorted(names)
+
+
+def at(node):
+    """Return the name of a node."""
+    return f"127.0.0.1:{node.port}"
+
+
+def missing(cluster, victim, elsewhere):
+    """Return the queues whose names are known, at the node that is lost."""
+    if victim is cluster.owner(ANCHOR):
+        return []  # their names are lost with it
+    return sorted(set(QUEUES) - set(elsewhere))
+
+
+def test_status(cluster, victim, elsewhere, lose):
+    """The queues of the other nodes, and which cannot be told; it does not wait for long."""
+    absent = missing(cluster, victim, elsewhere)
+    began = time.monotonic()
+    run(cluster.url(), "status", "--interval", 0)
+    command_s = time.monotonic() - began
+    with lose(cluster, victim):
+        began = time.monotonic()
+        found = data(cluster.url(), "status", "--interval", 0, code=2)
+        took_s = time.monotonic() - began
+        done = run(cluster.url(), "status", "--interval", 0)
+    assert took_s < 9 + command_s  # of the socket_timeout: 10
+    assert elsewhere == sorted(queue["queue"] for queue in found["queues"])
+    assert {1} == {queue["ready"] for queue in found["queues"]}
+    (broker,) = found["brokers"]
+    assert (True, "cluster of 3 masters, 2 answer") == (broker["reachable"], broker["role"])
+    said = [row for row in found["untold"] if row["node"] == at(victim)]
+    assert absent == sorted(name for row in said for name in row["queues"])
+    assert {at(victim)} == {row["node"] for row in found["untold"]}
+    assert at(victim) in done.stderr
+    assert [] == [name for name in absent if repr(name) not in done.stderr]
+    assert "queues not told" in done.stdout
+
+
+def test_audit(cluster, victim, elsewhere, lose):
+    """2, as not all is known: the ledgers of the others are shown."""
+    absent = missing(cluster, victim, elsewhere)
+    with lose(cluster, victim):
+        rows = data(cluster.url(), "audit", code=2)
+        done = run(cluster.url(), "audit")
+        with Inspector(cluster.url(), {"socket_timeout": 2}) as inspector:
+            assert elsewhere == sorted(
+                result.queue for result in inspector.audit_told().results if result.balanced
+            )
+            with pytest.raises(BrokerUnavailable):
+                inspector.audit()
+    assert dict.fromkeys(elsewhere, True) == {row["queue"]: row["balanced"] for row in rows}
+    assert (2, True) == (done.returncode, at(victim) in done.stderr)
+    assert [] == [name for name in absent if repr(name) not in done.stderr]
+
+
+def test_the_doctor(cluster, victim, elsewhere, lose):
+    """It names the node, looks at the others, and at their queues and ledgers."""
+    absent = missing(cluster, victim, elsewhere)
+    with lose(cluster, victim):
+        rows = data(cluster.url(), "doctor", code=1)
+    by_check = {}
+    for row in rows:
+        by_check.setdefault(row["check"], []).append((row["severity"], row["message"]))
+    ((severity, text),) = by_check["node"]
+    assert ("error", True) == (severity, text.startswith(f"{at(victim)} has slots and cannot be"))
+    untold = [text for severity, text in by_check["queues"] if severity == "error"]
+    assert [] == [name for name in absent if not any(repr(name) in text for text in untold)]
+    assert [("ok", f"{len(elsewhere)} queues, all balanced")] == by_check["ledger"]
+    ((severity, text),) = by_check["consumers"]
+    if victim is cluster.owner(ANCHOR):
+        assert ("error", True) == (severity, f"registered at {at(victim)}" in text)
+    else:
+        assert "ok" == severity
+    assert {"version", "keys", "clock"} <= set(by_check)
+
+
+def families(text):
+    """Return name -> labels -> value of what was scraped."""
+    return {
+        family.name: [(sample.labels, sample.value) for sample in family.samples]
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def by(label, found, name):
+    """Return the values of a family by one label."""
+    return {labels[label]: value for labels, value in found[name]}
+
+
+def test_the_exporter(cluster, victim, elsewhere, lose):
+    """The broker is up, the node is not, and queues elsewhere have their series."""
+    absent = missing(cluster, victim, elsewhere)
+    with lose(cluster, victim):
+        found = families(scraped(cluster.url()))
+    assert [1] == [value for _, value in found["reliq_up"]]
+    nodes = {at(node): int(node is not victim) for node in cluster.masters}
+    assert nodes == by("node", found, "reliq_node_up")
+    counts = {at(node): len(absent) if node is victim else 0 for node in cluster.masters}
+    assert counts == by("node", found, "reliq_node_queues_untold")
+    assert dict.fromkeys(elsewhere, 1) == by("queue", found, "reliq_messages_ready")
+
+
+def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
+    """It knows the names of what it has seen, also where the list of queues is lost."""
+    registry = CollectorRegistry()
+    with closing(Collector(cluster.url())) as collector:
+        registry.register(collector)
+        assert len(QUEUES) == len(
+            families(generate_latest(registry).decode())["reliq_messages_ready"]
+        )
+        with lose(cluster, victim):
+            began = time.monotonic()
+            found = families(generate_latest(registry).decode())
+            took_s = time.monotonic() - began
+        assert took_s < 8  # Prometheus waits for 10
+        assert elsewhere == sorted(by("queue", found, "reliq_messages_ready"))
+        untold = by("node", found, "reliq_node_queues_untold")
+        assert len(QUEUES) - len(elsewhere) == untold[at(victim)]
+        found = families(generate_latest(registry).decode())
+        assert len(QUEUES) == len(found["reliq_messages_ready"])
+        assert {0} == set(by("node", found, "reliq_node_queues_untold").values())
+
+
+def test_no_node_answers(cluster):
+    """Nothing is told, and that is said."""
+    for node in cluster.masters:
+        node.kill()
+    try:
+        for command in ("status", "audit", "doctor"):
+            done = run(cluster.url(), command)
+            assert (2, "") == (done.returncode, done.stdout.replace("\n", "")) or (
+                command == "status" and done.returncode == 2
+            )
+            assert "none of 3 known nodes" in done.stderr
+    finally:
+        for node in cluster.masters:
+            node.start()
+        wait_until(lambda: whole(cluster), timeout_s=30)
+
+
+@pytest.mark.slow
+def test_full_coverage():
+    """Where the cluster then serves nothing, all queues are named, and the doctor goes on."""
+    cluster = RedisCluster(2)
+    try:
+        cluster.start()
+        with Connection(cluster.url()) as connection:
+            for name in QUEUES:
+                declare(connection, name)
+        anchor = cluster.owner(ANCHOR)
+        (other,) = [node for node in cluster.masters if node is not anchor]
+        other.kill()
+        wait_until(
+            lambda: b"cluster_state:fail" in anchor.ask("CLUSTER", "INFO"), what="a cluster down"
+        )
+        found = data(cluster.url(), "status", "--interval", 0, code=2)
+        assert [] == found["queues"]
+        told = {name for row in found["untold"] for name in row["queues"]}
+        assert {name for name in QUEUES if cluster.owner(slot(name)) is anchor} == told
+        rows = data(cluster.url(), "doctor", code=1)
+        assert "node" in {row["check"] for row in rows if row["severity"] == "error"}
+        assert [0] == [value for _, value in families(scraped(cluster.url()))["reliq_up"]]
+    finally:
+        cluster.destroy()
+
+
+# -- a slot that is left on its way
+
+
+@pytest.fixture
+def stuck(cluster):
+    """Return a migration that was broken off when half of the keys had moved."""
+    key = queue_key("", "red", "meta")
+    source = cluster.owner(slot_of(key))
+    target = next(node for node in cluster.masters if node is not source)
+    migration = Migration(source, target, key)
+    migration.open()
+    migration.move(migration.keys(source)[::2])
+    yield migration
+    migration.end()
+    wait_until(lambda: cluster.owner(migration.slot) is target)
+    with Connection(cluster.url()) as connection:
+        assert 1 == get(connection, "red").payload
+
+
+def test_a_slot_left_open(cluster, stuck):
+    """The doctor names slot, nodes and remedy; other queues are told of."""
+    rows = data(cluster.url(), "doctor", code=1)
+    ((text, remedy),) = [
+        (row["message"], row["remedy"])
+        for row in rows
+        if row["check"] == "slots" and row["severity"] == "error"
+    ]
+    for word in (f"slot {stuck.slot}", at(stuck.source), at(stuck.target)):
+        assert word in text
+    assert "redis-cli --cluster fix" in remedy
+    others = sorted(set(QUEUES) - {"red"})
+    found = data(cluster.url(), "status", "--interval", 0, code=2)
+    assert others == sorted(queue["queue"] for queue in found["queues"])
+    ((queues_untold, error),) = [(row["queues"], row["error"]) for row in found["untold"]]
+    assert (["red"], True) == (queues_untold, f"slot {stuck.slot}" in error)
+    assert others == sorted(row["queue"] for row in data(cluster.url(), "audit", code=2))
+
+
+def test_a_slot_that_is_being_moved(cluster):
+    """It is open when the doctor looks first, and not a second later: nothing is wrong."""
+    key = queue_key("", "red", "meta")
+    source = cluster.owner(slot_of(key))
+    target = next(node for node in cluster.masters if node is not source)
+    migration = Migration(source, target, key)
+    with Inspector(cluster.url()) as inspector:
+        migration.open()
+        looked = inspector._store._open_now()
+        assert [(migration.slot, at(source), at(target))] == [tuple(item) for item in looked]
+        migration.end()
+        assert set() == inspector._store._open_now()

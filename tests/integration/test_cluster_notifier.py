@@ -1,0 +1,161 @@
+"""The notifier of a cluster: many slots, few connections."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from time import monotonic
+
+import pytest
+import redis
+from kombu import Connection, Queue
+
+from reliq.engines.redis.cluster.notifier import MOST
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.urls import store_of
+from tests.contract.steps import message
+from tests.support.cluster import RedisCluster
+from tests.support.waiting import wait_until
+
+QUEUES = [f"queue{number}" for number in range(3 * MOST)]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of three masters."""
+    cluster = RedisCluster(3).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def store(cluster):
+    """Return a store over it."""
+    for node in cluster.masters:
+        with node.client() as client:
+            client.flushall()
+    store = store_of(cluster.url(), None, "s/1")
+    store.connect()
+    yield store
+    store.close()
+
+
+def connections(cluster):
+    """Return how many connections for notifications the nodes have."""
+    found = 0
+    for node in cluster.masters:
+        with node.client() as client:
+            found += sum("notification" in item["name"] for item in client.client_list())
+    return found
+
+
+def connected(cluster):
+    """Return how many connections the nodes have been asked for so far."""
+    found = 0
+    for node in cluster.masters:
+        with node.client() as client:
+            found += client.info("stats")["total_connections_received"]
+    return found
+
+
+def listens(store, queues, *, until, timeout_s=0.6):
+    """Wait for notifications of *queues*, as a consumer does, until *until* has come."""
+    notifier = store.notifier
+    deadline = monotonic() + 30
+    while True:
+        assert monotonic() < deadline
+        notifier.listen(queues, timeout_s)
+        notifier.wait(timeout_s)
+        store.receive()
+        if until in iter(notifier.take_notification, None):
+            return
+
+
+def test_more_slots_than_connections(cluster, store):
+    """Each has its turn, over the connections that there are."""
+    for queue in QUEUES:
+        store.publish([message(queue)])
+        listens(store, QUEUES, until=queue)
+    wait_until(lambda: connections(cluster) <= MOST)
+
+
+def test_turns_dial_no_more(cluster, store):
+    """Turn after turn goes over the same connections."""
+    store.publish([message(QUEUES[-1])])
+    listens(store, QUEUES, until=QUEUES[-1])
+    before = connected(cluster)
+    for _ in range(2):
+        store.publish([message(QUEUES[0]), message(QUEUES[-1])])
+        listens(store, QUEUES, until=QUEUES[-1], timeout_s=0.3)
+    # Three of the nodes' own, to look; and where turns differ in how many of a node there are.
+    assert connected(cluster) - before <= 3 + 2 * MOST
+
+
+def one_at_each(cluster):
+    """Return a queue at each node but that of what belongs to no queue."""
+    anchor = cluster.owner(slot_of(queues("")))
+    found = {}
+    for name in QUEUES:
+        node = cluster.owner(slot_of(queue_keys("", name).meta))
+        if node is not anchor:
+            found.setdefault(node.port, name)
+    return list(found.values())
+
+
+def test_a_message_costs_no_connection(cluster):
+    """Also where the other queues are waited for meanwhile."""
+    names = one_at_each(cluster)
+    with Connection(cluster.url()) as connection, Connection(cluster.url()) as other:
+        wanted = [Queue(name) for name in names]
+        with connection.Consumer(wanted, callbacks=[lambda _, item: item.ack()]):
+            producer = other.Producer()
+
+            def one():
+                producer.publish({}, routing_key=names[0], exchange="")
+                connection.drain_events(timeout=20)
+
+            one()
+            before = connected(cluster)
+            for _ in range(50):
+                one()
+            # Those of the test, which looks, and of the background loop; not one for each of 50.
+            assert connected(cluster) - before <= 5 * len(cluster.masters)
+
+
+def test_a_node_that_is_lost_is_dialled_now_and_then():
+    """Who waits for messages of other nodes does so in peace."""
+    extra = ["--cluster-require-full-coverage", "no"]
+    cluster = RedisCluster(3, extra=extra).start()
+    try:
+        names = one_at_each(cluster)
+        with Connection(cluster.url()) as connection:
+            wanted = [Queue(name) for name in names]
+            with connection.Consumer(wanted, callbacks=[lambda _, item: item.ack()]):
+                with suppress(TimeoutError):
+                    connection.drain_events(timeout=0.5)
+                cluster.owner(slot_of(queue_keys("", names[0]).meta)).kill()
+                with dials() as counted:
+                    until = monotonic() + 5
+                    while monotonic() < until:
+                        with suppress(TimeoutError):
+                            connection.drain_events(timeout=1)
+        assert len(counted) < 60
+    finally:
+        cluster.destroy()
+
+
+@contextmanager
+def dials():
+    """Collect every attempt of this process to open a connection."""
+    found = []
+    connect = redis.Connection.connect
+
+    def counted(self, *args, **kwargs):
+        found.append(self)
+        return connect(self, *args, **kwargs)
+
+    redis.Connection.connect = counted
+    try:
+        yield found
+    finally:
+        redis.Connection.connect = connect

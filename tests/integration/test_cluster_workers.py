@@ -1,0 +1,45 @@
+"""Celery over a Redis Cluster: real nodes, real workers of every pool."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cluster import RedisCluster
+from tests.support.site import CelerySite
+from tests.support.workers import POOLS
+
+LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
+QUEUES = ("celery", "red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of three masters."""
+    cluster = RedisCluster(3).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def site(cluster, tmp_path_factory):
+    """Return a Celery application on it; it is empty."""
+    for node in cluster.masters:
+        with node.client() as client:
+            client.flushall()
+    site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(LATE))
+    yield site
+    site.close()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_each_task_runs_once(site, pool):
+    """From queues at several nodes; a countdown waits in the broker."""
+    worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
+    sent = [site.send("record", queue=QUEUES[number % 4]).id for number in range(40)]
+    sent.append(site.send("record", queue="red", countdown=1).id)
+    for task in sent:
+        site.journal.wait_finished(task)
+    for queue in QUEUES:
+        site.settled(queue)
+    assert worker.shut_down() == 0
+    assert set(site.journal.started().values()) == {1}

@@ -1,0 +1,145 @@
+"""An interrupt at any moment: no reply is another's, no handler is called twice, nobody hangs."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+from reliq.engines.redis.wire import Wire
+from reliq.engines.urls import address
+from reliq.errors import BrokerUnavailable
+from reliq.options import Options
+from tests.support.interrupts import Interrupter
+from tests.support.waiting import wait_until
+
+from .test_wire_threads import Caller
+
+pytestmark = pytest.mark.slow  # some hundred connections each
+
+FILES = tuple(
+    f"reliq/engines/{name}.py"
+    for name in (
+        "redis/wire",
+        "redis/conversation",
+        "redis/unanswered",
+        "redis/roles",
+        "redis/stream",
+        "poll",
+    )
+)
+
+
+class Talk:
+    """What one thread says over a wire: it posts, calls, posts, and waits."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.posted = 0
+        self.came: list[tuple[int, object]] = []
+        self.called: object = None
+
+    def post(self) -> None:
+        """Post what has its number for a reply."""
+        number = self.posted
+        self.posted += 1
+        self._wire.post(("ECHO", number), lambda reply: self.came.append((number, reply)))
+
+    def hold(self) -> None:
+        """Say it all."""
+        for _ in range(3):
+            self.post()
+        with suppress(BrokerUnavailable):
+            self.called = self._wire.call(("ECHO", "called"))
+        for _ in range(2):
+            self.post()
+        self._wire.wait_for_replies()
+
+    def errors(self) -> list[object]:
+        """Return what came that should not have: a reply of another, or a second one."""
+        wrong: list[object] = [
+            (number, reply)
+            for number, reply in self.came
+            if not isinstance(reply, BrokerUnavailable) and reply != str(number).encode()
+        ]
+        numbers = [number for number, _ in self.came]
+        if len(set(numbers)) != len(numbers):
+            wrong.append(numbers)
+        if self.called not in {None, b"called"}:
+            wrong.append(self.called)
+        return wrong
+
+
+@pytest.fixture
+def dial(fresh_redis):
+    """Return a function that returns a new wire to a server of the test's own."""
+    wires = []
+
+    def dial():
+        wires.append(Wire(address(fresh_redis.url()), Options(socket_timeout=5.0), "test"))
+        wires[-1].connect()
+        return wires[-1]
+
+    yield dial
+    fresh_redis.thaw()
+    for wire in wires:
+        wire.close()
+
+
+def still_works(wire):
+    """Whether another thread gets its reply, and all that was posted is over."""
+    assert b"after" == Caller(wire, "ECHO", "after").answer()
+    thread = threading.Thread(target=wire.wait_for_replies, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not wire.waiting
+
+
+def test_one_thread_is_interrupted(dial):
+    """At each point of all that it says."""
+    point = 0
+    while True:
+        point += 1
+        wire = dial()
+        talk, interrupter = Talk(wire), Interrupter(FILES, point)
+        interrupter.run(talk.hold)
+        still_works(wire)
+        assert [] == talk.errors(), interrupter.where
+        wire.close()
+        if not interrupter.where:
+            break
+    assert point > 200
+
+
+def test_one_thread_is_interrupted_for_which_others_wait(dial, fresh_redis):
+    """It reads for all of them: each hears its reply, or that the connection was lost."""
+    point = 0
+    while True:
+        point += 1
+        wire = dial()
+        fresh_redis.freeze()
+        callers: list[Caller] = []
+        talk, interrupter = Talk(wire), Interrupter(FILES, point)
+
+        def join(wire=wire, callers=callers, interrupter=interrupter):
+            """Call from other threads when the first waits, or will not."""
+            wait_until(lambda: wire.waiting or interrupter.where)
+            callers.extend(Caller(wire, "ECHO", f"caller {number}") for number in range(3))
+            fresh_redis.thaw()
+
+        helper = threading.Thread(target=join)
+        helper.start()
+        interrupter.run(talk.hold)
+        helper.join(20)
+        for number, caller in enumerate(callers):
+            came = caller.answer()
+            if not isinstance(came, BrokerUnavailable):
+                assert f"caller {number}".encode() == came, interrupter.where
+        still_works(wire)
+        assert [] == talk.errors(), interrupter.where
+        wire.close()
+        if not interrupter.where:
+            break
+    assert point > 200

@@ -1,0 +1,238 @@
+"""Where neither side takes all at once: what is read while it writes, and when it is too late."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from contextlib import closing
+from math import inf
+
+import pytest
+
+from reliq.engines.poll import readable
+from reliq.engines.redis import scripts
+from reliq.engines.redis.connect import Address
+from reliq.engines.redis.conversation import Conversation
+from reliq.engines.redis.stream import Readable, Stream, pack
+from reliq.engines.redis.unanswered import Asked
+from reliq.engines.redis.wire import Wire
+from reliq.engines.urls import address
+from reliq.errors import BrokerTimeout, BrokerUnavailable
+from reliq.options import Options
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+from .test_wire_threads import dialled
+from .test_wire_turns import ended, is_in, started
+
+LARGE = b"x" * 4_000_000  # more than both ends of a pair of sockets take
+
+
+class Connection:
+    """What a stream is made from: one end of a pair of sockets."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self.disconnect = sock.close
+
+
+class Peer:
+    """A server that is played by the test, and the conversation with it."""
+
+    def __init__(self, timeout_s):
+        ours, self.sock = socket.socketpair()
+        self.conversation = Conversation(Address(), timeout_s)
+        self.stream = Stream(Connection(ours))
+        self.conversation.begin(self.stream)
+
+    def write(self, *command, handler=None, script=None):
+        """Write the command; return what is asked."""
+        asked = Asked(command, script, 0.0, handler)
+        self.conversation.write(pack(command), (asked,), inf)
+        return asked
+
+    def call(self, *command):
+        """Return the reply."""
+        asked = self.write(*command)
+        self.conversation.wait_for((asked,))
+        return asked.reply
+
+    def take(self, size):
+        """Take so many bytes of what was written."""
+        while size > 0:
+            taken = len(self.sock.recv(min(size, 1 << 16)))
+            assert taken
+            size -= taken
+
+
+@pytest.fixture
+def peer_of():
+    """Return a function that returns a peer, by the timeout."""
+    peers = []
+
+    def make(timeout_s=60.0):
+        peers.append(Peer(timeout_s))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.sock.close()
+        with peer.conversation.lock:
+            peer.conversation._fail(BrokerUnavailable("the test is over"))
+
+
+class Held:
+    """Keeps a thread that reads from its poll, as a signal's handler does."""
+
+    def __init__(self, monkeypatch):
+        self.released = threading.Event()
+        self.thread = None
+        polls = Readable.wait
+
+        def wait(readable, timeout_s):
+            if threading.current_thread() is self.thread:
+                self.released.wait(60)
+            polls(readable, timeout_s)
+
+        monkeypatch.setattr(Readable, "wait", wait)
+
+
+# -- both sides write
+
+
+def test_large_replies_to_a_pipeline_of_large_commands(fresh_redis):
+    """What is between us and the server takes no more before we take its replies."""
+    came = []
+    with closing(Proxy(fresh_redis, buffer=1 << 16)) as proxy:
+        wire = Wire(address(proxy.url()), Options(socket_timeout=60.0), "test")
+        with closing(wire):
+            commands = [(("ECHO", LARGE), None)] * 15
+            assert ended(started(lambda: came.extend(wire.exchange(commands))))
+    assert [LARGE] * 15 == came
+
+
+def test_who_writes_reads_when_another_no_longer_does(peer_of):
+    """Nothing wakes it then: it looks."""
+    peer = peer_of()
+    reads = started(peer.call, "ECHO", "1")
+    wait_until(lambda: is_in(reads, "wait"))
+    writes = started(peer.call, "ECHO", LARGE)
+    wait_until(lambda: is_in(writes, "writable"))
+    peer.sock.sendall(b"+1\r\n")
+    assert ended(reads)
+    peer.sock.settimeout(20)
+    peer.sock.sendall(b"$%d\r\n%b\r\n" % (len(LARGE), LARGE))
+    peer.take(len(LARGE))
+    assert ended(writes)
+
+
+def test_who_waits_for_a_handler_does_not_write(peer_of):
+    """The handler's end would not wake it: it would wait for room."""
+    peer = peer_of()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(_reply):
+        begun.set()
+        may_end.wait(30)
+
+    peer.write("ECHO", "1", handler=handle)
+    hands_out = started(peer.conversation.wait)
+    peer.sock.sendall(b"+1\r\n")
+    assert begun.wait(20)
+    calls = started(peer.call, "ECHO", "2")
+    wait_until(lambda: is_in(calls, "wait"))
+    command = ("EVALSHA", scripts.LEASES_OF.sha, 1, "key", LARGE)
+    posts = started(lambda: peer.write(*command, handler=print, script=scripts.LEASES_OF))
+    peer.take(len(LARGE))
+    assert ended(posts)
+    peer.sock.sendall(b"+2\r\n-NOSCRIPT\r\n")  # it is sent again, and not taken
+    wait_until(lambda: is_in(calls, "_wait_for_handlers"))
+    may_end.set()
+    assert ended(calls)
+    assert ended(hands_out)
+    assert peer.stream.unsent
+
+
+class Renegotiates:
+    """A socket under TLS that must read before it writes."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self.must_read = False
+
+    def send(self, data):
+        """Send where it may."""
+        if self.must_read:
+            raise ssl.SSLWantReadError
+        return self._sock.send(data)
+
+    def recv(self, size):
+        """Read."""
+        data = self._sock.recv(size)
+        self.must_read = False
+        return data
+
+    def __getattr__(self, name):
+        """Be as the socket in all else."""
+        return getattr(self._sock, name)
+
+
+def test_what_tls_has_to_read_before_it_writes_is_read(peer_of):
+    """It comes with a reply: nothing else comes that could be waited for."""
+    peer = peer_of()
+    peer.write("ECHO", "1", handler=print)
+    peer.sock.sendall(b"+1\r\n")
+    tls = peer.stream._sock = Renegotiates(peer.stream._sock)
+    tls.must_read = True
+    assert ended(started(peer.write, "ECHO", "2"))
+    assert not peer.stream.unsent
+
+
+# -- too late
+
+
+def test_who_writes_looks_at_the_time_too(peer_of, monkeypatch):
+    """Also where another reads, and does not come to it: a signal's handler runs in it."""
+    peer, held = peer_of(0.5), Held(monkeypatch)
+    reads = held.thread = threading.Thread(target=peer.call, args=("ECHO", "1"), daemon=True)
+    reads.start()
+    wait_until(lambda: is_in(reads, "wait"))
+    came = []
+    assert ended(started(lambda: came.append(peer.write("ECHO", LARGE))))
+    assert isinstance(came[0].reply, BrokerTimeout)
+    held.released.set()
+    assert ended(reads)
+
+
+def test_what_is_answered_and_not_taken_is_given_up(peer_of):
+    """Nothing is unanswered then, and still it takes too long."""
+    peer = peer_of(0.5)
+    peer.sock.sendall(b"-ERR\r\n")
+    assert ended(started(peer.write, "ECHO", LARGE))
+    assert peer.conversation.stream is None
+
+
+def test_what_has_come_is_not_too_late(fresh_redis):
+    """A process that was suspended looks at the time first, and the reply is in its socket."""
+    with closing(dialled(fresh_redis, socket_timeout=0.2)) as wire:
+        replies = []
+        wire.post(("ECHO", "1"), replies.append)
+        wait_until(lambda: readable([wire.fileno()], 0))
+        wait_until(lambda: wire._conversation._unanswered.overdue)
+        wire.check()
+        wire.wait_for_replies()
+        assert [b"1"] == replies
+
+
+def test_what_has_not_come_is_too_late(fresh_redis):
+    """Who only posts hears of it when it looks at the time."""
+    with closing(dialled(fresh_redis, socket_timeout=0.2)) as wire:
+        fresh_redis.freeze()
+        replies = []
+        wire.post(("ECHO", "1"), replies.append)
+        wait_until(lambda: wire._conversation._unanswered.overdue)
+        with pytest.raises(BrokerTimeout):
+            wire.check()
+        fresh_redis.thaw()
+        assert [BrokerTimeout] == [type(reply) for reply in replies]

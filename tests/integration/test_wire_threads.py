@@ -1,0 +1,300 @@
+"""Many threads, one socket: who waits for a reply holds up nobody, and no reply is another's."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from reliq.engines.redis.wire import Wire
+from reliq.engines.urls import address
+from reliq.errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from reliq.options import Options
+from tests.support.waiting import wait_until
+
+
+def dialled(server, **options):
+    """Return a connected wire to *server*."""
+    wire = Wire(address(server.url()), Options(**options), "test")
+    wire.connect()
+    return wire
+
+
+@pytest.fixture
+def wire(fresh_redis):
+    """Return a wire to a server of the test's own."""
+    wire = dialled(fresh_redis, socket_timeout=3.0)
+    yield wire
+    fresh_redis.thaw()
+    wire.close()
+
+
+class Caller(threading.Thread):
+    """Calls one command, and keeps what came of it."""
+
+    def __init__(self, wire: Wire, *command: object) -> None:
+        super().__init__(daemon=True)
+        self._wire = wire
+        self._command = command
+        self.came: object = None
+        self.start()
+
+    def run(self) -> None:
+        """Call it."""
+        try:
+            self.came = self._wire.call(self._command)
+        except ReliqError as error:
+            self.came = error
+
+    def answer(self) -> object:
+        """Return it; fail where it does not come."""
+        self.join(20)
+        assert not self.is_alive()
+        return self.came
+
+
+def waits(wire, *command):
+    """Return a thread that has called *command* and waits for its reply."""
+    caller = Caller(wire, *command)
+    wait_until(lambda: wire.waiting)
+    return caller
+
+
+def test_who_waits_holds_up_nobody_who_posts(wire, fresh_redis):
+    """What is posted is written, and reading without waiting returns, while another waits."""
+    fresh_redis.freeze()
+    caller = waits(wire, "ECHO", "called")
+    replies: list[object] = []
+    wire.post(("ECHO", "posted"), replies.append)
+    wire.receive()
+    assert caller.is_alive()
+    fresh_redis.thaw()
+    assert b"called" == caller.answer()
+    wire.wait_for_replies()
+    assert [b"posted"] == replies
+
+
+def test_a_close_ends_what_is_waited_for(wire, fresh_redis):
+    """At once, and the other thread hears why."""
+    fresh_redis.freeze()
+    reads, waits_too = waits(wire, "ECHO", "1"), Caller(wire, "ECHO", "2")
+    replies: list[object] = []
+    wire.post(("ECHO", "3"), replies.append)
+    wire.close()
+    assert 1 == len(replies)
+    for came in (*replies, reads.answer(), waits_too.answer()):
+        assert isinstance(came, BrokerUnavailable)
+        assert not isinstance(came, BrokerTimeout)
+
+
+def test_all_who_wait_hear_of_a_timeout(wire, fresh_redis):
+    """Who reads notices, and who waits for it is told."""
+    fresh_redis.freeze()
+    callers = [waits(wire, "ECHO", "1"), *(Caller(wire, "ECHO", number) for number in range(5))]
+    for caller in callers:
+        assert isinstance(caller.answer(), BrokerTimeout)
+    assert not wire.alive
+    fresh_redis.thaw()
+    assert b"again" == wire.call(("ECHO", "again"))
+
+
+def test_each_thread_gets_the_replies_to_its_own_commands(wire):
+    """Calls, and what is posted meanwhile: the latter in order."""
+    wrong: list[object] = []
+    posted: list[int] = []
+
+    def ask(who: int) -> None:
+        for number in range(300):
+            texts = [f"{who}.{number}.{part}".encode() for part in range(1 + number % 3)]
+            if wire.exchange([(("ECHO", text), None) for text in texts]) != texts:
+                wrong.append(texts)
+
+    threads = [threading.Thread(target=ask, args=(who,)) for who in range(8)]
+    for thread in threads:
+        thread.start()
+    for number in range(1000):
+        wire.post(("ECHO", number), lambda reply: posted.append(int(reply)))
+        if number % 100 == 0:
+            wire.wait_for_replies()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    wire.wait_for_replies()
+    assert [] == wrong
+    assert list(range(1000)) == posted
+    assert not wire.waiting
+
+
+def test_a_wait_for_replies_is_one_for_their_handlers(wire):
+    """Also where another thread has read the reply, and is at it."""
+    began, handled = threading.Event(), []
+
+    def handle(reply: object) -> None:
+        began.set()
+        time.sleep(0.3)  # the handler takes a while: this is no wait for anything
+        handled.append(reply)
+
+    wire.post(("ECHO", "1"), handle)
+    reader = threading.Thread(target=wire.wait_for_replies)
+    reader.start()
+    assert began.wait(5)
+    wire.wait_for_replies()
+    assert [b"1"] == handled
+    reader.join(5)
+
+
+def test_a_wait_for_replies_is_for_what_was_posted_before_it(wire):
+    """What others ask meanwhile may take as long as it likes."""
+    replies: list[object] = []
+    wire.post(("ECHO", "1"), replies.append)
+    caller = Caller(wire, "BLPOP", "nothing", "2")
+    wait_until(lambda: wire.client_id and wire.waiting)
+    wire.wait_for_replies()
+    assert ([b"1"], None) == (replies, caller.came)
+    assert caller.is_alive()
+    caller.answer()
+
+
+def test_handlers_that_raise(wire):
+    """Each is called, once, however many there are; the first that raised is heard of."""
+    called = []
+
+    def raises(reply: object) -> None:
+        called.append(reply)
+        raise KeyError(len(called))
+
+    for _ in range(2000):
+        wire.post(("ECHO", "1"), raises)
+    with pytest.raises(KeyError, match="1"):
+        wire.wait_for_replies()
+    assert 2000 == len(called)
+    assert not wire.waiting
+
+
+def test_handlers_may_use_each_others_connections(fresh_redis):
+    """Two threads, each in a handler of its own wire, that call over that of the other."""
+    wires = [dialled(fresh_redis, socket_timeout=3.0) for _ in range(2)]
+    both = threading.Barrier(2)
+    got: list[object] = []
+
+    def cross(mine: Wire, other: Wire) -> None:
+        def handle(_reply: object) -> None:
+            both.wait(5)
+            got.append(other.call(("ECHO", "crossed")))
+            got.append(mine.call(("ECHO", "own")))
+            other.post(("ECHO", "posted"), got.append)
+            other.wait_for_replies()
+
+        mine.post(("ECHO", "1"), handle)
+        mine.wait_for_replies()
+
+    threads = [
+        threading.Thread(target=cross, args=pair, daemon=True)
+        for pair in (tuple(wires), tuple(reversed(wires)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    for wire in wires:
+        wire.wait_for_replies()
+        wire.close()
+    assert sorted([b"crossed", b"own", b"posted"] * 2) == sorted(got)
+
+
+def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
+    """It is written as the server takes it; what others write meanwhile comes behind it."""
+    large = b"x" * 30_000_000
+    fresh_redis.freeze()
+    caller = waits(wire, "ECHO", large)
+    small = Caller(wire, "ECHO", "small")
+    time.sleep(0.2)  # so that both have written what the socket takes; either way it holds
+    fresh_redis.thaw()
+    assert large == caller.answer()
+    assert b"small" == small.answer()
+
+
+def test_a_command_that_a_server_does_not_take(wire, fresh_redis):
+    """It is given up after socket_timeout, and its handler hears of it."""
+    fresh_redis.freeze()
+    replies: list[object] = []
+    wire.post(("ECHO", b"x" * 30_000_000), replies.append)
+    assert 1 == len(replies)
+    assert isinstance(replies[0], BrokerTimeout)
+    assert not wire.alive
+
+
+class Interrupted(BaseException):
+    """Raised by a signal."""
+
+
+class Asker:
+    """Asks over a wire until it is stopped, and notes what is not the reply to its own."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.stopped = False
+        self.armed = False
+        self.asked = 0
+        self.wrong: list[object] = []
+
+    def ask(self) -> None:
+        """Ask until the connection fails, because a command of another thread was cut in half."""
+        with suppress(BrokerUnavailable):
+            while not self.stopped:
+                text = str(random.random()).encode()
+                self._wire.post(("ECHO", text))
+                self.asked += 1
+                if self._wire.call(("ECHO", text)) != text:
+                    self.wrong.append(text)
+
+    def ask_on(self) -> None:
+        """Ask until it is stopped."""
+        while not self.stopped:
+            self.ask()
+
+    def ask_until_interrupted(self) -> None:
+        """Ask until a signal comes, a moment from now."""
+        with suppress(Interrupted):
+            self.armed = True
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.002), 0.1)
+            self.ask_on()
+        self.armed = False
+
+
+# An interrupt may come between a socket's opening and its being noted: it is collected then.
+# Or in a destructor, where Python only prints it; there is another one a moment later.
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_interrupts_at_any_moment(wire):
+    """Every thread goes on, and no reply is another's: not even after thousands of them."""
+
+    def interrupt(*_: object) -> None:
+        if mine.armed:
+            raise Interrupted
+
+    mine, other = Asker(wire), Asker(wire)
+    thread = threading.Thread(target=other.ask_on, daemon=True)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    thread.start()
+    try:
+        for _ in range(2000):
+            with suppress(Interrupted):  # a second one, on a machine that is very busy
+                mine.ask_until_interrupted()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        other.stopped = True
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [] == mine.wrong + other.wrong
+    assert min(mine.asked, other.asked) > 500
+    assert b"after" == wire.call(("ECHO", "after"))
+    wire.wait_for_replies()
+    assert not wire.waiting

@@ -1,0 +1,279 @@
+"""Whose turn it is: to read, to write, to hand out; and what a turn must not do to others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import closing
+from itertools import count
+
+import pytest
+
+from reliq.engines.poll import readable
+from reliq.engines.redis import unanswered
+from reliq.engines.redis.connect import Address
+from reliq.engines.redis.stream import Readable
+from reliq.engines.redis.unanswered import Asked, Unanswered
+from reliq.engines.redis.wire import Wire
+from reliq.engines.urls import address
+from reliq.options import Options
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+from .test_wire_threads import Caller, dialled, waits
+
+LARGE = b"x" * 30_000_000  # more than the sockets of both sides take
+
+
+@pytest.fixture
+def wire(fresh_redis):
+    """Return a wire to a server of the test's own: a wait for the timeout is longer than a test."""
+    wire = dialled(fresh_redis, socket_timeout=60.0)
+    yield wire
+    fresh_redis.thaw()
+    wire.close()
+
+
+@pytest.fixture
+def proxy(fresh_redis):
+    """Return a proxy that takes little ahead of what it forwards."""
+    with closing(Proxy(fresh_redis, buffer=1 << 16)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def narrow(proxy):
+    """Return a wire by way of the proxy."""
+    wire = Wire(address(proxy.url()), Options(socket_timeout=60.0), "test")
+    wire.connect()
+    yield wire
+    wire.close()
+
+
+def started(do, *arguments, name=None):
+    """Return a thread that does it."""
+    thread = threading.Thread(target=do, args=arguments, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(thread):
+    """Whether *thread* ends, and not because of a timeout."""
+    thread.join(20)
+    return not thread.is_alive()
+
+
+def is_in(thread, function):
+    """Whether *thread* is in a function of that name."""
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
+
+
+def takes_some(wire, proxy):
+    """Let the proxy take more; return when who writes over *wire* has noted that."""
+    conversation = wire._conversation
+    sent = conversation.stream.sent
+    proxy.allow(len(LARGE) // 10)
+    wait_until(lambda: conversation.stream.sent > sent)
+    with conversation.lock:
+        pass
+
+
+# -- forks
+
+PROLOGUE = """
+import os, signal, sys, threading, time
+from reliq.engines.redis import wire as module
+from reliq.engines.urls import address
+from reliq.options import Options
+
+wire = module.Wire(address(sys.argv[1]), Options(), "test")
+"""
+LOOKS_ON = """
+wire.call(("PING",))
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+signal.alarm(20)
+seen, begun = [], module.Conversation
+
+def begin(*arguments):
+    # What another thread sees that looks in the middle of it.
+    thread = threading.Thread(target=lambda: seen.append(wire.alive))
+    thread.start()
+    thread.join()
+    return begun(*arguments)
+
+module.Conversation = begin
+assert b"PONG" == wire.call(("PING",))
+assert [False] == seen, seen
+"""
+IN_A_HANDLER = """
+def be_child():
+    signal.alarm(20)
+    began, handled = threading.Event(), []
+
+    def handle(reply):
+        began.set()
+        time.sleep(0.5)  # the handler takes a while: this is no wait for anything
+        handled.append(reply)
+
+    wire.post(("ECHO", "child"), handle)
+    threading.Thread(target=wire.wait_for_replies).start()
+    began.wait()
+    wire.wait_for_replies()
+    os._exit(0 if handled == [b"child"] else 1)
+
+def fork(reply):
+    global child
+    child = os.fork()
+    if child == 0:
+        be_child()
+
+wire.post(("ECHO", "parent"), fork)
+wire.wait_for_replies()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def run(script, url):
+    """Run the process; it must say nothing."""
+    command = [sys.executable, "-W", "error", "-c", PROLOGUE + script, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_no_thread_of_a_child_sees_the_conversation_of_its_parent(redis_url):
+    """Also one that looks while another begins the child's own."""
+    run(LOOKS_ON, redis_url)
+
+
+def test_a_child_is_in_no_handler_of_its_parent(redis_url):
+    """Its wait for replies is one for their handlers, also where a handler has forked."""
+    run(IN_A_HANDLER, redis_url)
+
+
+# -- reading
+
+
+def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch):
+    """Else that one would go on waiting for it."""
+    may_poll, polls = threading.Event(), Readable.wait
+
+    def wait(self, timeout_s):
+        if threading.current_thread() is reader:
+            may_poll.wait(30)  # it has the turn, and does not run for a moment
+        polls(self, timeout_s)
+
+    monkeypatch.setattr(Readable, "wait", wait)
+    came: list[object] = []
+    reader = threading.Thread(target=lambda: came.append(narrow.call(("ECHO", "1"))), daemon=True)
+    reader.start()
+    wait_until(lambda: is_in(reader, "wait") and readable([narrow.fileno()], 0))
+    proxy.allow(0)
+    writer = started(narrow.post, ("SET", "k", LARGE))
+    wait_until(lambda: narrow._conversation.stream.unsent)
+    takes_some(narrow, proxy)
+    may_poll.set()
+    assert ended(reader)
+    assert [b"1"] == came
+    proxy.allow(None)
+    assert ended(writer)
+    narrow.wait_for_replies()
+
+
+def test_who_waits_for_a_handler_does_not_read(wire, fresh_redis):
+    """The handler's end would not wake it: it would wait for what others have asked."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(_reply):
+        begun.set()
+        may_end.wait(30)
+
+    wire.post(("ECHO", "1"), handle)
+    handing_out = started(wire.wait_for_replies)
+    assert begun.wait(20)
+    fresh_redis.freeze()
+    caller = waits(wire, "ECHO", "2")
+    wire.post(("BLPOP", "nothing", "0"), patience_s=60.0)
+    fresh_redis.thaw()
+    wait_until(lambda: is_in(caller, "_wait_for_handlers"))
+    may_end.set()
+    assert b"2" == caller.answer()
+    assert ended(handing_out)
+
+
+def test_what_is_handed_out_is_looked_at_while_another_takes_it():
+    """It takes the last one at any point of the look."""
+    code, handed_out = Unanswered.undelivered.fget.__code__, Unanswered(Address(), 1.0)
+    asked = Asked(("PING",), None, 0.0, print)
+    for point in count(1):
+        handed_out.arrived, left = deque([asked]), point
+
+        def trace(frame, event, _argument):
+            nonlocal left
+            if frame.f_code is not code:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                left -= 1
+                if left == 0:
+                    handed_out.arrived.clear()
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert handed_out.undelivered in {True, False}
+        finally:
+            sys.settrace(before)
+        if left > 0:
+            break
+    assert point > 4
+
+
+def test_a_timeout_of_a_month(fresh_redis):
+    """It is longer than poll can count."""
+    with closing(dialled(fresh_redis, socket_timeout=30 * 86400.0)) as wire:
+        assert b"PONG" == wire.call(("PING",))
+
+
+# -- writing
+
+
+def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
+    """Not for those that others have written behind them."""
+    stream = narrow._conversation.stream
+    proxy.allow(0)
+    threads = []
+    for command in (("SET", "k", LARGE), ("PING",), ("SET", "k", LARGE * 2)):
+        written = stream.written
+        threads.append(started(narrow.post, command))
+        wait_until(lambda written=written: stream.written > written)
+    proxy.allow(len(LARGE))
+    assert ended(threads[0])
+    assert ended(threads[1])
+    assert stream.unsent
+    proxy.allow(None)
+    assert ended(threads[2])
+    narrow.wait_for_replies()
+
+
+def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch):
+    """As long as the server goes on taking some of it."""
+    now = 0.0
+    monkeypatch.setattr(unanswered, "monotonic", lambda: now)
+    with closing(Wire(address(proxy.url()), Options(socket_timeout=3.0), "test")) as wire:
+        wire.connect()
+        proxy.allow(0)
+        caller = Caller(wire, "SET", "k", LARGE)
+        wait_until(lambda: wire._conversation.stream.unsent)
+        for _ in range(4):
+            now += 2.0
+            takes_some(wire, proxy)
+        proxy.allow(None)
+        assert b"OK" == caller.answer()

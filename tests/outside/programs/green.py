@@ -1,0 +1,27 @@
+"""Two green threads of eventlet, each with a command that is larger than the socket takes."""
+
+from __future__ import annotations
+
+import sys
+
+import eventlet
+
+eventlet.monkey_patch()
+
+from reliq.engines.redis.wire import Wire  # noqa: E402 - eventlet comes first
+from reliq.engines.urls import address  # noqa: E402
+from reliq.options import Options  # noqa: E402
+
+LARGE = b"x" * 20_000_000
+
+
+def main():
+    """Call from both, and print how large the replies were."""
+    wire = Wire(address(sys.argv[1]), Options(), "test")
+    threads = [eventlet.spawn(wire.call, ("ECHO", LARGE)) for _ in range(2)]
+    print(*(len(thread.wait()) for thread in threads))
+    wire.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Two green threads of eventlet that wait for one connection of a cluster, in either order."""
+
+from __future__ import annotations
+
+import sys
+
+import eventlet
+
+eventlet.monkey_patch()
+
+from reliq.engines.redis.cluster.slots import slot_of  # noqa: E402 - eventlet comes first
+from reliq.engines.redis.keys import queue_keys  # noqa: E402
+from reliq.engines.urls import store_of  # noqa: E402
+
+QUEUE = "q"
+SECONDS = 2.0
+
+
+def main():
+    """Print, for each order, the reply to a call and whether the wait ended with a notification."""
+    notification = queue_keys("", QUEUE).notification
+    store = store_of(sys.argv[1], None, "s/1")
+    store.connect()
+    wire, notifier = store._wire, store.notifier
+    wire.wire_of(slot_of(notification))
+
+    def call():
+        nothing = f"{{{QUEUE}}}nothing"  # whose reply takes its time
+        return wire.exchange([(("BLPOP", nothing, SECONDS), None)], SECONDS)
+
+    def wait():
+        notifier.listen([QUEUE], 30)
+        return notifier.wait(30)
+
+    for order in ((call, wait), (wait, call)):
+        threads = {}
+        for do in order:
+            threads[do] = eventlet.spawn(do)
+            eventlet.sleep(SECONDS / 4)
+        reply = threads[call].wait()
+        wire.call(("RPUSH", notification, "token"))
+        print(reply, threads[wait].wait())
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

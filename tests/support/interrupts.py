@@ -1,0 +1,65 @@
+"""Interrupts at every moment at which Python looks for signals, one run for each.
+
+A signal's handler that raises (Ctrl-C, a time limit) does so at the start of a function, after a
+call, or where a loop goes back: nowhere else. So code can be tried at each such point, in turn.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+_LOOKS_AFTER = ("CALL", "PRECALL", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+_PARTS_OF_A_CALL = ("CALL", "PRECALL", "CACHE")
+
+
+class Interrupted(BaseException):
+    """Raised at one of these points."""
+
+
+class Interrupter:
+    """Raises at the point of a number, in the code of some files; of one thread."""
+
+    def __init__(self, files: Sequence[str], point: int) -> None:
+        self._files = tuple(files)
+        self._left = point
+        self._last: dict[FrameType, str] = {}
+        self.where = ""
+        """Where it has raised; empty where there were fewer points."""
+
+    def run(self, do: Callable[[], None]) -> None:
+        """Do it; raises what that raises, but not the interrupt."""
+        sys.settrace(self._calls)
+        try:
+            do()
+        except Interrupted:
+            pass
+        finally:
+            sys.settrace(None)
+
+    def _calls(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(self._files):
+            return None
+        frame.f_trace_opcodes = True
+        return self._steps
+
+    def _steps(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        if event != "opcode":
+            return self._steps
+        operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        last = self._last.get(frame, "RESUME")
+        self._last[frame] = operation
+        begins = last == "RESUME"
+        if begins or (last.startswith(_LOOKS_AFTER) and not operation.startswith(_PARTS_OF_A_CALL)):
+            self._left -= 1
+            if self._left == 0:
+                code = frame.f_code
+                self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_name} {operation}"
+                sys.settrace(None)
+                raise Interrupted
+        return self._steps

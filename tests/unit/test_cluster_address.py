@@ -1,0 +1,33 @@
+"""The nodes that a cluster's URL names, and the map of its slots that is asked of them."""
+
+import pytest
+
+from reliq.engines.redis.cluster.address import cluster_address
+from reliq.engines.redis.cluster.slots import SLOTS, Place, SlotMap
+from reliq.engines.redis.connect import Address
+from reliq.options import parse
+
+
+@pytest.mark.parametrize("first", ["a:7000", "a"])
+def test_a_url_without_a_port(first):
+    """It means the default, whatever the others say."""
+    urls = [f"reliq-cluster://{place}" for place in (first, "b", "c:7001")]
+    seeds = cluster_address(urls, parse({})).seeds
+    assert [("b", 6379), ("c", 7001)] == [(seed.host, seed.port) for seed in seeds][1:]
+
+
+def test_an_interrupted_question_is_no_answer(monkeypatch):
+    """Who asks next asks anew."""
+    slots, place = SlotMap((Address(host="a", port=7000),), {}), Place("a", 7000)
+    interrupts = [KeyboardInterrupt()]
+
+    def ask(*_):
+        if interrupts:
+            raise interrupts.pop()
+        return iter([(0, SLOTS - 1, [place])])
+
+    monkeypatch.setattr(slots, "_ask", ask)
+    with pytest.raises(KeyboardInterrupt):
+        slots.refresh(parse({}), "test")
+    slots.refresh(parse({}), "test")
+    assert {place} == slots.masters

@@ -1,0 +1,76 @@
+"""Whose turn it is to be waited for, where a cluster's queues are in more slots than connections.
+
+Every slot has its turn before long, however many nodes there are.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from reliq.engines.redis.cluster.notifier import MOST, ClusterNotifier
+from reliq.engines.redis.cluster.slots import Place
+from reliq.options import Options
+
+
+class Shape:
+    """A cluster whose slots are spread over its nodes: so many at each."""
+
+    options = Options()
+
+    def __init__(self, spread):
+        self._places = [
+            Place(f"node{number}", 6379)
+            for number, count in enumerate(spread)
+            for _ in range(count)
+        ]
+        self.slots = SimpleNamespace(place_of=self._places.__getitem__)
+        self.all = range(len(self._places))
+
+
+def even(nodes, each):
+    """Return a shape."""
+    return pytest.param([each] * nodes, id=f"{nodes} nodes of {each}")
+
+
+SHAPES = [
+    *(
+        even(nodes, each)
+        for nodes in (1, 2, 3, 7, 8, 9, 10, 12, 16, 17, 33)
+        for each in (1, 2, 3, 5, 8)
+    ),
+    pytest.param([1, 40], id="few at one"),
+    pytest.param([40, 1, 1, 1, 1, 1, 1, 1, 1, 1], id="most at the first"),
+    pytest.param([7, 3, 5, 2, 2, 9, 1, 4, 6, 8, 2], id="uneven"),
+]
+
+
+@pytest.mark.parametrize("spread", SHAPES)
+def test_every_slot_has_its_turn(spread):
+    """Within as many turns as one slot a turn for each node of eight would take, from any turn."""
+    shape = Shape(spread)
+    notifier = ClusterNotifier(shape, "test")
+    rounds = -(-len(spread) // MOST)
+    bound = max(spread) * rounds + 1
+    turns = []
+    for turn in range(1, 4 * bound):
+        notifier._turn = turn
+        now = notifier._turn_of(shape.all)
+        assert len(now) <= MOST
+        turns.append(set(now))
+    for first in range(len(turns) - bound):
+        assert set(shape.all) == set().union(*turns[first : first + bound])
+
+
+@pytest.mark.parametrize("nodes", range(1, MOST + 1))
+def test_turns_need_as_many_connections_to_each_node(nodes):
+    """So no turn opens any, where every node has many slots."""
+    shape = Shape([16] * nodes)
+    notifier = ClusterNotifier(shape, "test")
+    found = set()
+    for turn in range(1, 50):
+        notifier._turn = turn
+        places = [shape.slots.place_of(slot) for slot in notifier._turn_of(shape.all)]
+        found.add(tuple(sorted(places)))
+    assert 1 == len(found)

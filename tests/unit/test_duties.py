@@ -1,0 +1,133 @@
+"""Background duties over several nodes: one that does not answer holds up nothing else for long."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from time import monotonic
+from types import SimpleNamespace
+
+import pytest
+
+from reliq.consumer.duties import BackgroundDuties
+from reliq.errors import BrokerTimeout
+from reliq.options import Options
+
+
+class Clock:
+    """Time that passes only where somebody waits."""
+
+    def __init__(self):
+        self.now = monotonic()
+
+    def __call__(self):
+        """Return the time."""
+        return self.now
+
+
+class Store:
+    """A store one of whose nodes does not answer: who asks it waits for as long as it may."""
+
+    has_nodes = alive = True
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.may_wait_s = 0.0
+        self.asked = []
+
+    @contextmanager
+    def patience(self, seconds):
+        """Let whoever asks wait so long."""
+        self.may_wait_s = seconds
+        yield
+
+    def wait_for_replies(self, timeout_s):
+        """Wait in vain: the node has something under way always."""
+        self.clock.now += timeout_s
+
+    def receive(self):
+        """Read nothing."""
+
+    check = connect = receive
+
+
+def ask_lost(name, store):
+    """Ask the node that does not answer."""
+    store.asked.append(name)
+    store.clock.now += store.may_wait_s
+    raise BrokerTimeout("nobody waits longer")
+
+
+def ask(name, store):
+    """Ask another one."""
+    store.asked.append(name)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the time that duties see."""
+    clock = Clock()
+    monkeypatch.setattr("reliq.consumer.duties.monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def store(clock):
+    """Return a store one of whose nodes does not answer."""
+    return Store(clock)
+
+
+@pytest.fixture
+def duties():
+    """Return the duties of a session that has nothing else to do."""
+    registration = SimpleNamespace(subscriptions=set(), expected_back=False, queues=())
+    leases = SimpleNamespace(period_s=1.0, held={}, overstayed=dict, due=lambda _all: {})
+    debtor = SimpleNamespace(owes=False)
+    outbox = SimpleNamespace(resend=lambda _seconds: None)
+    running = SimpleNamespace(tell=lambda *_args, **_known: None)
+    return BackgroundDuties(
+        "me",
+        Options(),
+        debtor,
+        leases,
+        outbox,
+        registration,
+        running,
+        is_of_this_process=lambda _name: False,
+    )
+
+
+def turn(duties, store, *more):
+    """Have one turn of the background loop; return how long it took."""
+    began = store.clock.now
+    duties.tick(store)
+    duties._later.extend(more)
+    duties.do_all_later(store)
+    return store.clock.now - began
+
+
+def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
+    """Each turn asks for the same looks again: leases at other nodes are renewed in between."""
+    longest = 0.0
+    for _ in range(40):
+        more = [partial(ask_lost, f"queue {number}") for number in range(4)]
+        longest = max(longest, turn(duties, store, *more))
+        store.clock.now += 0.5
+    assert longest < 0.5
+    assert len(duties._postponed) <= 4
+
+
+def test_a_duty_of_another_node_is_done_all_the_same(duties, store):
+    """It stands behind many that cannot be done."""
+    more = [partial(ask_lost, number) for number in range(20)]
+    assert turn(duties, store, *more, partial(ask, "other")) < 1.0
+    assert "other" in store.asked
+
+
+def test_a_duty_that_could_not_be_done_is_tried_again(duties, store):
+    """After a while, whatever else was asked for meanwhile."""
+    turn(duties, store, partial(ask_lost, "one"), partial(ask_lost, "one"))
+    store.asked.clear()
+    store.clock.now += 1.5
+    turn(duties, store)
+    assert ["one"] == store.asked

@@ -1,0 +1,90 @@
+"""What a session does besides delivering, while one of several nodes is away."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from reliq.consumer import duties
+from reliq.consumer.carriers import Carriers
+from reliq.consumer.leases import Leases
+from reliq.consumer.outbox import Outbox
+from reliq.consumer.registration import Registration
+from reliq.consumer.running_tasks import Running
+from reliq.errors import BrokerTimeout
+from reliq.options import parse
+
+
+class Store:
+    """One of its nodes is away."""
+
+    has_nodes = alive = True
+
+    def receive(self):
+        """Nothing has come."""
+
+    check = connect = wait_for_replies = receive
+
+    def patience(self, seconds):
+        """Let nobody wait for longer."""
+        return nullcontext(seconds)
+
+
+class Debtor:
+    """It owes something to the node that is away."""
+
+    owes = True
+
+    def __init__(self):
+        self.tries = 0
+
+    def send_owed(self, store, patience_s):
+        """Fail, as long as the node is away."""
+        self.tries += 1
+        if self.owes:
+            raise BrokerTimeout(f"{store} is away for more than {patience_s} s")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock that a test sets."""
+    clock = [1000.0]
+    monkeypatch.setattr(duties, "monotonic", lambda: clock[0])
+    return clock
+
+
+def test_what_is_owed_is_tried_once_at_a_time(clock):
+    """However often it could not be sent: who tries waits, and others have work."""
+    options, debtor, store = parse({}), Debtor(), Store()
+    leases, running, carriers = Leases(options), Running(), Carriers()
+    outbox = Outbox(leases, carriers, running)
+    registration = Registration(carriers, 1.0)
+    leases.begin()
+    outbox.begin()
+    running.begin("me")
+    registration.begin("me")
+    found = duties.BackgroundDuties(
+        "me",
+        options,
+        debtor,
+        leases,
+        outbox,
+        registration,
+        running,
+        is_of_this_process=bool,
+    )
+    tries = []
+    for _ in range(40):
+        debtor.tries = 0
+        found.tick(store)
+        found.do_later(store)
+        tries.append(debtor.tries)
+        clock[0] += 0.3
+    assert 5 < sum(tries)
+    assert 1 == max(tries)
+    debtor.owes = False
+    clock[0] += 10
+    debtor.tries = 0
+    for _ in range(3):
+        found.tick(store)
+        found.do_later(store)
+    assert debtor.tries <= 1

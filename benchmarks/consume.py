@@ -140,10 +140,10 @@ def measure(
 
 def check_all_acked(setting: Setting, names: Sequence[str]) -> None:
     """Raise if a message is still unacked, where that can be seen: in Redis."""
-    if not setting.peer.place.startswith("redis"):
+    if not setting.peer.place.startswith(("redis", "cluster")):
         return
     for name in names:
-        unacked = setting.redis.client.zcard(setting.peer.unacked_index(name))
+        unacked = setting.node_of(name).client.zcard(setting.peer.unacked_index(name))
         if unacked != 0:
             raise AssertionError(f"{unacked} messages were not acked within the measured time")
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks import (
     celery_tasks,
+    cluster_cpu,
+    cluster_idle,
+    cluster_moves,
     consume,
     cpu,
     embedded,
@@ -34,6 +37,7 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
     "Growth": growth.FIGURES,
     "Memory and traffic": (*memory.FIGURES, *traffic.FIGURES, *idle.FIGURES),
     "CPU": cpu.FIGURES,
+    "Cluster": (*cluster_cpu.FIGURES, *cluster_idle.FIGURES, *cluster_moves.FIGURES),
     "Without a server": (*embedded.FIGURES, *web.EMBEDDED),
 }
 ALL: tuple[Figure, ...] = tuple(figure for figures in SECTIONS.values() for figure in figures)

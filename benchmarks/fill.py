@@ -56,11 +56,12 @@ def fill(
     names: Sequence[str] = ("benchmark",),
     size: int = SIZE,
     headers: dict[str, Any] | None = None,
+    broker: Broker | None = None,
 ) -> None:
-    """Fill the setting's queues in a process of its own."""
+    """Fill the setting's queues in a process of its own; by default as its broker declares them."""
     child.run(
         fill_queues,
-        broker=setting.broker,
+        broker=broker or setting.broker,
         names=list(names),
         count=count,
         size=size,

@@ -6,7 +6,7 @@ Counted with MONITOR between two marks, commands that scripts run inside Redis l
 from __future__ import annotations
 
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,14 @@ from benchmarks.publish import QUEUE
 from benchmarks.worker import QUIET, running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from benchmarks.peers import Broker
     from benchmarks.servers import RedisServer
     from benchmarks.setting import Setting
 
-END = "end of the count"
+BEGIN, END = "begin of the count", "end of the count"
 IDLE_SECONDS = 60.0
 
 
@@ -69,6 +69,10 @@ class Counter:
         monitor = server.client.monitor()  # type: ignore[no-untyped-call]
         self._monitor = monitor.__enter__()
         self.sent = 0
+        # Behind what our own connection says when it is opened.
+        server.client.echo(BEGIN)
+        while self._monitor.next_command()["command"] != f"ECHO {BEGIN}":
+            pass
 
     def close(self) -> None:
         """Close the connection."""
@@ -80,13 +84,15 @@ class Counter:
             self.sent += line["client_type"] != "lua"
 
 
-def commands_in(server: RedisServer, seconds: float) -> int:
-    """Return how many commands clients send to the server within so many seconds."""
-    with closing(Counter(server)) as counter:
+def commands_in(servers: Sequence[RedisServer], seconds: float) -> int:
+    """Return how many commands clients send to all the servers within so many seconds."""
+    with ExitStack() as stack:
+        counters = [stack.enter_context(closing(Counter(server))) for server in servers]
         time.sleep(seconds)
-        server.client.echo(END)
-        counter.run()
-    return counter.sent
+        for server, counter in zip(servers, counters, strict=True):
+            server.client.echo(END)
+            counter.run()
+    return sum(counter.sent for counter in counters)
 
 
 def measure(
@@ -96,7 +102,7 @@ def measure(
     with idler(setting.broker):
         time.sleep(max(1.0, 10 * setting.scale))
         seconds = max(2.0, IDLE_SECONDS * setting.scale)
-        return {key: commands_in(setting.redis, seconds) / seconds}
+        return {key: commands_in(setting.redis_nodes, seconds) / seconds}
 
 
 def _figure(

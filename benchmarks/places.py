@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from benchmarks import files, rabbitmq, servers
+from benchmarks import clusters, files, rabbitmq, servers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,9 @@ class Places:
             )
             return kind(Path(directory))
         executable, settings = self._executable, servers.persistence(self._appendfsync)
+        if name.startswith("cluster"):
+            masters = int(name.rpartition("-")[2])
+            return self._stack.enter_context(clusters.started(executable, settings, masters))
         if name == "redis-synced":
             found = servers.with_waitaof(executable)
             if found is None:

@@ -52,6 +52,17 @@ WHY_SHORT: dict[str, str] = {
     **{f"restore-{size}-longest-call": _INTERRUPTED for size in SIZES},
     **{f"restore-{size}-bystander-growth": _NEIGHBOURS for size in SIZES},
     **{f"growth-delayed-{verb}-kept": _ONE_SAMPLE for verb in ("publish", "consume")},
+    **{
+        f"cluster-{queues}-publish-client": (
+            "each command's slot is looked up, and over which connection its slot is served is "
+            "noted until the reply is there, so that no thread overtakes itself while slots move"
+        )
+        for queues in ("1-queue", "8-queues")
+    },
+    "cluster-idle-1-commands": (
+        "a worker waits for two keys in two slots, its queue's and its mailbox's, anew every five "
+        "seconds; what else it sends is what it sends to one server"
+    ),
     "consume-64": _ACKS,
     "consume-4": f"{_ACKS}; and there is a reserve for every two messages",
 }

@@ -58,7 +58,8 @@ def write(run: Run, path: Path) -> None:
 def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]], when: str) -> Run:
     """Return the earlier run with the rows of a new one, which take the place of its own.
 
-    *order* has the keys of every section's rows, *when* tells of the new run.
+    *order* has the keys of every section's rows, *when* tells of the new run. Of its surroundings
+    there is what the earlier run had not, like a server of its own.
     """
     found = {outcome.row.key: outcome for outcome in (*earlier.outcomes, *new.outcomes)}
     sections = {
@@ -70,6 +71,10 @@ def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]], when: str)
     return replace(
         earlier,
         labels={**earlier.labels, **new.labels},
+        surroundings={
+            **earlier.surroundings,
+            **{k: said for k, said in new.surroundings.items() if k not in earlier.surroundings},
+        },
         failures=[*earlier.failures, *new.failures],
         sections=sections,
         later=[*earlier.later, f"{rows}: {when}, by `{new.command}`"],

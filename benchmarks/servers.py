@@ -54,6 +54,10 @@ class RedisServer:
         self.client.script_flush()
         self.client.config_resetstat()
 
+    def ask(self, *command: str | int) -> Any:
+        """Send one command and return its reply, as far as redis-py understands it."""
+        return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+
     def follow(self, primary: RedisServer) -> None:
         """Become a replica; return once it has all that the primary has."""
         self.client.replicaof("127.0.0.1", primary.port)
@@ -87,9 +91,19 @@ class RedisServer:
         stats = self.client.info("stats")
         return int(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])
 
+    def connections(self) -> int:
+        """Return how many connections clients have to the server, this one among them."""
+        return len(self.client.client_list())
+
     def used_memory(self) -> int:
         """Return the bytes that Redis has allocated."""
         return int(self.client.info("memory")["used_memory"])
+
+
+def cpu_seconds(client: redis.Redis) -> float:
+    """Return the processor time that a server has used, the kernel's for it included."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def persistence(appendfsync: str) -> dict[str, str]:
@@ -117,11 +131,13 @@ def with_waitaof(preferred: str) -> str | None:
 
 
 @contextmanager
-def started(executable: str, settings: Mapping[str, str]) -> Iterator[RedisServer]:
+def started(
+    executable: str, settings: Mapping[str, str], highest_port: int = 65535
+) -> Iterator[RedisServer]:
     """Run a redis-server of our own until the block ends."""
     arguments = [f"--{name} {value}" for name, value in settings.items()]
     with tempfile.TemporaryDirectory(prefix="reliq-benchmark-") as directory:
-        port = free_port()
+        port = next(port for port in iter(free_port, None) if port <= highest_port)
         process = subprocess.Popen(
             [executable, f"--port {port}", f"--dir {directory}", *arguments],
             stdout=subprocess.DEVNULL,

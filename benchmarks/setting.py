@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.clusters import Cluster, slot_of
 from benchmarks.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -41,6 +42,26 @@ class Setting:
         if not isinstance(self.server, RedisServer):
             raise TypeError(f"this figure needs Redis, {self.peer.name} has none")
         return self.server
+
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes, for the figures that look at how they share the work."""
+        if not isinstance(self.server, Cluster):
+            raise TypeError(f"this figure needs a cluster, {self.peer.name} has none")
+        return self.server
+
+    @property
+    def redis_nodes(self) -> tuple[RedisServer, ...]:
+        """The server, or all nodes of the cluster."""
+        return self.cluster.nodes if self._clustered else (self.redis,)
+
+    @property
+    def _clustered(self) -> bool:
+        return isinstance(self.server, Cluster)
+
+    def node_of(self, queue: str) -> RedisServer:
+        """Return the server that has the queue."""
+        return self.cluster.owner(slot_of(queue)) if self._clustered else self.redis
 
     def size(self, full: int, least: int = 10) -> int:
         """Return a count scaled down from its full size, but not below `least`."""

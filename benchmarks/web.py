@@ -41,6 +41,7 @@ def delay_loop(broker: Broker, seconds: float, threads: int, pooled: bool) -> tu
     if not pooled:
         app.conf.broker_pool_limit = 0
     task = app.task(name="web.nothing")(_nothing)
+    app.finalize()  # before the threads: Celery makes a task when it is used first, for one of them
     before, _ = _publish(task, seconds / 10, threads)
     count, took = _publish(task, seconds, threads)
     app.close()

@@ -1,0 +1,238 @@
+"""What a message costs each node of a cluster, and the client, in processor time.
+
+Nodes that share a machine take its processors from each other and from the client, so a rate would
+say nothing of nodes with machines of their own. The time that each has used, by the system's
+account, does: what the busiest node uses for a message bounds how many there can be.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import redis
+from kombu import Consumer, Exchange, Producer
+
+from benchmarks import child, consume
+from benchmarks.clusters import spread
+from benchmarks.fill import fill
+from benchmarks.model import Figure, Row, Target
+from benchmarks.peers import CLUSTER, CLUSTER_OF_ONE, RELIQ, connect, queue_of
+from benchmarks.publish import ANONYMOUS, CONTENT, NAMED, QUEUE, SIZE, body_of, wait_until_stored
+from benchmarks.servers import cpu_seconds
+from reliq.message.queue_names import partition_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kombu import Message
+
+    from benchmarks.peers import Broker
+    from benchmarks.setting import Setting
+
+COUNT = 20_000
+PREFETCH = 64
+QUEUES = 8
+PARTITIONS = 8
+# How many times as many messages three nodes carry as one server does.
+LEAST_MORE = Target("ratio_at_least", 2.2, against=RELIQ)
+# What a publisher over a cluster may use, beside one over a server.
+MOST_OF_CLIENT = Target("ratio_at_most", 1.05, against=RELIQ)
+
+
+class Used(TypedDict):
+    """Microseconds of processor time for each message, of each node and of the client."""
+
+    nodes: list[float]
+    client: float
+
+
+class Meter:
+    """Adds up the processor time of servers, and of this process."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._clients = [redis.Redis(port=port, decode_responses=True) for port in ports]
+        self._nodes: list[float] = []
+        self._client = 0.0
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self._nodes = [cpu_seconds(client) for client in self._clients]
+        self._client = time.process_time()
+
+    def end(self, count: int) -> Used:
+        """Return what was used for each of so many messages since the begin."""
+        client = time.process_time() - self._client
+        nodes = [
+            cpu_seconds(client) - before
+            for client, before in zip(self._clients, self._nodes, strict=True)
+        ]
+        for asked in self._clients:
+            asked.close()
+        return {"nodes": [1e6 * each / count for each in nodes], "client": 1e6 * client / count}
+
+
+def publish_all(
+    broker: Broker,
+    ports: Sequence[int],
+    names: Sequence[str],
+    exchange_name: str,
+    waits: bool,
+    warm_up: int,
+    count: int,
+) -> Used:
+    """Publish `warm_up` messages, then `count`, one to each queue in turn; measure the latter.
+
+    `waits`: for each to be stored before the next; else for all in the end. Both counts are
+    multiples of the number of queues.
+    """
+    confirm = {} if waits else {"confirm": "none"}
+    meter = Meter(ports)
+    exchange = Exchange(exchange_name, type="direct")
+    with connect(broker) as connection:
+        channel = connection.default_channel
+        queues = [
+            queue_of(broker, name, exchange=exchange, routing_key=name)(channel) for name in names
+        ]
+        for queue in queues:
+            queue.declare()
+        producer, body = Producer(channel, exchange=exchange), body_of(SIZE)
+
+        def publish(messages: int) -> None:
+            for _ in range(messages // len(names)):
+                for name in names:
+                    producer.publish(body, routing_key=name, **CONTENT, **confirm)
+
+        def wait(messages: int) -> None:
+            for queue in queues:
+                wait_until_stored(queue, messages // len(names))
+
+        publish(warm_up)
+        wait(warm_up)
+        meter.begin()
+        publish(count)
+        wait(warm_up + count)
+        return meter.end(count)
+
+
+def consume_all(
+    broker: Broker, ports: Sequence[int], names: Sequence[str], warm_up: int, count: int
+) -> Used:
+    """Consume and ack `warm_up` messages (1 or more), then `count`; measure the latter.
+
+    The connection is closed inside what is measured, so that no ack is still under way.
+    """
+    meter = Meter(ports)
+    connection = connect(broker)
+    seen = 0
+
+    def received(_body: Any, message: Message) -> None:
+        nonlocal seen
+        message.ack()
+        seen += 1
+        if seen == warm_up:
+            meter.begin()
+
+    queues = [queue_of(broker, name) for name in names]
+    options: dict[str, Any] = {"callbacks": [received], "prefetch_count": PREFETCH}
+    Consumer(connection.default_channel, queues, **options).consume()
+    while seen < warm_up + count:
+        connection.drain_events(timeout=consume.NEXT_WITHIN_S)
+    connection.close()
+    return meter.end(count)
+
+
+def measure(
+    setting: Setting, key: str, names: Sequence[str], partitions: int = 1
+) -> Mapping[str, float]:
+    """Return what a message costs the nodes and the client, published and consumed.
+
+    Over a cluster each queue has so many *partitions*.
+    """
+    given = _given(setting, names)
+    if partitions > 1 and setting.peer.place.startswith("cluster"):
+        given["broker"]["queue_arguments"]["x-partitions"] = partitions
+        names = [part for name in names for part in partition_names(name, partitions)]
+    given_to_publish = {**given, "exchange_name": ANONYMOUS}
+    waited: Used = child.run(publish_all, waits=True, **given_to_publish)
+    setting.server.empty()
+    posted: Used = child.run(publish_all, waits=False, **given_to_publish)
+    setting.server.empty()
+    fill(setting, given["warm_up"] + given["count"], given["names"], broker=given["broker"])
+    consumed: Used = child.run(consume_all, **given)
+    consume.check_all_acked(setting, names)
+    both = [sum(pair) for pair in zip(posted["nodes"], consumed["nodes"], strict=True)]
+    return {
+        **_values(f"{key}-publish", waited),
+        **_values(f"{key}-post", posted),
+        **_values(f"{key}-consume", consumed),
+        f"{key}-capacity": 1e6 / max(both),
+    }
+
+
+def measure_named(setting: Setting) -> Mapping[str, float]:
+    """Return what a publish to a named exchange costs: its bindings may be at another node."""
+    given = {**_given(setting, [QUEUE]), "exchange_name": NAMED, "waits": True}
+    return _values(_NAMED, child.run(publish_all, **given))
+
+
+def _given(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
+    warm_up, count = (len(names) * setting.size(n // len(names)) for n in (COUNT // 20, COUNT))
+    return {
+        "broker": setting.broker,
+        "ports": [node.port for node in setting.redis_nodes],
+        "names": list(names),
+        "warm_up": warm_up,
+        "count": count,
+    }
+
+
+def _values(key: str, used: Used) -> dict[str, float]:
+    return {
+        f"{key}-busiest": max(used["nodes"]),
+        f"{key}-all": sum(used["nodes"]),
+        f"{key}-client": used["client"],
+    }
+
+
+def _rows(key: str, title: str, *targets: Target) -> tuple[Row, ...]:
+    return (
+        Row(f"{key}-busiest", f"{title}: CPU of the busiest node", "µs", digits=1),
+        Row(f"{key}-all", f"{title}: CPU of all nodes", "µs", digits=1),
+        Row(f"{key}-client", f"{title}: CPU of the client", "µs", targets, digits=1),
+    )
+
+
+def _figure(
+    key: str, title: str, names: Sequence[str], partitions: int = 1, *targets: Target
+) -> Figure:
+    rows = (
+        *_rows(f"{key}-publish", f"{title}, publish", MOST_OF_CLIENT),
+        *_rows(f"{key}-post", f"{title}, publish without waiting"),
+        *_rows(f"{key}-consume", f"{title}, reserve and ack"),
+        Row(
+            f"{key}-capacity",
+            f"{title}, computed: what keeps the busiest node's processor busy",
+            "messages/s",
+            targets,
+        ),
+    )
+    measured = partial(measure, key=key, names=names, partitions=partitions)
+    return Figure(key, rows, measured, PEERS)
+
+
+PEERS = (CLUSTER, CLUSTER_OF_ONE, RELIQ)
+_NAMED = "cluster-named"
+FIGURES = (
+    _figure("cluster-1-queue", "one queue", [QUEUE]),
+    Figure(_NAMED, _rows(_NAMED, "named exchange, publish"), measure_named, PEERS),
+    _figure(f"cluster-{QUEUES}-queues", f"{QUEUES} queues", spread(QUEUE, QUEUES)),
+    _figure(
+        f"cluster-{PARTITIONS}-partitions",
+        f"one queue in {PARTITIONS} partitions",
+        [QUEUE],
+        PARTITIONS,
+        LEAST_MORE,
+    ),
+)

@@ -1,0 +1,55 @@
+"""What an idle Celery worker asks of a cluster, and how many connections it keeps there."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks import idle
+from benchmarks.clusters import spread
+from benchmarks.model import Figure, Row, Target
+from benchmarks.peers import CLUSTER, CLUSTER_OF_ONE, RELIQ
+from benchmarks.worker import QUIET, running
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.setting import Setting
+
+QUEUE = "celery"
+# Beside one for each node, as the documentation says.
+MOST_FOR_NOTIFICATIONS = 8
+NODES = 3
+
+
+def measure(setting: Setting, key: str, queues: int) -> Mapping[str, float]:
+    """Return commands a second over all nodes, and connections, once it has settled."""
+    nodes = setting.redis_nodes
+    names = [QUEUE] if queues == 1 else spread(QUEUE, queues)
+    arguments = ("--concurrency", "1", "--loglevel", "INFO", "-Q", ",".join(names), *QUIET)
+    before = sum(node.connections() for node in nodes)
+    with running(setting.broker, *arguments) as worker:
+        worker.wait_until_ready()
+        time.sleep(max(1.0, 10 * setting.scale))
+        # Before the count, which opens connections of its own.
+        sockets = sum(node.connections() for node in nodes) - before
+        seconds = max(2.0, idle.IDLE_SECONDS * setting.scale)
+        rate = idle.commands_in(nodes, seconds) / seconds
+    return {f"{key}-commands": rate, f"{key}-sockets": sockets}
+
+
+def _figure(queues: int, *targets: Target) -> Figure:
+    key = f"cluster-idle-{queues}"
+    title = f"idle Celery worker of {queues} queue{'s' if queues > 1 else ''}"
+    most = Target("value_at_most", NODES + MOST_FOR_NOTIFICATIONS, "connections")
+    rows = (
+        Row(f"{key}-commands", f"{title}, all nodes", "commands/s", targets, digits=2),
+        Row(f"{key}-sockets", f"{title}, connections to all nodes", "connections", (most,)),
+    )
+    measured = partial(measure, key=key, queues=queues)
+    peers = (CLUSTER, CLUSTER_OF_ONE, RELIQ)
+    return Figure(key, rows, measured, peers, most_rounds=1, warm_up=False)
+
+
+FIGURES = (_figure(1, Target("value_at_most", 0.5, "/s")), _figure(20))

@@ -92,13 +92,15 @@ class RedisCluster:
                 with master.client() as client:
                     client.execute_command("CLUSTER", "ADDSLOTS", *range(begin, begin + count))
             begin += count
-        for node in others:
-            node.ask("CLUSTER", "MEET", "127.0.0.1", first.announced_port)
-        wait_until(
-            lambda: all(self._known_to(node) == len(self.nodes) for node in self.nodes),
-            timeout_s=30,
-            what="nodes that know each other",
-        )
+
+        def all_met() -> bool:
+            """A handshake that takes longer than a node's timeout is forgotten: begin it again."""
+            for node in others:
+                if first.id not in self._met(node):
+                    node.ask("CLUSTER", "MEET", "127.0.0.1", first.announced_port)
+            return all(len(self._met(node)) == len(self.nodes) for node in self.nodes)
+
+        wait_until(all_met, timeout_s=30, interval_s=0.5, what="nodes that know each other")
         for place, replica in enumerate(self.replicas):
             replica.ask("CLUSTER", "REPLICATE", self.masters[place % len(self.masters)].id)
         wait_until(
@@ -118,9 +120,12 @@ class RedisCluster:
             node.destroy()
 
     @staticmethod
-    def _known_to(node: ClusterNode) -> int:
-        info = _fields(node.ask("CLUSTER", "INFO"))
-        return int(info["cluster_known_nodes"])
+    def _met(node: ClusterNode) -> set[str]:
+        """Return the ids of those that *node* has met, itself too."""
+        reply = node.ask("CLUSTER", "NODES")
+        lines = (reply.decode() if isinstance(reply, bytes) else reply).splitlines()
+        found = {words[0]: words[2] for words in map(str.split, lines)}
+        return {name for name, flags in found.items() if "handshake" not in flags}
 
     @staticmethod
     def _is_whole(node: ClusterNode) -> bool:

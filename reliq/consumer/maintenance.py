@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _MOST_POLLED = 1024
+# Of several nodes each slot is asked by itself. One in which there was nothing to do, and nobody
+# else consumes, is asked once in so many intervals.
+_QUIET_INTERVALS = 3
 # A layout that is not settled is looked at once in so many intervals.
 _SETTLED_EVERY = 6
 
@@ -57,6 +60,7 @@ class Passes:
         self._later = later
         self._route_soon = route_soon
         self._next_look: dict[str, float] = {}
+        self._busy: set[str] = set()  # where the last look has found something to do
         self._next_poll: dict[str, float] = {}
         self._next_settling: dict[str, float] = {}
         self._settled: dict[str, Layout] = {}
@@ -71,6 +75,7 @@ class Passes:
     def begin(self, queue: str) -> None:
         """Look after *queue* from the next tick on."""
         self._next_look.setdefault(queue, 0.0)
+        self._busy.add(queue)
 
     def look_after(self, queue: str) -> None:
         """Look after the dead letters of a queue from now on, before the register names it."""
@@ -86,10 +91,14 @@ class Passes:
         queues |= self.dead_letter_routed.difference(queue for queue, _ in subscriptions)
         for gone in self._next_look.keys() - queues:
             self._next_look.pop(gone, None)
+            self._busy.discard(gone)
         due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
         if due:
-            again = now + self._jittered()  # the same for all: they stay together
-            self._next_look.update(dict.fromkeys(due, again))
+            pause_s = self._jittered()  # the same for all: they stay together
+            quiet = set(due) - self._busy if store.has_nodes else ()
+            self._next_look.update(dict.fromkeys(due, now + pause_s))
+            self._next_look.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
+            self._busy.difference_update(due)
             store.post_survey(due, partial(self._surveyed, store))
 
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
@@ -97,7 +106,9 @@ class Passes:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("queues could not be looked at: %s", result)
+            self._busy.update(self._next_look)  # or not: nobody knows
             return
+        self._busy.update(result)
         try:
             for queue, work in result.items():
                 if work.layout is not None:

@@ -329,6 +329,7 @@ class Store(Protocol):
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
         """Ask what there is to do in *queues*; the result names those with something.
 
+        Of several nodes it also names those that others than this consumer consume from.
         Changes nothing and is cheap, however many queues and messages: one command for some
         hundred queues where they can be reached by one. Each queue is seen at one instant;
         the result comes once for each command.

@@ -126,3 +126,16 @@ def test_hundreds_of_queues_are_surveyed(store):
     for name in names[::50]:
         store.take(queue=name)
     assert dict.fromkeys(names[::50], PASS) == store.survey(*names)
+
+
+def test_company_is_told_where_each_node_is_asked_by_itself(connect):
+    """What others do with a queue nobody else there sees; one that is alone knows what it does."""
+    mine, other = connect("mine/1"), connect("other/1")
+    mine.declare()
+    mine.store.attach("q", "mine", 1)
+    assert {} == mine.survey()
+    other.store.attach("q", "other", 1)
+    told = {"q": Work(-1, False, False)} if mine.store.has_nodes else {}
+    assert told == mine.survey()
+    other.store.attach("q", "other", 0)
+    assert {} == mine.survey()

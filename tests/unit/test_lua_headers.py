@@ -29,7 +29,7 @@ FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lu
 # As they go to the server: with the limits that they name.
 SCRIPTS = {name: scripts.load(name).text for name in FILES}
 
-# 1+8n: the first of eight keys that are sent for each of several queues.
+# 1+9n: the first of nine keys that are sent for each of several queues.
 _KEY = re.compile(r"-- KEYS\[(\d+)(?:\+\d+n)?\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
 _ARG = re.compile(r"-- ARGV\[(\d+)(\.\.)?\] (\w+(?:, \w+)*) \(.+")
 _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FOLDER = resources.files("reliq.engines.redis") / "lua"
-# 1+8n: the first of eight keys that are sent for each of several queues.
+# 1+9n: the first of nine keys that are sent for each of several queues.
 _KEY = re.compile(r"^-- KEYS\[\d+(?:\+\d+n)?\] (\w+) ", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
 

@@ -34,8 +34,13 @@ class RedisSurveying(StoreBase):
     """Looking at many queues."""
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
-        """Ask what there is to do in *queues*: one command for each hundred of them."""
+        """Ask what there is to do in *queues*: one command for each hundred of them.
+
+        Of several nodes also those are named that others consume from, too: what they do there
+        nobody else sees.
+        """
         limits = (self.consumer, self.options.dead_letter_max, self._dead_letter_ttl_ms)
+        limits = (*limits, int(self.has_nodes))
         for names in batches(queues, _SURVEYED):
             places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)

@@ -134,8 +134,9 @@ class ClusterNotifier:
             self._turn += 1
             self._has_turn = frozenset(self._turn_of(sorted(self._known)))
             share = len(self._has_turn) / len(self._known)
-            all_turns_s = min(timeout_s, self._cluster.options.poll_interval)
-            self._turn_ends = now + max(all_turns_s * share, 0.001)
+            # What comes while a slot has no turn is heard when it has: within a poll interval.
+            all_turns_s = self._cluster.options.poll_interval / (1 - share)
+            self._turn_ends = now + max(min(timeout_s, all_turns_s) * share, 0.001)
         return self._turn_ends - now
 
     def _still_waits(self, now: float) -> bool:

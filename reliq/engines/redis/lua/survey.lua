@@ -2,29 +2,34 @@
 --
 -- One call instead of a pass over each: most queues have nothing to return most of the time.
 --
--- KEYS[1+8n] unacked_index (ZSET)
--- KEYS[2+8n] ready (ZSET)
--- KEYS[3+8n] delayed (ZSET)
--- KEYS[4+8n] expiry (ZSET)
--- KEYS[5+8n] dead (ZSET)
--- KEYS[6+8n] notification (LIST)
--- KEYS[7+8n] meta (HASH)
--- KEYS[8+8n] unacked_mutex (STRING)
+-- KEYS[1+9n] unacked_index (ZSET)
+-- KEYS[2+9n] ready (ZSET)
+-- KEYS[3+9n] delayed (ZSET)
+-- KEYS[4+9n] expiry (ZSET)
+-- KEYS[5+9n] dead (ZSET)
+-- KEYS[6+9n] notification (LIST)
+-- KEYS[7+9n] meta (HASH)
+-- KEYS[8+9n] unacked_mutex (STRING)
+-- KEYS[9+9n] consumers (HASH)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] dead_letter_max (messages)
 -- ARGV[3] dead_letter_ttl (ms)
+-- ARGV[4] names_shared ('1' or '0': whether a queue that others consume from, too, is named)
 --
 -- A pass is needed where something is unacked, where messages wait and the notification is silent,
 -- and where dead letters are too old, too many, or to be routed on.
 --
--- Returns for each queue with something to do {its place from 0, 0 when a pass is needed (or
+-- Returns for each queue with something to do, or that is to be named, {its place from 0, 0 when a pass is needed (or
 --   ms that the pass of another consumer still counts, or -1: none is needed), 1 when
 --   messages have expired or 0, 1 when its x-expires may have passed, or it is gone and
 --   whoever deleted it may not have come to its bindings, or 0, its partitions, and the one from
 --   which on there is nothing (0: it has none; of one that has, something is always to do)}
 -- Redis 6.2 or newer.
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local names_shared = ARGV[4]
+-- Whose connection asks: it is noted as the consumer of a queue.
+local session = string.match(consumer, '^(.*)/') or consumer
 
 -- Returns the whole number that a text says; nil where it says none, so was written by another.
 local function whole(text)
@@ -35,16 +40,20 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local found = {}
-for n = 0, #KEYS - 8, 8 do
+for n = 0, #KEYS - 9, 9 do
   local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
   local dead, notification, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
-  local needed, expired, idle, partitions, finish = false, false, false, 0, 0
+  local consumers = KEYS[n + 9]
+  local needed, expired, idle, shared, partitions, finish = false, false, false, false, 0, 0
   local function look()
     local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists',
       'partitions', 'partitions_end')
     local expires = whole(about[1])
     partitions, finish = whole(about[6]) or 0, whole(about[7]) or 0
     idle = not about[5] or expires and now - (whole(about[2]) or now) >= expires
+    if names_shared == '1' then
+      shared = redis.call('HLEN', consumers) > redis.call('HEXISTS', consumers, session)
+    end
     if redis.call('EXISTS', unacked_index, ready, delayed, expiry, dead) > 0 then
       local ends = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
       expired = ends and tonumber(ends) <= now
@@ -62,13 +71,13 @@ for n = 0, #KEYS - 8, 8 do
   -- A queue one of whose keys holds something else does not hide the others: a pass over it
   -- will say so.
   needed = not pcall(look) or needed
-  if needed or expired or idle or finish > 0 then
+  if needed or expired or idle or shared or finish > 0 then
     local wait = needed and 0 or -1
     local holder = needed and redis.pcall('GET', mutex)
     if type(holder) == 'string' and holder ~= consumer then
       wait = math.max(redis.call('PTTL', mutex), 1)
     end
-    found[#found + 1] = {n / 8, wait, expired and 1 or 0, idle and 1 or 0, partitions, finish}
+    found[#found + 1] = {n / 9, wait, expired and 1 or 0, idle and 1 or 0, partitions, finish}
   end
 end
 return found

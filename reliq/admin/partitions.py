@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..store.inspection import Measure, QueueStatus
     from ..store.protocol import Store
 
-# Consumers look at the layout of their queues in each restore_interval, 5 s by default; of a cluster,
-# one that is alone at a quiet queue, in each third.
+# Consumers look at the layout of their queues in each restore_interval, 5 s by default; over a
+# cluster one that is alone at a quiet queue does in each third.
 _ATTACHED_WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.1
 

@@ -87,6 +87,19 @@ class WorkerWatch:
         """Whether this process is a Celery worker."""
         return bool(self._workers)
 
+    @staticmethod
+    def will_consume(queue: str, durable: bool) -> bool:
+        """Whether this is a Celery worker, perhaps one that begins, and *queue* one of its own.
+
+        Those that are not *durable* are: of its mailbox, of events and of replies.
+        """
+        state = sys.modules.get("celery._state")
+        apps = () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - nobody else knows them
+        return any(
+            app.loader.worker_initialized and (not durable or queue in app.amqp.queues.consume_from)
+            for app in apps
+        )
+
     @property
     def busy(self) -> bool:
         """Whether this worker runs tasks, also such as were acknowledged when they began."""

@@ -242,6 +242,7 @@ class Transport(virtual.Transport):
             for item in channel.subscriptions.values():
                 item.ended()
             channel.subscriptions.clear()
+        self.consumers.forget()
         self.turns.clear()
         self.loop.deferred.clear()
         self.loop.forget()

@@ -6,8 +6,7 @@ import gc
 import logging
 from collections import deque
 from math import inf
-from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..consumer.each_node import EachNode
 from ..errors import BrokerUnavailable, NotFound, ReliqError
@@ -17,6 +16,8 @@ from ..message.queue_arguments import is_durable
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
 from ..store.nodes import goes_on
+from .late_queues import LateQueues
+from .postponed import Postponed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,14 +34,7 @@ _NODE_PATIENCE_S, _CANCEL_PATIENCE_S = 0.2, 1.0
 # A partition that cannot be consumed from is tried again, each time after twice as long. Not later
 # than an operator waits for who consumes from one that has come, 20 s; where only its node is
 # away, not long after that is back.
-_AGAIN_S, _MOST_MISSING_S, _MOST_AWAY_S = 1.0, 10.0, 4.0
-
-
-class _Again(NamedTuple):
-    """When a partition is tried again, and how long that was put off."""
-
-    at: float
-    after_s: float
+_MOST_MISSING_S, _MOST_AWAY_S = 10.0, 4.0
 
 
 class Consumers:
@@ -49,24 +43,45 @@ class Consumers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._followed = 0
-        # By name, the partitions that could not be consumed from, and when one is tried again.
-        self._again: dict[str, _Again] = {}
-        self._follow_at = inf
+        self._postponed = Postponed()
+        self._late = LateQueues(parts, self._postponed, self._begin)
+
+    def forget(self) -> None:
+        """Consume from nothing, in a child."""
+        self._late.clear()
 
     def add(self, subscription: Subscription) -> None:
         """Begin to consume; raises NotFound for a queue that is not there.
 
-        Where the broker cannot be told, nothing has begun. Of a queue that is divided it consumes
-        from every partition, and follows where the layout changes.
+        Where the broker cannot be told, nothing has begun; but a Celery worker begins without
+        those of its queues whose node is away, and with them later. Of a queue that is divided
+        it consumes from every partition, and follows where the layout changes.
         """
+        declarations, queue = self._parts.declarations, subscription.queue
+        try:
+            with declarations.patience_with(queue):
+                self._begin(subscription)
+        except BaseException as exc:
+            if isinstance(exc, BrokerUnavailable) and declarations.may_be_late(queue):
+                self._late.add(subscription, exc)
+            else:
+                subscription.ended()
+                raise
+        self._postponed.noted()
+
+    def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
         if self._stays(subscription.queue):
             registration = self._parts.link.session.registration
-            layout = self._layout(subscription.queue)
+            try:
+                layout = self._layout(subscription.queue)
+            except BrokerUnavailable:
+                if not goes_on(self._parts.link.store):
+                    raise
+                return  # a survey tells
             if layout is not None:
                 registration.note_layout(subscription.queue, layout)
             self._follow(subscription)
-            self._follow_at = self._first_again()
 
     def _add(self, subscription: Subscription) -> None:
         here()  # a child has a link of its own
@@ -84,7 +99,6 @@ class Consumers:
             if not self._attach(queue, count):
                 raise NotFound(f"no queue {queue!r} to consume from; declare it first")
         except ReliqError as exc:
-            subscription.ended()
             session.registration.unsubscribe(queue, subscription.no_ack)
             if not isinstance(exc, NotFound):
                 session.registration.detach_later(queue)  # it may have noted it all the same
@@ -117,23 +131,21 @@ class Consumers:
         )
 
     def follow_layouts(self) -> None:
-        """Consume from partitions that have come, and no more from those that have gone."""
+        """Consume from partitions that have come, and no more from those that have gone.
+
+        And from queues that this worker had to begin without.
+        """
         changes = self._parts.link.session.registration.layout_changes
-        now = monotonic()
-        if changes == self._followed and now < self._follow_at:
+        if changes == self._followed and not self._postponed.due:
             return
         if changes != self._followed:
             self._followed = changes
-            self._again.clear()
+            self._postponed.clear()
+        self._late.begin()
         for item in list(self._parts.turns.subscriptions):
             if item.queue == item.of_queue:
                 self._follow(item)
-        # What was due and not tried nobody wants any more.
-        self._again = {name: again for name, again in self._again.items() if again.at > now}
-        self._follow_at = self._first_again()
-
-    def _first_again(self) -> float:
-        return min((again.at for again in self._again.values()), default=inf)
+        self._postponed.noted()
 
     def _follow(self, subscription: Subscription) -> None:
         parts, queue = self._parts, subscription.queue
@@ -142,24 +154,23 @@ class Consumers:
         gone = [name for name in subscription.partitions if name not in names]
         self._remove_each([subscription.partitions.pop(name) for name in gone], subscription.no_ack)
         for name in names:
-            again = self._again.get(name)
-            if name in subscription.partitions or (again is not None and monotonic() < again.at):
+            if name in subscription.partitions or self._postponed.is_early(name):
                 continue
             item = subscription.for_partition(name)
             try:
-                there = self._begin_on(item, looks_first=again is not None)
+                there = self._begin_on(item, looks_first=name in self._postponed)
             except BrokerUnavailable:
                 item.ended()
                 if not goes_on(parts.link.store):
                     raise
-                self._put_off(name, _MOST_AWAY_S)
+                self._postponed.put_off(name, _MOST_AWAY_S)
                 continue
             if there:
-                self._again.pop(name, None)
+                self._postponed.done(name)
                 subscription.partitions[name] = item
             else:
                 item.ended()
-                self._put_off(name, _MOST_MISSING_S)
+                self._postponed.put_off(name, _MOST_MISSING_S)
 
     def _begin_on(self, item: Subscription, *, looks_first: bool) -> bool:
         """Consume from a partition, too; False where it is still to come, or was to go."""
@@ -173,11 +184,6 @@ class Consumers:
             except NotFound:
                 return False
         return True
-
-    def _put_off(self, name: str, most_s: float) -> None:
-        before = self._again.get(name)
-        after_s = _AGAIN_S if before is None else min(2 * before.after_s, most_s)
-        self._again[name] = _Again(monotonic() + after_s, after_s)
 
     def _attach(self, queue: str, count: int) -> bool:
         """Note a consumer of *queue*; False where it is not there.
@@ -196,6 +202,8 @@ class Consumers:
         partitions. Raises BrokerUnavailable where the broker is lost: nothing is consumed all
         the same.
         """
+        if self._late.remove(subscription):
+            return
         parts, session = self._parts, self._parts.link.session
         lingers, no_ack = self._lingers(subscription), subscription.no_ack
         items = [*subscription.partitions.values(), subscription]
@@ -312,6 +320,7 @@ class Consumers:
         if lost:
             consumed = {item.queue for item in subscriptions}
             session.registration.topology.keep(parts.link.routes, declarations.queues, consumed)
+        self._late.clear()
         for item in list(subscriptions):
             item.ended()
             session.registration.unsubscribe(item.queue, item.no_ack)

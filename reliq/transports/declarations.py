@@ -6,19 +6,23 @@ Exchanges and their bindings are remembered by the routes, queues here.
 from __future__ import annotations
 
 import logging
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 
-from ..errors import NotFound, PreconditionFailed
+from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
 from ..forks import here
+from ..integrations.celery import WATCH
 from ..message.envelope import unpack
 from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
+from ..store.nodes import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from ..routing.redeclare import Declared
     from ..store.protocol import Store
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _BIND_TRIES = 5
+# So long a worker waits for the node of one of its queues before it begins without it.
+_LATE_AFTER_S = 2.0
 
 
 class Declarations:
@@ -37,6 +43,8 @@ class Declarations:
         self._transport = transport
         self._partitions = partitions
         self.queues: Declared = {}
+        # By queue, its bindings: what is declared when its node answers.
+        self._owed: dict[str, list[tuple[str, str]]] = {}
 
     # -- queues
 
@@ -45,6 +53,7 @@ class Declarations:
     ) -> queue_declare_ok_t:
         """Declare *queue*; return its name, waiting messages and consumers.
 
+        A queue of a Celery worker whose node is away is declared when the worker consumes from it.
         Raises PreconditionFailed when it exists with other arguments than these, but for
         x-partitions; NotFound when *passive* and it does not exist.
         """
@@ -53,6 +62,22 @@ class Declarations:
         if self._partitions > 1 and is_durable(meta):  # of those that say nothing of it
             meta.setdefault("partitions", str(self._partitions))
         here()  # a child has a link of its own
+        durable = is_durable(meta)
+        try:
+            with self.patience_with(queue, durable):
+                found = self._declare_now(queue, encoded, meta, passive)
+        except BrokerUnavailable:
+            if passive or not self.may_be_late(queue, durable):
+                raise
+            self.queues[queue] = (encoded, meta)
+            self._owed[queue] = []
+            return queue_declare_ok_t(queue, 0, 0)
+        self._owed.pop(queue, None)
+        return found
+
+    def _declare_now(
+        self, queue: str, encoded: bytes, meta: dict[str, str], passive: bool
+    ) -> queue_declare_ok_t:
         session, store, routes = self._transport.link
         if not (passive or is_durable(meta)):
             session.duties.dead_consumers.clear(queue, store)
@@ -81,6 +106,37 @@ class Declarations:
         if is_durable(meta) and (passive or queue in store.partitions):
             messages += waiting(store, names_of(store, queue)[1:])
         return queue_declare_ok_t(queue, messages, max(declared.consumers - back, 0))
+
+    def patience_with(
+        self, queue: str, durable: bool | None = None
+    ) -> AbstractContextManager[None]:
+        """Wait for the node of *queue* only for a moment where that may be late."""
+        late = WATCH.will_consume(queue, self._is_durable(queue) if durable is None else durable)
+        return self._transport.link.store.patience(_LATE_AFTER_S if late else inf)
+
+    def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
+        """Whether *queue* is one of a Celery worker's, and others can be consumed from."""
+        return goes_on(self._transport.link.store) and WATCH.will_consume(
+            queue, self._is_durable(queue) if durable is None else durable
+        )
+
+    def _is_durable(self, queue: str) -> bool:
+        declared = self.queues.get(queue)
+        return declared is None or is_durable(declared[1])
+
+    def declare_owed(self, queue: str) -> None:
+        """Declare and bind *queue*, if its node was away when that was asked for."""
+        bindings = self._owed.get(queue)
+        if bindings is None:
+            return
+        encoded, meta = self.queues[queue]
+        try:
+            self._declare_now(queue, encoded, meta, passive=False)
+        except PreconditionFailed as exc:
+            logger.error("%s; it is consumed from as it is", exc)  # noqa: TRY400 - the message says it all
+        for exchange, routing_key in bindings:
+            self._bind(queue, exchange, routing_key)
+        self._owed.pop(queue, None)
 
     def _declare(
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
@@ -134,6 +190,13 @@ class Declarations:
         shorter than the way from there to here), is declared again.
         """
         refuse_partition(queue)
+        owed = self._owed.get(queue)
+        if owed is not None:
+            owed.append((exchange, routing_key))
+        else:
+            self._bind(queue, exchange, routing_key)
+
+    def _bind(self, queue: str, exchange: str, routing_key: str) -> None:
         declared = self.queues.get(queue)
         if declared is None:
             self._transport.link.routes.bind(queue, exchange, routing_key)

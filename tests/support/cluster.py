@@ -94,7 +94,7 @@ class RedisCluster:
             begin += count
 
         def all_met() -> bool:
-            """A handshake that takes longer than a node's timeout is forgotten: begin it again."""
+            """Begin each handshake that is to be: one that outlasts a node timeout is forgotten."""
             for node in others:
                 if first.id not in self._met(node):
                     node.ask("CLUSTER", "MEET", "127.0.0.1", first.announced_port)

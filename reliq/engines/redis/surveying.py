@@ -39,9 +39,8 @@ class RedisSurveying(StoreBase):
         Of several nodes also those are named that others consume from, too: what they do there
         nobody else sees.
         """
-        limits = (self.consumer, self.options.dead_letter_max, self._dead_letter_ttl_ms)
-        limits = (*limits, int(self.has_nodes))
+        limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
         for names in batches(queues, _SURVEYED):
             places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
-            self._wire.post_script(scripts.SURVEY, places, limits, on_reply)
+            self._wire.post_script(scripts.SURVEY, places, (self.consumer, *limits), on_reply)

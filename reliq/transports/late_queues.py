@@ -1,0 +1,82 @@
+"""LateQueues: those of a Celery worker whose node is away as it begins.
+
+The worker begins without them, and consumes from each when its node answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..errors import BrokerUnavailable, NotFound
+from ..store.nodes import goes_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .parts import Parts
+    from .postponed import Postponed
+    from .subscription import Subscription
+
+logger = logging.getLogger("reliq")
+
+# Each is tried for so long, and again not long after its node is back.
+_NODE_PATIENCE_S = 0.2
+_MOST_AWAY_S = 4.0
+
+
+class LateQueues:
+    """Subscriptions that are still to begin. Of the application's thread."""
+
+    def __init__(
+        self, parts: Parts, postponed: Postponed, begin: Callable[[Subscription], None]
+    ) -> None:
+        self._parts = parts
+        self._postponed = postponed
+        self._begin = begin
+        self._items: list[Subscription] = []
+
+    def add(self, item: Subscription, error: BrokerUnavailable) -> None:
+        """Begin with *item* later; *error* is why."""
+        logger.warning(
+            "%s; this worker begins without queue %r, and consumes from it when its node answers",
+            error,
+            item.queue,
+        )
+        self._items.append(item)
+        self._postponed.put_off(item.queue, _MOST_AWAY_S)
+
+    def remove(self, item: Subscription) -> bool:
+        """Forget *item*; False where it is none of these."""
+        if item not in self._items:
+            return False
+        self._items.remove(item)
+        item.ended()
+        return True
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        for item in list(self._items):
+            self.remove(item)
+
+    def begin(self) -> None:
+        """Begin with those whose node answers by now."""
+        store = self._parts.link.store
+        for item in list(self._items):
+            if self._postponed.is_early(item.queue):
+                continue
+            try:
+                with store.patience(_NODE_PATIENCE_S):
+                    self._parts.declarations.declare_owed(item.queue)
+                    self._begin(item)
+            except BrokerUnavailable:
+                if not goes_on(store):
+                    raise
+                self._postponed.put_off(item.queue, _MOST_AWAY_S)
+            except NotFound as exc:
+                self.remove(item)
+                logger.error("its node answers, but this worker does not consume: %s", exc)  # noqa: TRY400 - the message says it all
+            else:
+                self._items.remove(item)
+                self._postponed.done(item.queue)
+                logger.info("queue %r: its node answers, this worker consumes from it", item.queue)

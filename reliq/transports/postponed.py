@@ -1,0 +1,58 @@
+"""Postponed: the queues that could not be consumed from, and when each is tried again."""
+
+from __future__ import annotations
+
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+_AGAIN_S = 1.0
+
+
+class _Again(NamedTuple):
+    """When a queue is tried again, and how long that was put off."""
+
+    at: float
+    after_s: float
+
+
+class Postponed:
+    """By name, each time after twice as long. Of the application's thread."""
+
+    def __init__(self) -> None:
+        self._again: dict[str, _Again] = {}
+        self._look_at = inf
+
+    @property
+    def due(self) -> bool:
+        """Whether one is to be tried, since :meth:`noted` was called last."""
+        return monotonic() >= self._look_at
+
+    def __contains__(self, queue: str) -> bool:
+        """Whether *queue* was tried, in vain."""
+        return queue in self._again
+
+    def is_early(self, queue: str) -> bool:
+        """Whether it is too early to try *queue* again."""
+        again = self._again.get(queue)
+        return again is not None and monotonic() < again.at
+
+    def put_off(self, queue: str, most_s: float) -> None:
+        """Try *queue* later: after twice as long as the last time, at most *most_s* seconds."""
+        before = self._again.get(queue)
+        after_s = _AGAIN_S if before is None else min(2 * before.after_s, most_s)
+        self._again[queue] = _Again(monotonic() + after_s, after_s)
+
+    def done(self, queue: str) -> None:
+        """Note that *queue* is consumed from."""
+        self._again.pop(queue, None)
+
+    def clear(self) -> None:
+        """Try all of them at the next opportunity."""
+        self._again.clear()
+
+    def noted(self) -> None:
+        """Note that all that was due was tried: what is due still, nobody wants any more."""
+        now = monotonic()
+        self._again = {name: again for name, again in self._again.items() if again.at > now}
+        self._look_at = min((again.at for again in self._again.values()), default=inf)

@@ -1,0 +1,120 @@
+"""Celery workers that begin, and end, while a node of their cluster is lost."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import queue_keys, queues
+from tests.support.cluster import RedisCluster
+from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
+
+LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
+PATIENT_MS = 60_000  # nobody is taken for dead by the cluster: a test tells when a node is back
+
+
+@pytest.fixture(scope="module")
+def running():
+    """Return a cluster that serves what slots it has; its nodes keep their data."""
+    extra = ("--cluster-require-full-coverage", "no")
+    cluster = RedisCluster(3, appendonly=True, node_timeout_ms=PATIENT_MS, extra=extra).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def cluster(running):
+    """Return it, empty; all of its nodes are there again at the end."""
+    for node in running.masters:
+        with node.client() as client:
+            client.flushall()
+    yield running
+    for node in running.masters:
+        if node.running:
+            node.thaw()
+        else:
+            node.start()
+
+
+@pytest.fixture
+def site(cluster, tmp_path):
+    """Return a Celery application on it."""
+    site = CelerySite(cluster, "reliq", tmp_path, dict(LATE))
+    yield site
+    site.close()
+
+
+def owner(cluster, queue):
+    """Return the node that has a queue."""
+    return cluster.owner(slot_of(queue_keys("", queue).meta))
+
+
+def named(cluster, node, pattern):
+    """Return the first name for which *pattern* gives a queue at *node*."""
+    names = (f"n{number}" for number in itertools.count())
+    return next(name for name in names if owner(cluster, pattern.format(name)) is node)
+
+
+@pytest.fixture
+def victim(cluster):
+    """Return a node that has queues only."""
+    anchor = cluster.owner(slot_of(queues("")))
+    return next(node for node in cluster.masters if node is not anchor)
+
+
+@pytest.fixture
+def lost(cluster, victim):
+    """Return a queue at the node that is to be lost."""
+    return named(cluster, victim, "{}")
+
+
+@pytest.fixture
+def other(cluster, victim):
+    """Return a queue at another node."""
+    node = next(node for node in cluster.masters if node is not victim)
+    return named(cluster, node, "{}")
+
+
+@pytest.mark.parametrize("way", ["killed", "frozen"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_begins_without_the_queues_of_a_lost_node(
+    site, cluster, victim, lost, other, pool, way
+):
+    """Its mailbox is there, too. It says so, works, and consumes from them when the node is back.
+
+    Also from one that was not there before: it is declared and bound then.
+    """
+    known = [site.send("record", queue=lost).id] if way == "killed" else []
+    name = named(cluster, victim, "{}@test.celery.pidbox")
+    if way == "killed":
+        victim.kill()
+    else:
+        victim.freeze()
+    worker = site.worker(pool=pool, queues=(lost, other), name=name)
+    site.journal.wait_finished(site.send("record", queue=other).id)
+    assert f"begins without queue '{lost}'" in worker.log()
+    if way == "killed":
+        victim.start()
+    else:
+        victim.thaw()
+    wait_until(lambda: f"queue '{lost}': its node answers" in worker.log(), timeout_s=40)
+    for task in [*known, site.send("record", queue=lost).id]:
+        site.journal.wait_finished(task)
+    wait_until(lambda: site.app.control.ping(destination=[worker.name], timeout=2), timeout_s=40)
+    assert 0 == worker.shut_down()
+    for queue in (lost, other):
+        site.settled(queue)
+    assert {1} == set(site.journal.started().values())
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_that_began_without_a_queue_ends(site, cluster, victim, lost, other, pool):
+    """SIGTERM is not held up by what has not begun."""
+    victim.freeze()
+    worker = site.worker(pool=pool, queues=(lost, other))
+    site.journal.wait_finished(site.send("record", queue=other).id)
+    assert 0 == worker.shut_down()
+    site.settled(other)

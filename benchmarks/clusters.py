@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from benchmarks import servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from benchmarks.servers import RedisServer
@@ -98,9 +98,18 @@ def started(executable: str, settings: Mapping[str, str], masters: int) -> Itera
         for number, node in enumerate(nodes):
             share = range(SLOTS * number // masters, SLOTS * (number + 1) // masters)
             node.ask("CLUSTER ADDSLOTS", *share)
-            node.ask("CLUSTER MEET", "127.0.0.1", nodes[0].port)
-        _wait(lambda: all(_is_whole(node, masters) for node in nodes))
+        _wait(lambda: _have_met(nodes) and all(_is_whole(node, masters) for node in nodes))
         yield Cluster(nodes)
+
+
+def _have_met(nodes: Sequence[RedisServer]) -> bool:
+    """Return whether all know the first; begin what handshake was not, or took too long."""
+    first, *others = nodes
+    known = first.ask("CLUSTER NODES")
+    missing = [node for node in others if f"127.0.0.1:{node.port}" not in known]
+    for node in missing:
+        node.ask("CLUSTER MEET", "127.0.0.1", first.port)
+    return not missing
 
 
 def _is_whole(node: RedisServer, masters: int) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerUnavailable, ConfigurationError
 from ...forks import OwnLock
 from .connect import FAILURES, Address, ask, dial, hang_up, translate
-from .urls import address_of, agreed, read
+from .urls import address_of, read, together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,22 +151,9 @@ def sentinel_address(
             f"{SCHEME}:// needs the transport option master_name: the name under which "
             "the Sentinels monitor the master (sentinel monitor NAME ...)"
         )
-    stated: dict[str, Any] = {}
-    for item in said:
-        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
-    switched = stated.pop("ssl", None)
     hidden = any("@" in url for url in urls)
-    master = address_of(
-        replace(
-            said[0],
-            path=agreed([item.path.strip("/") or None for item in said], "database", SCHEME) or "",
-            username=agreed([item.username for item in said], "user", SCHEME) or username,
-            password=agreed([item.password for item in said], "password", SCHEME) or password,
-            tls=stated or switched or tls,
-            query={name: value for item in said for name, value in item.query.items()},
-        ),
-        show=not hidden,
-    )
+    whole = together(said, username=username, password=password, tls=tls)
+    master = address_of(whole, show=not hidden)
     places = dict.fromkeys((item.host or "localhost", item.port or DEFAULT_PORT) for item in said)
     sentinels = tuple(
         Address(

@@ -7,7 +7,7 @@ before it that does: ``urllib`` quotes what it cannot read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -16,7 +16,7 @@ from .connect import Address
 from .tls import tls_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 PORT = 6379
 
@@ -134,6 +134,27 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
         username=said.username,
         password=said.password,
         tls=tls_options(said.tls, always=said.scheme == "reliqs"),
+    )
+
+
+def together(said: Sequence[Said], *, username: str | None, password: str | None, tls: Any) -> Said:
+    """Return what the URLs of one broker say of it together: the host is that of the first.
+
+    *username*, *password* and *tls* hold where none says anything. Raises ConfigurationError
+    where they do not agree.
+    """
+    scheme = said[0].scheme
+    stated: dict[str, Any] = {}
+    for item in said:
+        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
+    switched = stated.pop("ssl", None)
+    return replace(
+        said[0],
+        path=agreed([item.path.strip("/") or None for item in said], "database", scheme) or "",
+        username=agreed([item.username for item in said], "user", scheme) or username,
+        password=agreed([item.password for item in said], "password", scheme) or password,
+        tls=stated or switched or tls,
+        query={name: value for item in said for name, value in item.query.items()},
     )
 
 

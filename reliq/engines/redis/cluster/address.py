@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import ConfigurationError
-from ..urls import PORT, address_of, agreed, read
+from ..urls import PORT, address_of, read, together
 from .slots import Place, SlotMap, shared_map
 
 if TYPE_CHECKING:
@@ -73,26 +73,13 @@ def cluster_address(
     ConfigurationError, without showing a password.
     """
     said = [read(url, (SCHEME,)) for url in urls]
-    database = agreed([item.path.strip("/") or None for item in said], "database", SCHEME)
-    if database not in {None, "0"}:
+    whole = together(said, username=username, password=password, tls=tls)
+    if whole.path not in {"", "0"}:
         raise ConfigurationError(
             f"expected no database, or 0, in a {SCHEME}:// URL: Redis Cluster has no other. Use "
             "the transport option global_keyprefix to keep applications apart"
         )
-    stated: dict[str, Any] = {}
-    for item in said:
-        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
-    switched = stated.pop("ssl", None)
-    first = address_of(
-        replace(
-            said[0],
-            path="",
-            username=agreed([item.username for item in said], "user", SCHEME) or username,
-            password=agreed([item.password for item in said], "password", SCHEME) or password,
-            tls=stated or switched or tls,
-            query={name: value for item in said for name, value in item.query.items()},
-        )
-    )
+    first = address_of(replace(whole, path=""))
     places = dict.fromkeys((item.host or "localhost", item.port or PORT) for item in said)
     reachable = tuple((_place(one), _place(other)) for one, other in options.address_map)
     seeds = tuple(replace(first, host=host, port=port) for host, port in places)

@@ -30,7 +30,7 @@ from tests.support.cluster import ClusterNode, RedisCluster
 from tests.support.servers import RedisServer, redis_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MASTERS, REPLICAS = 3, 2
 NODE_TIMEOUT_MS = 2000
@@ -48,6 +48,10 @@ _EXTRA = [
 # What a node that was away may still set off when it is back.
 _SETTLES_S = 3.0
 _ELECTED = re.compile(r"(\d+ \w+ \d{4} \d+:\d+:\d+)\.(\d+) \S Failover election won")
+
+# For so long one that has stood for election may not stand again: Redis would elect another
+# replica, which may lack what that one has confirmed. (auth_retry_time in cluster.c)
+_STANDS_AGAIN_S = 4 * NODE_TIMEOUT_MS / 1000 + 0.5
 
 # From when a master counts as failing, at most, on a machine that is not too busy.
 _ELECTED_AFTER_S = 2.0
@@ -234,6 +238,11 @@ class ClusterBroker(Broker):
             client.ping()  # WAIT is for what the connection has seen: now it has seen all.
             return bool(int(client.wait(REPLICAS, 3000)) >= REPLICAS)
 
+    def was_elected_lately(self, node: ClusterNode) -> bool:
+        """Whether those that stood for election with a master may not stand for its place yet."""
+        now = time.monotonic()
+        return any(now - at < _STANDS_AGAIN_S for at in elections(node.log()))
+
     def missing(self) -> str:
         """Return what a whole cluster has and this one has not now; nothing when it is whole."""
         layouts = set()
@@ -243,14 +252,14 @@ class ClusterBroker(Broker):
             try:
                 text = _text(self.ask(node, "CLUSTER", "NODES"))
                 state = _text(self.ask(node, "CLUSTER", "INFO"))
-                link = self.client_of(node).info("replication").get("master_link_status", "up")
+                info = self.client_of(node).info("replication")
             except redis.RedisError as exc:
                 return f"{node.port}: {exc}"
             flags = {flag for line in text.splitlines() for flag in line.split()[2].split(",")}
             wrong = [
                 (flags & _FAILING, "somebody fails"),
                 ("cluster_state:ok" not in state, "the cluster is down"),
-                (link != "up", "it is not in step with its master"),
+                (not _in_step(info), "it is not in step with its master, or its replicas"),
                 (read_claim(node, text).open, "a slot is on its way"),
             ]
             for found, what in wrong:
@@ -258,6 +267,14 @@ class ClusterBroker(Broker):
                     return f"{node.port}: {what}"
             layouts.add(frozenset(layout(text).items()))
         return "" if len(layouts) == 1 else "the nodes disagree about slots"
+
+
+def _in_step(info: Mapping[str, Any]) -> bool:
+    """Whether a replica has what its master has, or all of a master's replicas are told of it."""
+    if info["role"] == "slave":
+        return bool(info["master_link_status"] == "up")
+    replicas = [info[f"slave{number}"] for number in range(info["connected_slaves"])]
+    return all(replica["state"] == "online" for replica in replicas)
 
 
 def elections(logs: str) -> list[float]:

@@ -45,6 +45,8 @@ class OfTheCluster(FaultKind):
     second = True
     dies = False
     """Whether a master does, or stands still: when it is replaced, it is from then on."""
+    is_replaced = False
+    """Whether a replica is to have its place: the one that has all that was confirmed."""
 
     def __init__(self, stage: Stage, strike: Strike) -> None:
         super().__init__(stage, strike)
@@ -69,13 +71,21 @@ class OfTheCluster(FaultKind):
 
     def _place(self) -> tuple[str, ClusterNode]:
         """Return one of KEYS, and who has it."""
-        self.place = name = self.chance.choice(sorted(KEYS))
-        node = self.broker.owner(name)
-        assert node is not None, f"nobody has the slot of {name!r}"
+        places = {name: self.broker.owner(name) for name in sorted(KEYS)}
+        assert None not in places.values(), f"nobody has the slot of one of {places}"
+        fit = [name for name, node in places.items() if node is not None and self._fits(node)]
+        self.place = name = self.chance.choice(fit or sorted(KEYS))
+        node = places[name]
+        assert node is not None
         return name, node
 
     def _other(self, node: ClusterNode) -> ClusterNode:
-        return self.chance.choice([one for one in self.broker.masters() if one is not node])
+        others = [one for one in self.broker.masters() if one is not node]
+        return self.chance.choice([one for one in others if self._fits(one)] or others)
+
+    def _fits(self, node: ClusterNode) -> bool:
+        """Whether a node can be hit: the replica that is to have its place may stand for it."""
+        return not (self.is_replaced and self.broker.was_elected_lately(node))
 
     def _due(self) -> bool:
         """Whether it is time to look again: each look asks all nodes."""
@@ -184,11 +194,14 @@ class NodeKill(OfTheCluster):
 
     name, about = "node-kill", "SIGKILL to a master until a replica is promoted, then a restart"
     dies = True
+    is_replaced = True
     span = (5.0, 8.0)
     node: ClusterNode
 
     def _strike(self) -> Fault:
         _, self.node = self._place()
+        if not self._fits(self.node):
+            return self._nothing("all were elected a moment ago")
         queues = self.broker.places_at(self.node)
         self.broker.away.add(self.node)
         self._hit(self.node)
@@ -337,7 +350,14 @@ class TargetKill(TargetRestart):
     """Its replica takes over, and does not know that a slot is coming: somebody must say so."""
 
     name, about = "target-kill", "SIGKILL to the target of a moving slot; SETSLOT at its replica"
+    is_replaced = True
     span = (5.0, 8.0)
+
+    def _strike(self) -> Fault:
+        fit = [node for node in self.broker.masters() if self._fits(node)]
+        if len(fit) < 2:
+            return self._nothing("too many were elected a moment ago")
+        return super()._strike()
 
     def ready(self) -> bool:
         """Whether it has been replaced and is back: as a replica it forgets the slot."""

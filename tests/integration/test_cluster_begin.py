@@ -118,3 +118,33 @@ def test_a_worker_that_began_without_a_queue_ends(site, cluster, victim, lost, o
     site.journal.wait_finished(site.send("record", queue=other).id)
     assert 0 == worker.shut_down()
     site.settled(other)
+
+
+@pytest.fixture
+def anchor(cluster):
+    """Return the node where consumers and exchanges are registered."""
+    return cluster.owner(slot_of(queues("")))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("way", ["killed", "frozen"])
+def test_a_worker_that_waits_for_the_register_says_so_and_ends(site, cluster, anchor, pool, way):
+    """It can declare nothing while that node is lost."""
+    if way == "killed":
+        anchor.kill()
+    else:
+        anchor.freeze()
+    worker = site.worker(pool=pool, ready=False)
+    wait_until(lambda: "does not answer" in worker.log() or "refused" in worker.log())
+    assert 0 == worker.shut_down()
+
+
+def test_a_worker_that_waited_for_the_register_begins(site, cluster, anchor):
+    """When that node is back."""
+    anchor.kill()
+    worker = site.worker(ready=False)
+    wait_until(lambda: "refused" in worker.log())
+    anchor.start()
+    worker.wait_ready()
+    site.journal.wait_finished(site.send("record").id)
+    assert 0 == worker.shut_down()

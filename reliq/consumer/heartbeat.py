@@ -16,6 +16,7 @@ from .._version import __version__
 from ..errors import ReliqError
 from ..integrations.celery import WATCH
 from . import log_events
+from .each_node import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections import deque
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .registration import Registration
     from .running_tasks import Running
 
+# So long who begins to consume waits until the register's node says that it is noted there.
+_REGISTERED_WITHIN_S = 1.0
 # Whoever returns, dead-letters or orders a message goes by its own: all should have the same.
 _SHARED_OPTIONS = (
     "visibility_timeout",
@@ -69,6 +72,7 @@ class Heartbeat:
         self._registered = False
         self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
+        self._awaited = False
 
     @property
     def vouches(self) -> bool:
@@ -95,9 +99,17 @@ class Heartbeat:
             self._post(store)
 
     def register(self, store: Store) -> None:
-        """Enter this consumer in the register, as connected by *store*; waits."""
+        """Enter this consumer in the register, as connected by *store*; waits.
+
+        Not for other nodes, which may owe replies, too; and not for long for its own.
+        """
+        self._awaited = store.has_nodes
         self._post(store)
-        store.wait_for_replies()
+        if not store.has_nodes:
+            store.wait_for_replies()
+        ends_at = monotonic() + _REGISTERED_WITHIN_S
+        while self._awaited and monotonic() < ends_at:
+            store.wait_for_replies(NODE_PATIENCE_S)
 
     def unregister(self, store: Store) -> None:
         """Take this consumer, which has no subscription any more, out of the register."""
@@ -135,6 +147,7 @@ class Heartbeat:
         self._running.tell(store, again=True)
 
     def _heard(self, store: Store, result: Duties | ReliqError) -> None:
+        self._awaited = False
         if isinstance(result, ReliqError):
             return
         self._passes.dead_letter_routed = frozenset(result.dead_letter_routed)

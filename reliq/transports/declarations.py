@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _BIND_TRIES = 5
-# So long a worker waits for the node of one of its queues before it begins without it.
-_LATE_AFTER_S = 2.0
+# So long a worker waits for the node of one of its queues before it begins without it; and for one
+# that is known to be away.
+_LATE_AFTER_S, _AWAY_S = 2.0, 0.2
 
 
 class Declarations:
@@ -111,8 +112,10 @@ class Declarations:
         self, queue: str, durable: bool | None = None
     ) -> AbstractContextManager[None]:
         """Wait for the node of *queue* only for a moment where that may be late."""
-        late = WATCH.will_consume(queue, self._is_durable(queue) if durable is None else durable)
-        return self._transport.link.store.patience(_LATE_AFTER_S if late else inf)
+        store = self._transport.link.store
+        if not WATCH.will_consume(queue, self._is_durable(queue) if durable is None else durable):
+            return store.patience(inf)
+        return store.patience(_AWAY_S if store.is_away(queue) else _LATE_AFTER_S)
 
     def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
         """Whether *queue* is one of a Celery worker's, and others can be consumed from."""

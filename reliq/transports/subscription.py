@@ -125,6 +125,11 @@ class Subscription:
         )
 
     @property
+    def is_divided(self) -> bool:
+        """Whether it takes from one of several partitions."""
+        return bool(self.partitions) or self.queue != self.of_queue
+
+    @property
     def in_flight(self) -> bool:
         """Whether a reserve is under way."""
         return self.asked_for > 0

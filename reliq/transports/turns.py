@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..store.protocol import Store
-    from .subscription import Subscription
+    from .subscription import Consumer, Subscription
 
 # While some queues keep a consumer busy, one whose notification is unheard is asked so often.
 _UNHEARD_S = 1.0
@@ -68,7 +68,9 @@ class Turns:
         """Note that *item* has its turn now, one of several."""
         self._cycle.rotate(item.of_queue)
         others = self._of_queue[item.of_queue]
-        if len(others) > 1:
+        # One partition after the other, each until what is here of it is delivered: so there are
+        # fewer steps, of more messages each, than if they took turns with each message.
+        if len(others) > 1 and (len(item.buffer) <= 1 or not item.is_divided):
             others.remove(item)
             others.append(item)
 
@@ -77,11 +79,28 @@ class Turns:
     def wanting(self, store: Store) -> list[Subscription]:
         """Return, in order, those for which the broker may have something."""
         unheard = self._unheard(store)
-        return [
+        found = [
             item
             for item in self.in_order()
             if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
         ]
+        return found if len(self._of_queue) == len(self.subscriptions) else self._next_of(found)
+
+    def _next_of(self, found: Sequence[Subscription]) -> list[Subscription]:
+        """Leave out all but the next partition where something of another is here or on its way."""
+        stocked = {
+            (item.channel, item.tag)
+            for item in self.subscriptions
+            if item.is_divided and (item.buffer or item.in_flight)
+        }
+        left: list[Subscription] = []
+        asked: set[tuple[Consumer, str]] = set()
+        for item in found:
+            consumer = (item.channel, item.tag)
+            if consumer not in stocked or consumer not in asked:
+                left.append(item)
+            asked.add(consumer)
+        return left
 
     def _unheard(self, store: Store) -> set[str]:
         """Return the queues whose notification nobody hears: others keep this consumer busy.

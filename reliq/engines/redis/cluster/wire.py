@@ -401,7 +401,11 @@ class ClusterWire:
         left = [request for request in requests if not request.finished]
         if left:
             self._give_up(left)
-            raise BrokerTimeout(f"{self.address}: nobody waits longer for slot {left[0].slot}")
+            slot = left[0].slot
+            raise BrokerTimeout(
+                f"{self.address}: {self.slots.place_of(slot) or 'nobody'}, which has slot {slot}, "
+                "did not answer in time"
+            )
         return requests
 
     def _give_up(self, requests: Sequence[Request]) -> None:

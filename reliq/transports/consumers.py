@@ -6,6 +6,7 @@ import gc
 import logging
 from collections import deque
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..consumer.each_node import EachNode
@@ -67,7 +68,6 @@ class Consumers:
             else:
                 subscription.ended()
                 raise
-        self._postponed.noted()
 
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
@@ -141,11 +141,12 @@ class Consumers:
         if changes != self._followed:
             self._followed = changes
             self._postponed.clear()
+        now = monotonic()
         self._late.begin()
         for item in list(self._parts.turns.subscriptions):
             if item.queue == item.of_queue:
                 self._follow(item)
-        self._postponed.noted()
+        self._postponed.tried(now)
 
     def _follow(self, subscription: Subscription) -> None:
         parts, queue = self._parts, subscription.queue

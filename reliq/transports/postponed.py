@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -21,12 +20,13 @@ class Postponed:
 
     def __init__(self) -> None:
         self._again: dict[str, _Again] = {}
-        self._look_at = inf
 
     @property
     def due(self) -> bool:
-        """Whether one is to be tried, since :meth:`noted` was called last."""
-        return monotonic() >= self._look_at
+        """Whether it is time to try one of them."""
+        if not self._again:
+            return False
+        return monotonic() >= min(again.at for again in self._again.values())
 
     def __contains__(self, queue: str) -> bool:
         """Whether *queue* was tried, in vain."""
@@ -51,8 +51,6 @@ class Postponed:
         """Try all of them at the next opportunity."""
         self._again.clear()
 
-    def noted(self) -> None:
-        """Note that all that was due was tried: what is due still, nobody wants any more."""
-        now = monotonic()
-        self._again = {name: again for name, again in self._again.items() if again.at > now}
-        self._look_at = min((again.at for again in self._again.values()), default=inf)
+    def tried(self, then: float) -> None:
+        """Note that all that was due *then* was tried: what was and still is, nobody wants."""
+        self._again = {name: again for name, again in self._again.items() if again.at > then}

@@ -30,6 +30,12 @@ def _module_of(pool: Any) -> str:
     return type(pool).__module__
 
 
+def _apps() -> tuple[Any, ...]:
+    """Return the applications of this process."""
+    state = sys.modules.get("celery._state")
+    return () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - only it knows
+
+
 class WorkerWatch:
     """Learns of the Celery workers in this process from Celery's own signals.
 
@@ -87,17 +93,25 @@ class WorkerWatch:
         """Whether this process is a Celery worker."""
         return bool(self._workers)
 
+    @property
+    def begins(self) -> bool:
+        """Whether this is a Celery worker that has taken no task yet, and no child of its pool."""
+        billiard = sys.modules.get("billiard.process")
+        if self.worker or (
+            billiard is not None and billiard.current_process().name != "MainProcess"
+        ):
+            return False
+        return any(app.loader.worker_initialized for app in _apps())
+
     @staticmethod
     def will_consume(queue: str, durable: bool) -> bool:
         """Whether this is a Celery worker, perhaps one that begins, and *queue* one of its own.
 
         Those that are not *durable* are: of its mailbox, of events and of replies.
         """
-        state = sys.modules.get("celery._state")
-        apps = () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - nobody else knows them
         return any(
             app.loader.worker_initialized and (not durable or queue in app.amqp.queues.consume_from)
-            for app in apps
+            for app in _apps()
         )
 
     @property

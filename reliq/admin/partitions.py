@@ -5,24 +5,53 @@ Each partition is read at one instant, and balances by itself: an audit looks at
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigurationError
-from ..message.queue_names import number_of, queue_of
+from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import divide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..store.inspection import Measure, QueueStatus
+    from ..store.inspection import Measure, QueueStatus, Told
     from ..store.protocol import Store
 
 # Consumers look at the layout of their queues in each restore_interval, 5 s by default.
 _ATTACHED_WITHIN_S = 12.0
 _LOOK_EVERY_S = 0.1
+
+
+class Coverage(NamedTuple):
+    """How much of a queue was read."""
+
+    partitions: int
+    """As many as it has, those that are being drained too."""
+    untold: int
+    """As many of these could not be read."""
+
+
+WHOLE = Coverage(1, 0)
+
+
+def coverage(told: Told, found: Iterable[QueueStatus]) -> dict[str, Coverage]:
+    """Return how much of each queue was read: *found*, of what *told* has named.
+
+    Where the list of all queues could not be read, those that were say how many they are.
+    """
+    known: dict[str, set[str]] = defaultdict(set)
+    for name in (*told.queues, *(name for item in told.untold for name in item.queues)):
+        known[queue_of(name)].add(name)
+    read = set()
+    for status in found:
+        read.add(status.name)
+        if not told.complete:
+            queue = queue_of(status.name)
+            known[queue].update(partition_names(queue, status.partitions))
+    return {queue: Coverage(len(names), len(names - read)) for queue, names in known.items()}
 
 
 def merged(statuses: Iterable[QueueStatus]) -> list[QueueStatus]:
@@ -44,7 +73,8 @@ def _together(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
         name: sum(getattr(status, name) for status in parts)
         for name in ("ready", "delayed", "unacked", "dead", "stored")
     }
-    return replace(own, name=queue, ledger=dict(ledger), **counts)
+    partitions = max(status.partitions for status in parts)
+    return replace(own, name=queue, ledger=dict(ledger), partitions=partitions, **counts)
 
 
 def merged_measures(measures: Iterable[Measure]) -> list[Measure]:

@@ -117,7 +117,7 @@ class ClusterLooking(StoreBase):
             Untold("" if place is None else str(place), tuple(missing[place]), why)
             for place, why in lost.items()
         ]
-        return Told(readable, [*untold, *stuck, *unlisted])
+        return Told(readable, [*untold, *stuck, *unlisted], complete=not unlisted)
 
     def _names(
         self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]

@@ -153,7 +153,8 @@ def sentinel_address(
         )
     stated: dict[str, Any] = {}
     for item in said:
-        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
+        if item.tls:  # one that says nothing takes nothing back
+            stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
     switched = stated.pop("ssl", None)
     hidden = any("@" in url for url in urls)
     master = address_of(

@@ -81,7 +81,8 @@ def cluster_address(
         )
     stated: dict[str, Any] = {}
     for item in said:
-        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
+        if item.tls:  # one that says nothing takes nothing back
+            stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
     switched = stated.pop("ssl", None)
     first = address_of(
         replace(

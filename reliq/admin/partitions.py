@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..errors import ConfigurationError
+from ..errors import BrokerUnavailable, ConfigurationError, again
 from ..message.queue_names import number_of, partition_names, queue_of
-from ..routing.partitions import divide
+from ..routing.partitions import divide, names_of
+from ..store.inspection import Told
+from ..store.nodes import goes_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ..store.inspection import Measure, QueueStatus, Told
+    from ..store.inspection import Measure, QueueStatus, Untold
     from ..store.protocol import Store
+
+T = TypeVar("T")
 
 # Consumers look at the layout of their queues in each restore_interval, 5 s by default.
 _ATTACHED_WITHIN_S = 12.0
@@ -116,11 +120,58 @@ def refuse_part(store: Store, queue: str) -> None:
         )
 
 
+def told_of(store: Store, queue: str) -> Told:
+    """Return which partitions of *queue* can be read now, and which cannot."""
+    told = store.told()
+    untold = []
+    for item in told.untold:
+        mine = tuple(name for name in item.queues if queue_of(name) == queue)
+        # Of a node whose queues are not known it may have some.
+        if mine or not (item.queues or told.complete):
+            untold.append(replace(item, queues=mine))
+    there = sorted((n for n in told.queues if queue_of(n) == queue), key=number_of)
+    return Told(there, untold, told.complete)
+
+
+def of_those_told(
+    store: Store, queue: str, look: Callable[[Sequence[str]], T]
+) -> tuple[T, list[Untold]]:
+    """Return what *look* finds in the partitions of *queue* that can be read, and the others.
+
+    Raises BrokerUnavailable where none can.
+    """
+    try:
+        return look(names_of(store, queue)), []
+    except BrokerUnavailable as exc:
+        if not goes_on(store):
+            raise
+        failure = again(exc)
+    told = told_of(store, queue)
+    if not told.queues:
+        raise again(failure)
+    return look(told.queues), told.untold
+
+
+def require_nodes(store: Store, queue: str, end: int = 1) -> None:
+    """Raise BrokerUnavailable where a node is away that has to be told of a change of *queue*.
+
+    Before anything is changed: that of a partition, of the first *end* also where they are not
+    there yet, or of the list of all queues.
+    """
+    layout = store.layout(queue) if store.has_nodes and not number_of(queue) else None
+    if layout is None:
+        return
+    for name in partition_names(queue, max(layout.end, end))[1:]:
+        store.layout(name)
+    store.list_queue(queue)  # it is
+
+
 def change(store: Store, queue: str, partitions: int) -> None:
     """Divide *queue* into so many partitions; messages come to a new one when it has consumers.
 
     Waits for them for some seconds. Raises as :func:`reliq.routing.partitions.divide` does.
     """
+    require_nodes(store, queue, partitions)
     until = monotonic() + _ATTACHED_WITHIN_S
 
     def attached(partition: str) -> None:

@@ -18,7 +18,7 @@ from .application import Application
 from .console import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reliq.admin import Untold
 
@@ -58,18 +58,19 @@ class Target:
         find: Callable[[Inspector], Iterable[Any]],
         as_json: bool,
         shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
+        untold: Sequence[Untold] = (),
     ) -> list[dict[str, Any]]:
         """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
 
         A row is a result and the broker it is of. Raises Refused where a broker could not
-        be asked: after the others were printed.
+        be asked, or *find* has found something *untold*: after the others were printed.
         """
         found = self.gather(
             lambda inspector: [out.of_broker(inspector.broker, item) for item in find(inspector)]
         )
         rows = [row for part in found.require_some() for row in part]
         out.answer(rows, as_json, shown)
-        found.complain()
+        found.complain(untold)
         return rows
 
     def change(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import pytest
@@ -9,6 +10,7 @@ from kombu import Connection, Queue
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_keys, queues
@@ -19,8 +21,9 @@ from tests.integration.test_cluster_node_lost import at, killed
 from tests.support.audits import assert_balanced
 from tests.support.cluster import RedisCluster
 from tests.support.commands import data, run
+from tests.support.waiting import wait_until
 
-# Partitions 0 and 2 are at the first node, 1 at the second, 3 at the third, where queues are listed.
+# Partitions 0 and 2 are at the first node, 1 at the second, 3 at the third, with the list of all.
 QUEUE, PARTITIONS = "orders", 4
 NAMES = partition_names(QUEUE, PARTITIONS)
 LOST = {"first": (NAMES[0], NAMES[2]), "another": (NAMES[1],), "anchor": (NAMES[3],)}
@@ -57,7 +60,7 @@ def node_of(cluster, name):
     return cluster.owner(slot_of(queue_keys("", name).meta))
 
 
-@pytest.fixture(params=["first", "another"])
+@pytest.fixture(params=["another", pytest.param("first", marks=pytest.mark.slow)])
 def which(request):
     """Return which node is lost: that of the queue's own partition, or of others only."""
     return request.param
@@ -113,6 +116,7 @@ def test_no_counter_goes_back(cluster, which, victim):
         before = scrape(registry)
         with killed(cluster, victim):
             during = scrape(registry)
+        wait_until(lambda: 0 == scrape(registry)[UNTOLD], what="a node that is tried again")
         after = scrape(registry)
     counters = {key: value for key, value in before.items() if key[0].endswith("_total")}
     assert WAITING + ACKED == counters[of("reliq_messages_published_total")]
@@ -123,6 +127,7 @@ def test_no_counter_goes_back(cluster, which, victim):
     assert 0 < there == waiting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["anchor"])
 def test_an_exporter_that_cannot_list_the_queues(cluster, which, victim):
     """Those partitions that it finds say how many there are."""
@@ -149,6 +154,7 @@ def test_status_says_what_is_missing(cluster, which, victim):
             (row,) = data(cluster.url(), "status", "--interval", 0, code=2)["queues"]
             done = run(cluster.url(), "status", "--interval", 0)
             (partial,) = inspector.report(before).queues
+        wait_until(lambda: not inspector.report().untold, what="a node that is tried again")
         (later,) = inspector.report(inspector.report()).queues
     lost = len(LOST[which])
     assert (QUEUE, there, PARTITIONS, lost) == (
@@ -161,3 +167,83 @@ def test_status_says_what_is_missing(cluster, which, victim):
     assert at(victim) in done.stderr
     assert (None, None, lost) == (partial.rate_in, partial.rate_out, partial.partitions_untold)
     assert (0, 0, 0) == (later.rate_in, later.rate_out, later.partitions_untold)
+
+
+# -- one queue
+
+
+def refused(inspector, act):
+    """Return what the error says, and how long it took."""
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailable) as caught:
+        act(inspector)
+    return str(caught.value), time.monotonic() - began
+
+
+REFUSED = {
+    "status": lambda inspector: inspector.status(QUEUE),
+    "delete": lambda inspector: inspector.delete(QUEUE),
+    "divide": lambda inspector: inspector.configure(QUEUE, {"x-partitions": 8}),
+    "shrink": lambda inspector: inspector.configure(QUEUE, {"x-partitions": 1}),
+    "replay": lambda inspector: inspector.replay(QUEUE),
+}
+
+
+def test_what_needs_all_partitions(cluster, which, victim):
+    """It is refused soon, and says node, queue and remedy; nothing is changed."""
+    before = ready(cluster)
+    url, options = cluster.url(), {"socket_timeout": 30.0}
+    with killed(cluster, victim):
+        with Inspector(url, options) as inspector:
+            said = {"first": refused(inspector, REFUSED["status"])}
+        with Inspector(url, options, lost_node_s=0.3) as inspector:
+            said.update({name: refused(inspector, act) for name, act in REFUSED.items()})
+    for name, (text, took_s) in said.items():
+        assert took_s < 10, name  # of the socket_timeout: 30
+        assert at(victim) in text, name
+        assert f"queue {QUEUE!r}" in text, name
+        assert f"if {at(victim)} is down, start it again" in text, name
+        assert "--cluster fix" not in text, name
+    assert before == ready(cluster)
+    with Inspector(cluster.url()) as inspector:
+        assert (PARTITIONS,) * 2 == inspector._store.layout(QUEUE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["another"])
+def test_settings_are_changed_where_that_is_possible(cluster, which, victim):
+    """Those that are not are named; doing it again changes them, too."""
+    url, (lost,) = cluster.url(), LOST[which]
+    change = {"x-delivery-limit": 7}
+    with killed(cluster, victim), Inspector(url) as inspector:
+        text, _ = refused(inspector, lambda inspector: inspector.configure(QUEUE, change))
+    with Inspector(url) as inspector:
+        found = {name: inspector.settings(name).get("x-delivery-limit") for name in NAMES}
+        assert {name: None if name == lost else 7 for name in NAMES} == found
+        inspector.configure(QUEUE, change)
+        assert 7 == inspector.settings(lost)["x-delivery-limit"]
+    assert f"queue {QUEUE!r}: 1 of its 4 partitions were not reached, {lost!r}" in text
+    assert at(victim) in text
+
+
+def test_messages_and_dead_letters_that_can_be_seen(cluster, which, victim):
+    """Those of the others are shown; which are missing is said, and the code is 2."""
+    with Connection(cluster.url()) as connection:
+        for _ in range(WAITING // 2):
+            get(connection, QUEUE).reject()
+    there = {name: count for name, count in ready(cluster).items() if name not in LOST[which]}
+    url = cluster.url()
+    with Inspector(url) as inspector:
+        dead = sum(inspector._store.status(name).dead for name in there)
+        with killed(cluster, victim):
+            messages = data(url, "peek", QUEUE, "--limit", 100, code=2)
+            done = run(url, "dead", "list", QUEUE)
+            found, untold = inspector.peek_told(QUEUE, "dead", 100)
+    assert 0 < sum(there.values()) == len(messages)
+    assert 0 < dead == len(found)
+    assert f"{dead} dead letter(s) of {QUEUE}" in done.stdout
+    assert {QUEUE} == {row["queue"] for row in messages} == {item.queue for item in found}
+    assert set(LOST[which]) == {name for item in untold for name in item.queues}
+    assert 2 == done.returncode
+    assert [] == [name for name in LOST[which] if repr(name) not in done.stderr]
+    assert f"if {at(victim)} is down, start it again" in done.stderr

@@ -140,12 +140,21 @@ def _brokers_in(text: str) -> list[str]:
     return found
 
 
-def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Target:
+def target_of(
+    urls: tuple[str, ...],
+    prefix: str,
+    master_name: str | None,
+    address_map: Mapping[str, str] | None,
+) -> Target:
     """Return the brokers of the current command; raises UsageError where none is named."""
     context = click.get_current_context()
     application = context.find_object(Application)
     from_environment = context.get_parameter_source("urls") is ParameterSource.ENVIRONMENT
-    said = {"global_keyprefix": prefix, "master_name": master_name}
+    said = {
+        "global_keyprefix": prefix,
+        "master_name": master_name,
+        "address_map": address_map,
+    }
     given = {name: value for name, value in said.items() if value}
     if application is not None:
         its_urls, its_options = application.brokers()

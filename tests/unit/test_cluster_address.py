@@ -44,3 +44,16 @@ def test_tls_that_one_of_the_urls_asks_for(place):
     urls = [url.replace("cluster", "sentinel") for url in urls]
     group = sentinel_address(urls, parse({"master_name": "m"}))
     assert [False] * 3 == [item.tls is None for item in (group.master, *group.sentinels)]
+
+
+@pytest.mark.parametrize("query", ["", "?ssl=true", "?ssl_cert_reqs=none"])
+def test_the_name_of_the_broker_is_a_url(query):
+    """One that finds the same nodes, and shows no secret."""
+    urls = [f"reliq-cluster://u:hush@a:7000{query}", "reliq-cluster://[::1]:7001"]
+    address = cluster_address(urls, parse({}))
+    again = cluster_address(str(address).split(";"), parse({}))
+    assert [(seed.host, seed.port) for seed in address.seeds] == [
+        (seed.host, seed.port) for seed in again.seeds
+    ]
+    assert (address.seeds[0].tls is None) is (again.seeds[0].tls is None)
+    assert not [word for word in ("u:", "hush", "none") if word in str(address)]

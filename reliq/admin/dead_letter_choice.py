@@ -104,18 +104,21 @@ class Choice:
         return any(re.search(self.match or "", text) for text in found)
 
 
-def choose(store: Store, queue: str, choice: Choice) -> Iterator[list[Found]]:
+def choose(
+    store: Store, queue: str, choice: Choice, names: Sequence[str] | None = None
+) -> Iterator[list[Found]]:
     """Yield the dead letters of *queue* that *choice* means, oldest first, some at a time.
 
-    Of a queue that is divided, those of all its partitions. What dies after the first look is left
-    out: who replays all must come to an end. Raises NotFound for a queue that does not exist.
+    Of a queue that is divided, those of all its partitions, or of those in *names*. What dies after
+    the first look is left out: who replays all must come to an end. Raises NotFound for a queue
+    that does not exist.
     """
-    status_of(store, queue)
+    names = names or names_of(store, queue)
+    status_of(store, names[0])
     now_ms = store.now_ms()
-    names = names_of(store, queue)
     if len(names) == 1:
-        for page in _choose(store, queue, choice, now_ms):
-            yield [(queue, dead_letter) for dead_letter in page]
+        for page in _choose(store, names[0], choice, now_ms):
+            yield [(names[0], dead_letter) for dead_letter in page]
         return
     found = heapq.merge(
         *(_each(store, name, choice, now_ms) for name in names), key=lambda item: item[1].died_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect
@@ -31,9 +32,9 @@ from .settings import settings
 from .views import STATES, Message, of_dead_letter, of_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus, Stored
+    from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus, Stored, Untold
 
 
 class Inspector(DeadLetters):
@@ -43,6 +44,9 @@ class Inspector(DeadLetters):
     ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
     A partition of a queue may be looked at by its own name; what changes a queue refuses it
     with a ConfigurationError.
+
+    lost_node_s: of a cluster, so long a command waits for a node that cannot be reached and has
+    no replica that could take over; for others it waits for ``socket_timeout``. Defaults to 1.
 
     create: make the file of a ``reliq-sqlite://`` URL, for who is about to move messages
     into it. Without it a path at which there is none is a ConfigurationError. Defaults
@@ -55,9 +59,10 @@ class Inspector(DeadLetters):
         transport_options: Mapping[str, Any] | None = None,
         *,
         create: bool = False,
+        lost_node_s: float = 1.0,
     ) -> None:
         name = f"inspector:{socket.gethostname()}:{os.getpid()}"
-        self._store = connect(url, transport_options, name, create=create)
+        self._store = connect(url, transport_options, name, create=create, lost_node_s=lost_node_s)
         self.url = url
         """As it was given: with the password."""
 
@@ -137,17 +142,31 @@ class Inspector(DeadLetters):
         deserialised. Not read at one instant beyond a hundred. Raises NotFound, and
         ConfigurationError for a state there is not.
         """
-        require_one_of("state", state, STATES)
-        if limit < 0 or skip < 0:
-            raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")
-        self.status(queue)
+        _require_page(state, limit, skip)
+        return self._peek(queue, state, limit, skip, names_of(self._store, queue))
+
+    def peek_told(
+        self, queue: str, state: str = "ready", limit: int = 20, skip: int = 0
+    ) -> tuple[list[Message], list[Untold]]:
+        """Do as :meth:`peek` does, and name the partitions that cannot be read now.
+
+        Of a cluster, those at a node that does not answer. Raises BrokerUnavailable where none can.
+        """
+        _require_page(state, limit, skip)
+        look = partial(self._peek, queue, state, limit, skip)
+        return partitions.of_those_told(self._store, queue, look)
+
+    def _peek(
+        self, queue: str, state: str, limit: int, skip: int, names: Sequence[str]
+    ) -> list[Message]:
+        status_of(self._store, names[0])
         now_ms = self._store.now_ms()
         if state == "dead":
-            dead_letters = self.dead_letters(queue, skip + limit)[skip:]
+            pages = self._pages(queue, limit=skip + limit, names=names)
+            dead_letters = [letter for page in pages for _, letter in page][skip:]
             return [of_dead_letter(queue, dead_letter, now_ms) for dead_letter in dead_letters]
-        names = names_of(self._store, queue)
         if len(names) == 1:
-            found = self._browse(queue, state, limit, skip)
+            found = self._browse(names[0], state, limit, skip)
         else:  # as they will leave it, as far as that can be said
             all_ = [item for name in names for item in self._browse(name, state, skip + limit, 0)]
             all_.sort(key=lambda item: (item.at_ms, rank_of(item.tag), published_ms(item.tag)))
@@ -235,9 +254,11 @@ class Inspector(DeadLetters):
         """Delete *queue*, its bindings and all that is in it; return how many messages waited.
 
         if_empty, if_unused: raise PreconditionFailed while messages wait in it, while it
-        has consumers. The deletion is atomic; raises NotFound.
+        has consumers. The deletion is atomic; raises NotFound, and BrokerUnavailable: before
+        anything is deleted where the node of one of its partitions is away.
         """
         partitions.refuse_part(self._store, queue)
+        partitions.require_nodes(self._store, queue)
         outcome, number = delete(self._store, queue, if_empty=if_empty, if_unused=if_unused)
         if outcome == "missing":
             raise NotFound(f"no queue {queue!r}")
@@ -274,3 +295,9 @@ class Inspector(DeadLetters):
         """
         names = names_of(self._store, queue)
         return (step for name in names for step in move_queue(self._store, target._store, name))
+
+
+def _require_page(state: str, limit: int, skip: int) -> None:
+    require_one_of("state", state, STATES)
+    if limit < 0 or skip < 0:
+        raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")

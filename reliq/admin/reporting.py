@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerRefused, again
 from ..message.queue_names import queue_of
 from ..store.unreadable import left_out
-from .partitions import merged
+from .partitions import WHOLE, coverage, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..store.inspection import BrokerInfo, QueueStatus, Untold
     from ..store.protocol import Store
+    from .partitions import Coverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,18 @@ class QueueReport:
     oldest_age_s: float | None
     """Since the publication of the oldest ready message; None where nothing is ready."""
     rate_in: float | None
-    """Messages published a second since the report before; None without one."""
+    """Messages published a second since the report before; None without one, or where a partition
+    could not be read."""
     rate_out: float | None
-    """Messages acknowledged a second since the report before; None without one."""
+    """Messages acknowledged a second, as ``rate_in``."""
     paused: bool
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
     """As declared; what an operator has changed is in ``Inspector.settings``."""
+    partitions: int = 1
+    """Into how many it is divided."""
+    partitions_untold: int = 0
+    """How many of these could not be read: counts and ledger are without what they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,8 @@ class Report:
     at: float = field(repr=False)
     """When it was made (this process's monotonic clock)."""
     untold: list[Untold] = field(default_factory=list)
-    """Of a cluster: the queues that are not here, because their node does not answer."""
+    """Of a cluster: the queues, and partitions of queues, that are not here, because their node
+    does not answer."""
 
 
 def all_statuses(store: Store) -> list[QueueStatus]:
@@ -85,6 +92,7 @@ def report(store: Store, since: Report | None = None) -> Report:
     passed_s = 0.0 if since is None else at - since.at
     found = []
     there = statuses(store, told.queues)
+    parts = coverage(told, there)
     partitions: dict[str, list[str]] = {}
     for status in there:
         partitions.setdefault(queue_of(status.name), []).append(status.name)
@@ -97,15 +105,22 @@ def report(store: Store, since: Report | None = None) -> Report:
             left_out(store.broker, "ready messages of queues", [name])
             oldest = None
         age_s = None if oldest is None else max(now_ms - oldest, 0) / 1000
-        found.append(_queue(status, age_s, before.get(name), passed_s))
+        found.append(_queue(status, age_s, before.get(name), passed_s, parts.get(name, WHOLE)))
     return Report(about, found, at, told.untold)
 
 
 def _queue(
-    status: QueueStatus, age_s: float | None, before: QueueReport | None, passed_s: float
+    status: QueueStatus,
+    age_s: float | None,
+    before: QueueReport | None,
+    passed_s: float,
+    parts: Coverage,
 ) -> QueueReport:
     def rate(counter: str) -> float | None:
         if before is None or passed_s <= 0:
+            return None
+        # What others have published and acknowledged came, or went, with their node.
+        if parts.untold or before.partitions_untold:
             return None
         # A queue that was deleted and came back counts from 0.
         grown = status.ledger.get(counter, 0) - before.ledger.get(counter, 0)
@@ -124,4 +139,6 @@ def _queue(
         status.paused,
         status.ledger,
         status.declared,
+        parts.partitions,
+        parts.untold,
     )

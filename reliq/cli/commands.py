@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,12 +24,15 @@ from .endings import Group
 from .exporter import exporter
 from .messages import peek
 from .migrate import migrate
-from .options import json_option, master_option, prefix_option
+from .options import address_map_option, json_option, master_option, prefix_option
 from .queues import queue as queue_commands
 from .schema import schema
 from .status import status
 from .target import target_of
 from .top import top
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,6 +86,7 @@ def demo(url: str | None, redis: bool, tasks: int, compare: bool, as_json: bool)
 @click.option("--from", "source", required=True, metavar="URL", help="The broker to empty.")
 @click.option("--to", "target", required=True, metavar="URL", help="The broker to fill.")
 @master_option
+@address_map_option
 @prefix_option
 @json_option
 def move(
@@ -91,6 +96,7 @@ def move(
     target: str,
     prefix: str,
     master_name: str | None,
+    address_map: Mapping[str, str],
     as_json: bool,
 ) -> None:
     """Move ready, delayed and dead messages of QUEUE, or of all, to another broker.
@@ -107,7 +113,7 @@ def move(
         raise click.UsageError("give a QUEUE, or --all")
     moved: dict[str, int] = {}
     try:
-        options = target_of((source,), prefix, master_name).options
+        options = target_of((source,), prefix, master_name, address_map).options
         with (
             Inspector(source, options) as from_,
             Inspector(target, options, create=True) as to,

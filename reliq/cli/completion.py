@@ -27,6 +27,7 @@ def queue_names(context: click.Context, _parameter: click.Parameter, incomplete:
                 tuple(context.params.get("urls") or ()),
                 context.params.get("prefix") or "",
                 context.params.get("master_name"),
+                context.params.get("address_map"),
             )
     except click.UsageError:
         return []

@@ -16,6 +16,7 @@ from .console import Refused
 from .interrupts import INTERRUPTED
 from .options import (
     Number,
+    address_map_option,
     dry_run_option,
     json_option,
     master_option,
@@ -24,7 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
@@ -69,6 +70,7 @@ def _escapes(_context: click.Context, _option: click.Parameter, value: str | Non
 @click.option("--unacked-index-key", help="Kombu's option.")
 @priority_order_option
 @master_option
+@address_map_option
 @json_option
 def migrate(
     source: str,
@@ -81,6 +83,7 @@ def migrate(
     kombu_prefix: str | None,
     priority_order: str | None,
     master_name: str | None,
+    address_map: Mapping[str, str],
     as_json: bool,
     **layout: Any,
 ) -> None:
@@ -108,7 +111,9 @@ def migrate(
             source,
             target,
             kombu_options=_given({**theirs, "master_name": master_name}),
-            transport_options=_given({**ours, "master_name": master_name}),
+            transport_options=_given(
+                {**ours, "master_name": master_name, "address_map": address_map}
+            ),
         ) as migration:
             if dry_run:
                 plans = [migration.plan(queue) for queue in queues or migration.queues()]

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from reliq.errors import ConfigurationError
+from reliq.options import parse
+
 from .completion import queue_names
 from .target import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -53,6 +56,24 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         )
 
 
+def _address_map(
+    _context: click.Context, _option: click.Parameter, given: Sequence[str]
+) -> dict[str, str]:
+    """Return the transport option of that name; fails with what was expected."""
+    found: dict[str, str] = {}
+    for pair in (pair for text in given for pair in re.split(r"[;\s]+", text) if pair):
+        announced, equals, reachable = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected HOST:PORT=HOST:PORT, got {pair!r}")
+        if found.setdefault(announced, reachable) != reachable:
+            raise click.BadParameter(f"{announced} is given twice: {found[announced]}, {reachable}")
+    try:
+        parse({"address_map": found})
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from None
+    return found
+
+
 queue_argument = click.argument("queue", shell_complete=queue_names)
 prefix_option = click.option(
     "--prefix",
@@ -66,6 +87,16 @@ master_option = click.option(
     envvar="RELIQ_MASTER_NAME",
     show_envvar=True,
     help="With URLs of Sentinels: the name under which they know the master.",
+)
+address_map_option = click.option(
+    "--address-map",
+    multiple=True,
+    envvar="RELIQ_ADDRESS_MAP",
+    show_envvar=True,
+    metavar="HOST:PORT=HOST:PORT",
+    callback=_address_map,
+    help="With a Redis Cluster: where a node is reached that announces itself elsewhere, as "
+    "10.0.0.5:6379=localhost:7001; several: again, or between ';'.",
 )
 priority_order_option = click.option(
     "--priority-order",
@@ -92,12 +123,18 @@ def broker_options(command: F) -> F:
 
     @_url_option
     @master_option
+    @address_map_option
     @prefix_option
     @functools.wraps(command)
     def wrapper(
-        *args: Any, urls: tuple[str, ...], master_name: str | None, prefix: str, **given: Any
+        *args: Any,
+        urls: tuple[str, ...],
+        master_name: str | None,
+        address_map: Mapping[str, str],
+        prefix: str,
+        **given: Any,
     ) -> Any:
-        return command(*args, target=target_of(urls, prefix, master_name), **given)
+        return command(*args, target=target_of(urls, prefix, master_name, address_map), **given)
 
     return wrapper  # type: ignore[return-value]
 

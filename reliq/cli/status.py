@@ -118,8 +118,12 @@ def _is_wrong(role: str) -> bool:
 
 def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
     deserted = item["ready"] and not item["consumers"]
+    name: Any = item["queue"]
+    if item["partitions_untold"]:
+        note = f"{name} (without {item['partitions_untold']} of {item['partitions']} partitions)"
+        name = out.cell(note, "yellow")
     return (
-        item["queue"],
+        name,
         out.count(item["ready"]),
         out.count(item["delayed"]),
         out.count(item["unacked"]),

@@ -18,7 +18,7 @@ from .application import Application
 from .console import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reliq.admin import Untold
 
@@ -58,18 +58,19 @@ class Target:
         find: Callable[[Inspector], Iterable[Any]],
         as_json: bool,
         shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
+        untold: Sequence[Untold] = (),
     ) -> list[dict[str, Any]]:
         """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
 
         A row is a result and the broker it is of. Raises Refused where a broker could not
-        be asked: after the others were printed.
+        be asked, or *find* has found something *untold*: after the others were printed.
         """
         found = self.gather(
             lambda inspector: [out.of_broker(inspector.broker, item) for item in find(inspector)]
         )
         rows = [row for part in found.require_some() for row in part]
         out.answer(rows, as_json, shown)
-        found.complain()
+        found.complain(untold)
         return rows
 
     def change(
@@ -139,12 +140,21 @@ def _brokers_in(text: str) -> list[str]:
     return found
 
 
-def target_of(urls: tuple[str, ...], prefix: str, master_name: str | None) -> Target:
+def target_of(
+    urls: tuple[str, ...],
+    prefix: str,
+    master_name: str | None,
+    address_map: Mapping[str, str] | None,
+) -> Target:
     """Return the brokers of the current command; raises UsageError where none is named."""
     context = click.get_current_context()
     application = context.find_object(Application)
     from_environment = context.get_parameter_source("urls") is ParameterSource.ENVIRONMENT
-    said = {"global_keyprefix": prefix, "master_name": master_name}
+    said = {
+        "global_keyprefix": prefix,
+        "master_name": master_name,
+        "address_map": address_map,
+    }
     given = {name: value for name, value in said.items() if value}
     if application is not None:
         its_urls, its_options = application.brokers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -36,23 +37,34 @@ def address(url: str, username: str | None = None, password: str | None = None) 
 
 
 def connect(
-    url: str, transport_options: Mapping[str, Any] | None, name: str, *, create: bool = True
+    url: str,
+    transport_options: Mapping[str, Any] | None,
+    name: str,
+    *,
+    create: bool = True,
+    lost_node_s: float = inf,
 ) -> Store:
     """Return what :func:`store_of` does, connected; raises BrokerUnavailable too."""
-    store = store_of(url, transport_options, name, create=create)
+    store = store_of(url, transport_options, name, create=create, lost_node_s=lost_node_s)
     store.connect()
     return store
 
 
 def store_of(
-    url: str, transport_options: Mapping[str, Any] | None, name: str, *, create: bool = True
+    url: str,
+    transport_options: Mapping[str, Any] | None,
+    name: str,
+    *,
+    create: bool = True,
+    lost_node_s: float = inf,
 ) -> Store:
     """Return a store for *url* that connects when it is used; raises ConfigurationError.
 
     *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
     semicolons. Without
     *create*, a file that is not there is an error when it is used: who only looks at a
-    broker makes none by a misspelt path.
+    broker makes none by a misspelt path. lost_node_s: so long whoever asks waits for a node of a
+    cluster that cannot be reached, and that no replica will replace; ``socket_timeout`` at most.
     """
     options = parse(transport_options)
     if url.startswith(f"{SQLITE}:"):
@@ -60,7 +72,9 @@ def store_of(
         return SqliteStore(location(unquote(path)), options, name, create)
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
-        return ClusterStore(cluster_address(url.split(";"), options, *login), options, name)
+        cluster = ClusterStore(cluster_address(url.split(";"), options, *login), options, name)
+        cluster.give_up_lost_slots(lost_node_s)
+        return cluster
     broker: Broker
     if url.startswith(f"{SENTINEL}://"):
         broker = sentinel_address(url.split(";"), options, *login)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from ..admin.partitions import merged_measures
+from ..admin.partitions import WHOLE, coverage, merged_measures
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
 from ..forks import OwnLock
@@ -100,7 +100,9 @@ class _Broker:
         with self._lock:
             try:
                 told = self._store.told()
-                measures = merged_measures(self._store.measure(told.queues))
+                each = self._store.measure(told.queues)
+                parts = coverage(told, [measure.status for measure in each])
+                measures = merged_measures(each)
                 if told.untold and not measures:
                     raise BrokerUnavailable("; ".join(map(str, told.untold)))
                 # After that: what was acknowledged meanwhile is told before its ack.
@@ -120,8 +122,13 @@ class _Broker:
             kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
             ready = {m.status.name: self._by_priority(m) for m in kept}
             self._seen = {queue: set(found) for queue, found in ready.items()}
+        for queue, part in parts.items():
+            if part.partitions > 1:
+                families.add_partitions(name, queue, part.untold)
         for measure in kept:
-            families.add(name, Seen(measure, ready[measure.status.name], consumers))
+            queue = measure.status.name
+            whole = not parts.get(queue, WHOLE).untold
+            families.add(name, Seen(measure, ready[queue], consumers, whole))
         families.up.add_metric([name], 1)
         families.seconds.add_metric([name], perf_counter() - began)
 

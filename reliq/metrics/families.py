@@ -74,6 +74,11 @@ NODES = {
     "memory": ("reliq_node_memory_bytes", "Of a cluster: what the data of the node takes."),
 }
 
+PARTITIONS = (
+    "reliq_queue_partitions_untold",
+    "Of a divided queue: how many of its partitions could not be read.",
+)
+
 # The names, labels and descriptions of celery-exporter, for dashboards that were made for it.
 _CELERY = {
     "length": ("celery_queue_length", "The number of message in broker queue."),
@@ -95,6 +100,8 @@ class Seen:
     """By priority."""
     consumers: Sequence[Consumer] | None
     """Of all queues; None where they cannot be told."""
+    whole: bool = True
+    """Whether none of its partitions is missing."""
 
     @property
     def running(self) -> int | None:
@@ -161,6 +168,7 @@ class Families:
             key: GaugeMetricFamily(name, text, labels=["broker", "node"])
             for key, (name, text) in NODES.items()
         }
+        self.partitions = GaugeMetricFamily(*PARTITIONS, labels=_QUEUE)
         self.celery = {
             key: GaugeMetricFamily(name, text, labels=["queue_name"])
             for key, (name, text) in _CELERY.items()
@@ -176,8 +184,8 @@ class Families:
                 self.celery[key].add_metric([queue], value)
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
-        nodes = [family for family in self.nodes.values() if family.samples]
-        return [*first, *nodes, *rest]
+        cluster = (*self.nodes.values(), self.partitions)
+        return [*first, *(family for family in cluster if family.samples), *rest]
 
     def add_node(self, broker: str, node: Node, untold: int) -> None:
         """Add one node of a broker that consists of several; *untold*: queues not read."""
@@ -188,27 +196,24 @@ class Families:
         if node.memory_bytes is not None:
             self.nodes["memory"].add_metric(labels, node.memory_bytes)
 
+    def add_partitions(self, broker: str, queue: str, untold: int) -> None:
+        """Add how many partitions of a queue that is divided could not be read."""
+        self.partitions.add_metric([broker, _label(queue)], untold)
+
     def add(self, broker: str, seen: Seen) -> None:
-        """Add one queue."""
+        """Add one queue.
+
+        Where partitions are missing, what can be read waits all the same, and is told. But sums of
+        counters would go back, which Prometheus takes for a counter that has begun again.
+        """
         measure, ready = seen.measure, seen.ready
         status = measure.status
-        # A name that is no UTF-8 would make the whole page unreadable.
-        name = status.name.encode("utf-8", "backslashreplace").decode()
+        name = _label(status.name)
         labels = [broker, name]
-        ledger = status.ledger
         for priority, count in sorted(ready.items()):
             self.ready.add_metric([*labels, str(priority)], count)
-        for key, counter in self.counters.items():
-            counter.add_metric(labels, ledger.get(key, 0))
-        by_reason = dict.fromkeys(REASONS, 0)
-        for key, count in ledger.items():
-            if key.startswith("dead:"):
-                by_reason[key[len("dead:") :]] = count
-        # Of before the reasons were counted.
-        by_reason["unknown"] = ledger.get("dead_lettered", 0) - sum(by_reason.values())
-        for reason, count in by_reason.items():
-            if count or reason != "unknown":
-                self.dead.add_metric([*labels, reason], count)
+        if seen.whole:
+            self._add_counters(labels, status.ledger)
         values = {
             "delayed": status.delayed,
             "due": measure.due,
@@ -227,6 +232,24 @@ class Families:
         theirs = seen.celery if self._sums else {}
         for key, found in theirs.items():
             self._sums[key][name] = self._sums[key].get(name, 0) + found
+
+    def _add_counters(self, labels: list[str], ledger: Mapping[str, int]) -> None:
+        for key, counter in self.counters.items():
+            counter.add_metric(labels, ledger.get(key, 0))
+        by_reason = dict.fromkeys(REASONS, 0)
+        for key, count in ledger.items():
+            if key.startswith("dead:"):
+                by_reason[key[len("dead:") :]] = count
+        # Of before the reasons were counted.
+        by_reason["unknown"] = ledger.get("dead_lettered", 0) - sum(by_reason.values())
+        for reason, count in by_reason.items():
+            if count or reason != "unknown":
+                self.dead.add_metric([*labels, reason], count)
+
+
+def _label(queue: str) -> str:
+    # A name that is no UTF-8 would make the whole page unreadable.
+    return queue.encode("utf-8", "backslashreplace").decode()
 
 
 def _age_s(measure: Measure) -> float:

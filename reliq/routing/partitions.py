@@ -257,7 +257,7 @@ def configure(store: Store, queue: str, changes: Mapping[str, str | None]) -> di
     """Change settings of *queue* and of its partitions; None: there is no such queue.
 
     Limits are those of the whole queue, of which each partition has its share. Atomic for each
-    partition, not across them.
+    partition, not across them. Raises as :func:`in_each` does.
     """
     layout = store.layout(queue)
     if layout is None:
@@ -270,9 +270,7 @@ def configure(store: Store, queue: str, changes: Mapping[str, str | None]) -> di
             limits = {name: value for name, value in changes.items() if value is not None}
             limits.update({name: value for name, value in whole.items() if value is not None})
             changes = {**changes, **whole, **_shares(limits, layout.partitions)}
-    for name in reversed(partition_names(queue, layout.end)):
-        after = store.configure(name, changes)
-    return after
+    return in_each(store, queue, lambda name: store.configure(name, changes))[-1]
 
 
 def settle(store: Store, queue: str) -> bool:

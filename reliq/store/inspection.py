@@ -25,6 +25,8 @@ class QueueStatus:
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
     paused: bool = False
+    partitions: int = 1
+    """Into how many it is divided, as it knows itself; a partition may have heard of fewer."""
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -99,6 +101,9 @@ class Told:
 
     queues: list[str]
     untold: list[Untold] = field(default_factory=list)
+    complete: bool = True
+    """Whether these are all; else the list of all queues could not be read, and there may be
+    more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ def test_an_operator_and_an_exporter(cluster, user):
         taker.consumer.cancel()
     (found,) = [row for row in data(url, "doctor") if row["check"] == "acl"]
     assert "all 3 masters: this user may do all that reliq does" == found["message"]
+    (found,) = [row for row in data(url, "doctor") if row["check"] == "replica acl"]
+    assert "3 replicas know user 'reliq-operator' as the masters do" == found["message"]
     data(url, "status", "--interval", 0)
     data(url, "dead", "replay", "red", "--to", "green")
     data(url, "queue", "pause", "blue")
@@ -118,3 +120,41 @@ def test_an_operator_and_an_exporter(cluster, user):
     text = scraped(user("exporter"))
     assert 3 == text.count("reliq_node_up{")
     assert "reliq_messages_ready" in text
+
+
+UNLIKE = {
+    "is not there": (("ACL", "DELUSER", "reliq-operator"), "does not let user"),
+    "has another password": (
+        ("ACL", "SETUSER", "reliq-operator", "resetpass", ">other"),
+        "does not let user",
+    ),
+    "may do less": (
+        ("ACL", "SETUSER", "reliq-operator", "-info"),
+        "refuses user 'reliq-operator' what its master lets it do: INFO",
+    ),
+    "has other keys": (
+        ("ACL", "SETUSER", "reliq-operator", "resetkeys", "~shop:*"),
+        "refuses user 'reliq-operator' what its master lets it do: EXISTS",
+    ),
+}
+
+
+@pytest.mark.parametrize("unlike", UNLIKE)
+def test_a_user_that_is_another_at_a_replica(cluster, user, unlike):
+    """The doctor names replica, user and remedy: after a failover clients would be refused."""
+    change, said = UNLIKE[unlike]
+    url = user("operator", arguments=("--config",))
+    replica = cluster.replicas[1]
+    replica.ask(*change)
+    found = [row for row in data(url, "doctor") if row["check"] == "replica acl"]
+    for node in cluster.nodes:
+        node.ask("ACL", "LOG", "RESET")
+    (wrong,) = [row for row in found if row["severity"] != "ok"]
+    assert "warning" == wrong["severity"]
+    assert wrong["message"].startswith(f"replica 127.0.0.1:{replica.port} {said}"), wrong
+    assert "'reliq-operator'" in wrong["message"]
+    assert "ACL SETUSER" in wrong["remedy"]
+    assert PASSWORD not in str(found)
+    assert ["2 replicas know user 'reliq-operator' as the masters do"] == [
+        row["message"] for row in found if row["severity"] == "ok"
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from kombu import Connection
 from kombu.exceptions import OperationalError
@@ -12,7 +14,7 @@ from reliq.engines.redis.keys import queue_key
 from tests.integration.kombu_client import declare, get, publish
 from tests.support.audits import assert_balanced
 from tests.support.cluster import RedisCluster
-from tests.support.commands import data, run
+from tests.support.commands import RELIQ, data, environment, run
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
@@ -177,8 +179,27 @@ def test_nodes_that_announce_what_cannot_be_reached():
                 publish(connection, name, 2)
                 assert [1, 2] == [get(connection, name).payload for _ in range(2)]
         assert_balanced(cluster.url(), options)
+        _commands_reach_them(cluster.url(), announced, queues)
     finally:
         cluster.destroy()
+
+
+def _commands_reach_them(url, announced, queues):
+    """Say the same to the command line: by its option, and by the environment."""
+    pairs = [f"{one}={other}" for one, other in announced.items()]
+    options = [word for pair in pairs for word in ("--address-map", pair)]
+    found = data(url, "status", "--interval", 0, *options)
+    assert sorted(queues) == sorted(queue["queue"] for queue in found["queues"])
+    for separator in "; ":
+        done = subprocess.run(
+            [*RELIQ, "audit"],
+            env=environment(url, RELIQ_ADDRESS_MAP=separator.join(pairs)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (0, True) == (done.returncode, "all balanced" in done.stdout), done.stderr
+    assert 2 == run(url, "audit").returncode
 
 
 def _swap_slots(cluster):

@@ -148,7 +148,8 @@ def test_status(cluster, victim, elsewhere, lose):
     said = [row for row in found["untold"] if row["node"] == at(victim)]
     assert absent == sorted(name for row in said for name in row["queues"])
     assert {at(victim)} == {row["node"] for row in found["untold"]}
-    assert at(victim) in done.stderr
+    assert f"if {at(victim)} is down, start it again" in done.stderr
+    assert "--cluster fix" not in done.stderr
     assert [] == [name for name in absent if repr(name) not in done.stderr]
     assert "queues not told" in done.stdout
 
@@ -274,6 +275,11 @@ def test_full_coverage():
         assert [] == found["queues"]
         told = {name for row in found["untold"] for name in row["queues"]}
         assert {name for name in QUEUES if cluster.owner(slot(name)) is anchor} == told
+        errors = " ".join(row["error"] for row in found["untold"])
+        assert ("cluster-require-full-coverage no" in errors, "--cluster fix" in errors) == (
+            True,
+            False,
+        )
         rows = data(cluster.url(), "doctor", code=1)
         assert "node" in {row["check"] for row in rows if row["severity"] == "error"}
         assert [0] == [value for _, value in families(scraped(cluster.url()))["reliq_up"]]
@@ -316,6 +322,7 @@ def test_a_slot_left_open(cluster, stuck):
     assert others == sorted(queue["queue"] for queue in found["queues"])
     ((queues_untold, error),) = [(row["queues"], row["error"]) for row in found["untold"]]
     assert (["red"], True) == (queues_untold, f"slot {stuck.slot}" in error)
+    assert "redis-cli --cluster fix" in error
     assert others == sorted(row["queue"] for row in data(cluster.url(), "audit", code=2))
 
 

@@ -59,7 +59,7 @@ def fill(connection, queues=QUEUES):
 
 def name_of(cluster):
     """Return the name of the broker."""
-    return cluster.url().replace(";reliq-cluster://", ";")
+    return cluster.url()
 
 
 def places(queue):

@@ -203,3 +203,21 @@ def test_an_interrupt_ends_a_command_with_130(how):
 
     result = CliRunner().invoke(main, ["work"])
     assert (130, "interrupted") == (result.exit_code, result.output.strip())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["10.0.0.5:6379"], "expected HOST:PORT=HOST:PORT, got '10.0.0.5:6379'"),
+        (["10.0.0.5=a:1"], "a mapping of host:port to host:port"),
+        (["a:1=b:1;a:1=c:1"], "a:1 is given twice: b:1, c:1"),
+    ],
+)
+def test_an_address_map_that_is_none(given, said):
+    """It is refused before anything is connected to; by the environment, too."""
+    options = [word for pair in given for word in ("--address-map", pair)]
+    for result in (
+        run("status", "--url", "reliq-cluster://127.0.0.1:1", *options),
+        run("status", "--url", "reliq-cluster://127.0.0.1:1", env={"RELIQ_ADDRESS_MAP": given[0]}),
+    ):
+        assert (2, True) == (result.exit_code, said in result.output), result.output

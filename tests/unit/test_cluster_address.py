@@ -5,6 +5,7 @@ import pytest
 from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.slots import SLOTS, Place, SlotMap
 from reliq.engines.redis.connect import Address
+from reliq.engines.redis.sentinel import sentinel_address
 from reliq.options import parse
 
 
@@ -31,3 +32,28 @@ def test_an_interrupted_question_is_no_answer(monkeypatch):
         slots.refresh(parse({}), "test")
     slots.refresh(parse({}), "test")
     assert {place} == slots.masters
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_tls_that_one_of_the_urls_asks_for(place):
+    """It holds for all nodes, whichever URL says it."""
+    urls = ["reliq-cluster://a:7000", "reliq-cluster://b:7001"]
+    urls[place] += "?ssl=true"
+    seeds = cluster_address(urls, parse({})).seeds
+    assert [False, False] == [seed.tls is None for seed in seeds]
+    urls = [url.replace("cluster", "sentinel") for url in urls]
+    group = sentinel_address(urls, parse({"master_name": "m"}))
+    assert [False] * 3 == [item.tls is None for item in (group.master, *group.sentinels)]
+
+
+@pytest.mark.parametrize("query", ["", "?ssl=true", "?ssl_cert_reqs=none"])
+def test_the_name_of_the_broker_is_a_url(query):
+    """One that finds the same nodes, and shows no secret."""
+    urls = [f"reliq-cluster://u:hush@a:7000{query}", "reliq-cluster://[::1]:7001"]
+    address = cluster_address(urls, parse({}))
+    again = cluster_address(str(address).split(";"), parse({}))
+    assert [(seed.host, seed.port) for seed in address.seeds] == [
+        (seed.host, seed.port) for seed in again.seeds
+    ]
+    assert (address.seeds[0].tls is None) is (again.seeds[0].tls is None)
+    assert not [word for word in ("u:", "hush", "none") if word in str(address)]

@@ -40,6 +40,10 @@ class Sender:
             raise self.reading
         time.sleep(timeout_s)
 
+    def judge(self, slot):
+        """Know nothing."""
+        return "", False
+
     def fail(self, request, error):
         """Note it."""
         self.failed.append(error)

@@ -29,6 +29,8 @@ from ...errors import (
 if TYPE_CHECKING:
     from ...options import Options
 
+LOGIN_REFUSED = "refused the login"
+"""What the error of a wrong user or password says."""
 # Replies that say "not now" or "not here": connecting again can help.
 _UNAVAILABLE = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
@@ -108,9 +110,7 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
     if isinstance(exc, (socket.timeout, redis.exceptions.TimeoutError)):
         return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
     if isinstance(exc, redis.exceptions.AuthenticationError):
-        return BrokerUnavailable(
-            f"{address} refused the login: check username and password ({exc})"
-        )
+        return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")
     if isinstance(exc, (OSError, redis.exceptions.ConnectionError)):
         return BrokerUnavailable(f"{address} is not reachable: {exc}")
     # redis-py takes the code away where it has a class for it.

@@ -34,6 +34,7 @@ from typing import NamedTuple
 from ...message.queue_names import escape
 
 _ESCAPED = re.compile("%(25|7B|7D)")
+_OF_QUEUE = re.compile(r"reliq:\{([^{}]*)\}:")
 
 
 class QueueKeys(NamedTuple):
@@ -70,7 +71,16 @@ def metas(prefix: str) -> str:
 
 def queue_of_meta(key: str, prefix: str) -> str:
     """Return the name of the queue whose :func:`queue_key` of "meta" is *key*."""
-    name = key[len(f"{prefix}reliq:{{") : -len("}:meta")]
+    return _unescaped(key[len(f"{prefix}reliq:{{") : -len("}:meta")])
+
+
+def queue_named_in(key: str) -> str | None:
+    """Return the queue that *key* is of, whatever its prefix; None where it is of none."""
+    found = _OF_QUEUE.search(key)
+    return None if found is None or found[1] == "%" else _unescaped(found[1])
+
+
+def _unescaped(name: str) -> str:
     return "" if name == "%0" else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _COUNT = re.compile(rb"-?[0-9]{1,19}")
+_PARTITIONS = re.compile(rb"[0-9]{1,2}")
 
 
 def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
@@ -88,6 +89,7 @@ def _measure(  # the reply, part by part
     now_ms: int,
     due: int,
     ranks: list[Any],
+    layout: list[bytes | None],
 ) -> Measure:
     ledger = _ledger_of(broker, queue, stats)
     status = QueueStatus(
@@ -101,6 +103,7 @@ def _measure(  # the reply, part by part
         ledger,
         {"": arguments},
         paused == 1,
+        max([1, *(int(text) for text in layout if text and _PARTITIONS.fullmatch(text))]),
     )
     by_rank = dict(zip(ranks[::3], ranks[1::3], strict=True))
     oldest = min(filter(None, (published_ms(text_of(tag)) for tag in ranks[2::3])), default=None)

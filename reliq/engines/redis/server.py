@@ -11,7 +11,7 @@ from . import keys, scripts
 from .server_info import judge, number_of, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ...store.inspection import Severity
     from .commands import Commands
@@ -46,6 +46,8 @@ class Server:
         self._prefix = prefix
         # Asked once: each refusal is a line in the server's ACL LOG.
         self._config_refused = False
+        self.lacking: frozenset[Command] = frozenset()
+        """What this user may not use, as :meth:`diagnose` has found."""
 
     def about(self, broker: str) -> BrokerInfo:
         """Return what the server says of itself; *broker*: its name."""
@@ -79,6 +81,12 @@ class Server:
         found += [*self._cache(info), *self._foreign()]
         return found
 
+    def refuses(self, known: Collection[Command]) -> list[str]:
+        """Return the names of the commands that this user may not use, but for those *known*."""
+        on_keys = ("EXISTS", keys.guard_of_all(self._prefix))  # elsewhere is no refusal
+        asked = [*(command for command, *_ in _ASKED if command not in known), on_keys]
+        return [_name(command) for command in asked if self._lacks(command)]
+
     def replicas(self) -> int | None:
         """Return how many replicas are connected to it; None where it may not be asked."""
         return number_of(self._info().get("connected_slaves"))
@@ -102,12 +110,13 @@ class Server:
         except BrokerRefused:
             return None
 
-    def _refusal(self, command: Command) -> str:
+    def _lacks(self, command: Command) -> bool:
+        """Whether this user may not use *command*."""
         try:
             self._wire.call(command)
         except BrokerRefused as exc:
-            return str(exc)
-        return ""
+            return "NOPERM" in str(exc)
+        return False
 
     def _info(self) -> Info:
         reply: bytes = self._ask("INFO") or b""
@@ -143,9 +152,10 @@ class Server:
     # -- checks that ask more
 
     def _rights(self) -> Iterator[Finding]:
-        missing = [item for item in _ASKED if "NOPERM" in self._refusal(item[0])]
+        missing = [item for item in _ASKED if self._lacks(item[0])]
+        self.lacking = frozenset(command for command, *_ in missing)
         for command, severity, without in missing:
-            name = " ".join(command[:2]) if command[0] in {"CLIENT", "CONFIG"} else command[0]
+            name = _name(command)
             remedy = _CONFIG_REMEDY if command[0] == "CONFIG" else _ACL_REMEDY
             yield Finding("acl", severity, f"this user may not use {name}: {without}", remedy)
         if not missing:
@@ -223,6 +233,11 @@ class Server:
             )
         else:
             yield Finding("keys", "ok", f"all {looked} keys under our prefix are ours{part}")
+
+
+def _name(command: Command) -> str:
+    two = {"CLIENT", "CONFIG"}
+    return " ".join(map(str, command[:2])) if command[0] in two else str(command[0])
 
 
 _ACL_REMEDY = "give it the rule that `reliq acl` prints"

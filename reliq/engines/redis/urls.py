@@ -146,7 +146,8 @@ def together(said: Sequence[Said], *, username: str | None, password: str | None
     scheme = said[0].scheme
     stated: dict[str, Any] = {}
     for item in said:
-        stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
+        if item.tls:  # one that says nothing takes nothing back
+            stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
     switched = stated.pop("ssl", None)
     return replace(
         said[0],

@@ -35,9 +35,10 @@ class ClusterAddress:
         object.__setattr__(self, "slots", slots)
 
     def __str__(self) -> str:
-        """Name the broker in messages: nothing secret."""
-        named = ";".join(str(Place(seed.host, seed.port)) for seed in self.seeds)
-        return f"{SCHEME}://{named}"
+        """Name the broker in messages, as a URL that can be used: nothing secret."""
+        first, *others = (f"{SCHEME}://{Place(seed.host, seed.port)}" for seed in self.seeds)
+        tls = "" if self.seeds[0].tls is None else "?ssl=true"
+        return ";".join([f"{first}{tls}", *others])
 
     @property
     def identity(self) -> tuple[object, ...]:

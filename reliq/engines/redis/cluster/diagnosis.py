@@ -19,11 +19,13 @@ from ..server_info import number_of, parse
 from ..unanswered import Asked
 from .nodes import PATIENCE_S
 from .open_slots import judge_open_slots, open_slots
+from .replica_users import look_at_replicas
 from .slots import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ..stream import Command
     from ..wire import Wire
     from .open_slots import OpenSlot
     from .slots import Place
@@ -111,6 +113,7 @@ class ClusterDiagnosis(StoreBase):
         said: dict[Finding, list[Place]] = {}
         clocks: dict[Place, tuple[float, float]] = {}
         replicas: dict[Place, int] = {}
+        lacking: set[Command] = set()
         count = 0
         for place, wire in self._cluster.each_master():
             count += 1
@@ -120,6 +123,7 @@ class ClusterDiagnosis(StoreBase):
                 server = self._server_at(place, wire)
                 for finding in server.diagnose(in_cluster=True):
                     said.setdefault(finding, []).append(place)
+                lacking |= server.lacking
                 connected, clock = server.replicas(), server.clock()
                 if connected is not None:
                     replicas[place] = connected
@@ -128,7 +132,8 @@ class ClusterDiagnosis(StoreBase):
             except (BrokerUnavailable, BrokerRefused) as exc:
                 found.append(_lost(place, exc))
         found += [_named(finding, places, count) for finding, places in said.items()]
-        found += [*_replicas(replicas), *judge_clocks(clocks)]
+        found += [*_replicas(replicas), *look_at_replicas(self._cluster, self._prefix, lacking)]
+        found += judge_clocks(clocks)
         return found
 
     def _open_slots(self) -> list[Finding]:

@@ -17,6 +17,7 @@ from ....store.inspection import Told, Untold
 from .. import keys, scripts
 from ..base import StoreBase, text_of, texts
 from ..unanswered import Asked
+from . import advice
 from .nodes import PATIENCE_S
 from .slots import slot_of
 
@@ -98,12 +99,14 @@ class ClusterLooking(StoreBase):
         lost: dict[Place | None, str] = {}
         for place, wire, reply in self._ask_each("PING"):
             if wire is None or isinstance(reply, BrokerUnavailable):
-                lost[place] = str(reply)
+                replica = cluster.slots.has_replica(place)
+                what_to_do = advice.for_node(place, replica=replica)
+                lost[place] = f"{str(reply).removesuffix('.')}; {what_to_do}"
             else:
                 there.append((place, wire))
         if not there:
             raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(lost.values())}")
-        lost[None] = "no node has its slot: `redis-cli --cluster fix` gives it one"
+        lost[None] = f"no node has its slot: {advice.COVER}"
         names, unlisted = self._names(lost, there)
         missing: dict[Place | None, list[str]] = defaultdict(list)
         served: list[str] = []
@@ -117,7 +120,7 @@ class ClusterLooking(StoreBase):
             Untold("" if place is None else str(place), tuple(missing[place]), why)
             for place, why in lost.items()
         ]
-        return Told(readable, [*untold, *stuck, *unlisted])
+        return Told(readable, [*untold, *stuck, *unlisted], complete=not unlisted)
 
     def _names(
         self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]
@@ -180,6 +183,6 @@ class ClusterLooking(StoreBase):
         return Untold(
             "" if place is None else str(place),
             tuple(queues),
-            f"slot {slot} was not served within {SLOT_PATIENCE_S:g} s; if it is stuck between "
-            "two nodes, `redis-cli --cluster fix` ends its move",
+            f"slot {slot} was not served within {SLOT_PATIENCE_S:g} s: "
+            f"{self._cluster.reason(slot)}",
         )

@@ -13,6 +13,7 @@ import random
 import threading
 from bisect import insort
 from contextlib import suppress
+from math import inf
 from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ....forks import OwnLock
 from ..roles import Waiters
+from . import advice
 from .request import key_of
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ class Sender(Protocol):
     def fail(self, request: Request, error: ReliqError) -> None:
         """Let *error* be what has become of it."""
 
+    def judge(self, slot: int) -> tuple[str, bool]:
+        """Return what to do about a slot for which nothing can be sent, and whether it is lost.
+
+        Lost: no node has it, or one that cannot be reached, and that nobody will replace.
+        """
+
 
 class _Slot:
     """One slot that is not served, as far as is known."""
@@ -58,6 +66,10 @@ class _Slot:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.why = ""
+        self.advice = ""
+        """What to do about that."""
+        self.lost = False
+        """Whether it stays so until somebody does it."""
         self.way = ""
         """From which node to which it is on its way, where that is known."""
         self.pause_s = _SHORTEST_S
@@ -69,8 +81,10 @@ class _Slot:
 
     @property
     def told(self) -> str:
-        """Why it is not served, for an error."""
-        return f"{self.why}; {self.way}" if self.way else self.why
+        """Why it is not served, and what to do about that, for an error."""
+        why = f"{self.why}; {self.way}" if self.way else self.why
+        why = why.removesuffix(".")
+        return f"{why}. What to do: {self.advice}" if self.advice else why
 
 
 class Parked:
@@ -82,6 +96,8 @@ class Parked:
     def __init__(self, sender: Sender, timeout_s: float, broker: str) -> None:
         self._sender = sender
         self._timeout_s = timeout_s
+        self.lost_s = inf
+        """So long something waits for a slot that is lost; never longer than for others."""
         self._broker = broker
         self._slots: dict[int, _Slot] = {}
         self._doubted = False
@@ -119,11 +135,21 @@ class Parked:
             self._start()
             return True
 
-    def park(self, request: Request, why: str, *, at_once: bool = False) -> None:
+    def park(
+        self,
+        request: Request,
+        why: str,
+        *,
+        at_once: bool = False,
+        advised: str = "",
+        lost: bool = False,
+    ) -> None:
         """Have *request* wait, because its slot was not served: *why*.
 
         at_once: it is served, for all that is known: by another node, or over a connection
             that is not open yet.
+        advised: what an operator does about it.
+        lost: it stays so until he does.
 
         What was given up meanwhile is dropped; the others of its slot go on.
         """
@@ -132,7 +158,7 @@ class Parked:
             request.sent = None
             if error is None:
                 slot = self._slots.setdefault(request.slot, _Slot())
-                slot.why = why
+                slot.why, slot.advice, slot.lost = why, advised, lost
                 slot.served = False
                 if slot.trying is request:
                     slot.trying = None
@@ -311,7 +337,8 @@ class Parked:
         if request.sent is not None:
             return False
         if isinstance(exc, BrokerUnavailable):
-            self.park(request, str(exc))
+            advised, lost = self._sender.judge(request.slot)
+            self.park(request, str(exc), advised=advised, lost=lost)
             self.doubt()
         elif isinstance(exc, ReliqError):  # refused before it was sent: it had better be told
             self._sender.fail(request, exc)
@@ -330,33 +357,50 @@ class Parked:
             self._sender.read_reply(request, _READS_S)
 
     def _fail_what_is_late(self) -> None:
-        before = monotonic() - self._timeout_s
+        now = monotonic()
         with self._lock:
             late = [
-                (request, slot.told)
+                (request, slot)
                 for slot in self._slots.values()
                 for request in slot.requests
-                if request.parked_at is not None and request.parked_at < before
+                if self._is_late(request, slot, now)
             ]
             # A thread that has ended may have left these behind.
-            tried = [(slot.trying, slot.why) for slot in self._slots.values() if slot.trying]
-        for request, why in tried:
-            at = request.parked_at
-            if request.sent is None and at is not None and at < before:
-                self._sender.fail(request, self.late(request, why))
-        for request, why in late:
+            tried = [
+                (slot.trying, slot)
+                for slot in self._slots.values()
+                if slot.trying is not None and self._is_late(slot.trying, slot, now)
+            ]
+        for request, slot in tried:
+            if request.sent is None:
+                self._sender.fail(request, self.late(request, slot))
+        for request, slot in late:
             if self.withdraw(request):
-                self._sender.fail(request, self.late(request, why))
+                self._sender.fail(request, self.late(request, slot))
 
-    def late(self, request: Request, why: str = "") -> BrokerTimeout:
+    def _is_late(self, request: Request, slot: _Slot, now: float) -> bool:
+        since = request.parked_at
+        return since is not None and now - since > self._waits_s(slot)
+
+    def _waits_s(self, slot: _Slot | None) -> float:
+        lost = slot is not None and slot.lost
+        return min(self.lost_s, self._timeout_s) if lost else self._timeout_s
+
+    def reason(self, number: int) -> str:
+        """Return why a slot is not served, and what to do about that, as far as is known."""
+        slot = self._slots.get(number)
+        return "no reason is known" if slot is None else slot.told
+
+    def late(self, request: Request, slot: _Slot | None = None) -> BrokerTimeout:
         """Return what became of a request that has waited for too long."""
-        if not why:
-            slot = self._slots.get(request.slot)
-            why = "no reason is known" if slot is None else slot.told
+        slot = slot or self._slots.get(request.slot)
+        why = "no reason is known" if slot is None else slot.told
         key = key_of(request.command)
-        name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+        name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key or "none"
+        waited_s = self._waits_s(slot)
+        in_time = f"in time (socket_timeout {self._timeout_s:g} s)"
         return BrokerTimeout(
-            f"{self._broker}: slot {request.slot} was not served in time (socket_timeout "
-            f"{self._timeout_s:g} s): {why}. It was asked for {name!r}; nothing was changed. If "
-            "it is stuck between two nodes, `redis-cli --cluster fix` ends its move"
+            f"{self._broker}: slot {request.slot} was not served "
+            f"{in_time if waited_s >= self._timeout_s else f'within {waited_s:g} s'}: {why}. It "
+            f"was asked for {advice.named(name)}; nothing was changed"
         )

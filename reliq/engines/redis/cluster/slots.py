@@ -73,6 +73,8 @@ class SlotMap:
         self._named = [Place(seed.host, seed.port) for seed in seeds]
         # The nodes of the last map, replicas too.
         self._nodes: set[Place] = set()
+        # Those that may take over, and from which node.
+        self._replicas: dict[Place, Place] = {}
         self._asked_at = -inf
         self._pause_s = 0.0
         self._failure: ReliqError | None = None
@@ -105,6 +107,15 @@ class SlotMap:
         """How many slots no node has."""
         with self._lock:
             return self._slots.count(None)
+
+    def has_replica(self, place: Place) -> bool:
+        """Whether a node had a replica when the map was asked for last."""
+        return place in self._replicas.values()
+
+    @property
+    def replicas(self) -> set[Place]:
+        """The nodes that had no slots, and may take over those of another."""
+        return set(self._replicas)
 
     def moved(self, slot: int, host: str, port: int) -> None:
         """Note that *slot* is at another node."""
@@ -203,6 +214,7 @@ class SlotMap:
         with self._lock:
             self._slots = slots
             self._nodes = {place for *_, places in reply for place in places}
+            self._replicas = {other: master for *_, (master, *rest) in reply for other in rest}
             self.away &= self._nodes
 
 

@@ -111,6 +111,10 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
         with self.patience(SLOT_PATIENCE_S):
             return super().consumers()
 
+    def give_up_lost_slots(self, after_s: float) -> None:
+        """Wait no longer than that for what is lost until somebody does something about it."""
+        self._wire.give_up_lost_slots(after_s)
+
     # -- publishing
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:

@@ -22,6 +22,7 @@ from ...pipe import Pipe
 from .. import keys
 from ..stream import pack
 from ..unanswered import Asked
+from . import advice
 from .nodes import Nodes
 from .parked import Parked
 from .request import Request, key_of, next_number, slot_for
@@ -83,6 +84,7 @@ class ClusterWire:
         self.slots = address.slots
         self.anchor_slot = slot_of(keys.queues(options.global_keyprefix))
         self._dials_before = 0
+        self._lost_s = inf
         # Before that nothing is late, and no node in doubt: it is asked for each ack.
         self._late_after_s = min(options.socket_timeout, _SILENCE_S)
         self.connections = 0
@@ -99,6 +101,7 @@ class ClusterWire:
         self._anchor: Wire | None = None
         self._under_way: dict[int, _UnderWay] = {}
         self._parked = Parked(self, self.options.socket_timeout, str(self.address))
+        self._parked.lost_s = self._lost_s
         self._process = process
 
     def _leave_parent(self) -> None:
@@ -264,11 +267,22 @@ class ClusterWire:
             self.slots.refresh(self.options, self.name)
             place = self.slots.place_of(slot)
         if place is None:
-            raise BrokerUnavailable(self._uncovered(slot))
+            raise BrokerUnavailable(f"{self._uncovered(slot)}: {advice.COVER}")
         return self.nodes.connect(place)
 
     def _uncovered(self, slot: int) -> str:
-        return f"{self.address}: no node has slot {slot}: `redis-cli --cluster fix` gives it one"
+        return f"{self.address}: no node has slot {slot}"
+
+    def give_up_lost_slots(self, after_s: float) -> None:
+        """Wait no longer than that for a slot that is lost until somebody does something.
+
+        No node has it; or one that cannot be reached, and has no replica that could take over.
+        """
+        self._lost_s = self._parked.lost_s = after_s
+
+    def reason(self, slot: int) -> str:
+        """Return why what waits for *slot* waits, and what to do about that."""
+        return self._parked.reason(slot)
 
     def each_master(self) -> Iterator[tuple[Place, Wire | ReliqError]]:
         """Yield each node that has slots, with the connection to it, or why there is none."""
@@ -403,8 +417,7 @@ class ClusterWire:
             self._give_up(left)
             slot = left[0].slot
             raise BrokerTimeout(
-                f"{self.address}: {self.slots.place_of(slot) or 'nobody'}, which has slot {slot}, "
-                "did not answer in time"
+                f"{self.address}: nobody waits longer for slot {slot}: {self.reason(slot)}"
             )
         return requests
 
@@ -576,7 +589,8 @@ class ClusterWire:
             self.slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
             request.moves += 1
         at_once = moved is not None and request.moves <= _MOVES_AT_ONCE
-        self._parked.park(request, f"{wire.address} says {error.reply}", at_once=at_once)
+        why, advised = f"{wire.address} says {error.reply}", advice.for_reply(error.reply)
+        self._parked.park(request, why, at_once=at_once, advised=advised)
         if found[1] in _DOUBTFUL:
             self._parked.doubt()
         elif found[1] in _ON_ITS_WAY and self._parked.lacks_way(request):
@@ -645,6 +659,16 @@ class ClusterWire:
             why = self.nodes.failure(place)  # while it is tried again, too: an error is to tell
             raise BrokerUnavailable(why or f"{self.address}: {place} is being connected to")
         self._write(wire, request, None)
+
+    def judge(self, slot: int) -> tuple[str, bool]:
+        """Return what to do about a slot for which nothing can be sent, and whether it is lost."""
+        place = self.slots.place_of(slot)
+        if place is None:
+            return advice.COVER, True
+        if place not in self.slots.away:
+            return "", False
+        replica = self.slots.has_replica(place)
+        return advice.for_node(place, replica=replica), not replica
 
     def _write(self, wire: Wire, request: Request, data: bytes | None) -> None:
         on_reply = partial(self._on_reply, request, wire)

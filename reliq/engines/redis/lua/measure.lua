@@ -13,7 +13,8 @@
 --
 -- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
 --   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
---   delayed messages that are due, {rank, messages ready, tag of the first, ...}}
+--   delayed messages that are due, {rank, messages ready, tag of the first, ...},
+--   {partitions, end of the partitions}}: as layout has them, nil where nothing is said
 -- Redis 6.2 or newer.
 -- limits: RANK, HIGHEST_RANK
 local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -50,4 +51,5 @@ return {
   now,
   redis.call('ZCOUNT', delayed, '-inf', now),
   ranks,
+  {redis.call('HGET', meta, 'partitions'), redis.call('HGET', meta, 'partitions_end')},
 }

@@ -1,0 +1,53 @@
+"""What an operator is told to do about a slot that is not served."""
+
+import pytest
+
+from reliq.engines.redis.cluster import advice
+from reliq.engines.redis.cluster.slots import Place
+from reliq.engines.redis.keys import bindings, queue_key, queues
+from reliq.message.queue_names import partition_name
+
+FIX = "redis-cli --cluster fix"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("ASK 5 a:1", FIX),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", FIX),
+        ("CLUSTERDOWN Hash slot not served", FIX),
+        ("CLUSTERDOWN The cluster is down", "cluster-require-full-coverage no"),
+        ("LOADING Redis is loading the dataset in memory", "when it has loaded"),
+        ("MASTERDOWN Link with MASTER is down", "master is down: start that again"),
+        ("MOVED 5 a:1", "compare CLUSTER NODES"),
+    ],
+)
+def test_a_reply_by_which_a_node_refuses(reply, said):
+    """Only a slot between two nodes, or of none, is to be fixed."""
+    found = advice.for_reply(reply)
+    assert said in found
+    assert (said == FIX) is (FIX in found)
+
+
+@pytest.mark.parametrize("replica", [True, False])
+def test_a_node_that_cannot_be_reached(replica):
+    """There is nothing to be fixed: it is started, or replaced."""
+    found = advice.for_node(Place("a", 7000), replica=replica)
+    assert ("start a:7000 again" in found, "FAILOVER" in found) == (replica, replica)
+    assert replica or "if a:7000 is down, start it again" in found
+    assert FIX not in found
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (queue_key("", "a{b}%c", "meta"), " of queue 'a{b}%c'"),
+        (queue_key("shop:", "q", "ready"), " of queue 'q'"),
+        (queue_key("", partition_name("q", 3), "meta"), " of partition 3 of queue 'q'"),
+        (queues("shop:"), ""),
+        (bindings("", "exchange"), ""),
+    ],
+)
+def test_what_a_key_is_of(key, said):
+    """Whatever the prefix."""
+    assert f"{key!r}{said}" == advice.named(key)

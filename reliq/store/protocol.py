@@ -458,6 +458,9 @@ class Store(Protocol):
     def is_away(self, queue: str) -> bool:
         """Whether the node that has *queue* is known not to answer; does not wait."""
 
+    def node_of(self, queue: str) -> str:
+        """Return how messages name the node that has *queue*; the broker, where it is one."""
+
     def queues(self) -> list[str]:
         """Return the names of all queues."""
 

@@ -166,6 +166,11 @@ class StoreBase:
         del queue
         return False
 
+    def node_of(self, queue: str) -> str:
+        """Return the name of the broker: there is one server."""
+        del queue
+        return self.broker
+
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Mean nothing: there are no nodes."""
         del seconds

@@ -101,6 +101,11 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
         """Whether the node that has *queue* is known not to answer; does not wait."""
         return self._wire.is_away(slot_of(self._keys(queue).meta))
 
+    def node_of(self, queue: str) -> str:
+        """Return where the node is that has *queue*, as far as is known."""
+        slot = slot_of(self._keys(queue).meta)
+        return str(self._wire.slots.place_of(slot) or f"of slot {slot}, which none has,")
+
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Let this thread wait no longer than that for a node."""
         return self._wire.patience(seconds)

@@ -182,8 +182,11 @@ class Store(Protocol):
     def waiting(self) -> bool:
         """Whether something posted has no answer yet."""
 
-    def probe(self) -> None:
-        """Raise ReliqError unless the broker answers and accepts a write now."""
+    def probe(self, *, whole: bool = False) -> None:
+        """Raise ReliqError unless the broker answers and accepts a write now.
+
+        Of several nodes one is enough; *whole*: all have to.
+        """
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id)."""

@@ -201,11 +201,12 @@ class StoreBase:
         """Whether something posted has no answer yet."""
         return self._wire.waiting
 
-    def probe(self) -> None:
+    def probe(self, *, whole: bool = False) -> None:
         """Raise ReliqError unless the server answers and accepts a write now.
 
         One that does not grow: a full server is one to go to, if only to drain it.
         """
+        del whole
         self._wire.call(("DEL", keys.probe(self._prefix)))
 
     def server(self) -> tuple[str, str]:

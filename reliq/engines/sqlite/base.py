@@ -257,8 +257,9 @@ class StoreBase:
         """Whether a result waits to be handed out."""
         return bool(self._results)
 
-    def probe(self) -> None:
+    def probe(self, *, whole: bool = False) -> None:
         """Raise ReliqError unless the file can be written now. Nothing is."""
+        del whole
         with self.write():
             pass
 

@@ -239,6 +239,9 @@ class Inspector(DeadLetters):
         there = in_each(self._store, queue, lambda name: self._store.pause(name, paused))
         if not there[-1]:
             raise NotFound(f"no queue {queue!r}")
+        if len(there) > 1:
+            # Who made or settled a partition meanwhile may have asked the queue's own before.
+            in_each(self._store, queue, lambda name: self._store.pause(name, paused))
 
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*, ready and delayed, for good; return how many.

@@ -22,6 +22,7 @@ from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .dead_consumers import Orphans
 from .each_node import NODE_PATIENCE_S
 from .heartbeat import Heartbeat
+from .lost_queues import LostQueues
 from .maintenance import Passes
 from .renewal import Renewal
 
@@ -84,6 +85,7 @@ class BackgroundDuties:
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
+        self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._later)
         self.dead_consumers = Orphans(
             name,
@@ -139,6 +141,7 @@ class BackgroundDuties:
             or self.heartbeat.vouches
         ):
             return
+        self._lost_queues.tick(store)
         self.dead_consumers.tick(self._later)
         self._say_that_we_live(store)
         self._running.tell(store)

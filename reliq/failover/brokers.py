@@ -21,8 +21,9 @@ from .jitter import JITTER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    # Asks the broker at a URL, given the transport options: seconds until its answer.
-    Probe: TypeAlias = "Callable[[str, Mapping[str, Any]], float]"
+    # Asks the broker at a URL, given the transport options, or all of its nodes: seconds until
+    # its answer.
+    Probe: TypeAlias = "Callable[[str, Mapping[str, Any], bool], float]"
 
 logger = logging.getLogger("reliq")
 
@@ -54,6 +55,7 @@ class _Record:
     failures: int = 0
     back_off_until: float = 0.0
     answered_at: float = float("-inf")
+    whole: bool = True
 
 
 class Brokers:
@@ -91,14 +93,23 @@ class Brokers:
         return None if before == url else before
 
     def failed(self, url: str) -> None:
-        """Put *url* into back-off: a second at first, longer each time, half a minute at most."""
+        """Put *url* into back-off: a second at first, longer each time, half a minute at most.
+
+        Of several nodes one may have failed: whether it is whole again has to be asked for.
+        """
         with self._lock:
             record = self._record(url)
+            record.whole = False
             pause = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
             record.failures += 1
             record.answered_at = float("-inf")
             # Jittered, so that not all processes come back in the same moment.
             record.back_off_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
+
+    def lost_a_node(self, url: str) -> None:
+        """Note that *url* is several nodes, and that one was needed and is away."""
+        with self._lock:
+            self._record(url).whole = False
 
     def answered(self, url: str) -> None:
         """Note that *url* works."""
@@ -127,18 +138,38 @@ class Brokers:
 
         Raises ReliqError when it does not, and puts it into back-off.
         """
-        with self._lock:
-            options = self._record(url).options
-            url = self._names.get(url, url)
-        if self._probe is None:
-            raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
         try:
-            latency = self._probe(url, options)
+            latency = self._ask(url, whole=False)
         except ReliqError:
             self.failed(url)
             raise
         self.answered(url)
         return latency
+
+    def ask_whole(self, url: str) -> None:
+        """Find out whether all nodes of *url*, which answers, accept a write, if one has failed."""
+        if self.is_whole(url):
+            return
+        try:
+            self._ask(url, whole=True)
+        except ReliqError as exc:
+            logger.debug("%s is not whole: %s", without_password(url), exc)
+            return
+        with self._lock:
+            self._record(url).whole = True
+
+    def is_whole(self, url: str) -> bool:
+        """Whether nothing of *url* has failed since it was found to be whole."""
+        with self._lock:
+            return self._record(url).whole
+
+    def _ask(self, url: str, *, whole: bool) -> float:
+        with self._lock:
+            options = self._record(url).options
+            url = self._names.get(url, url)
+        if self._probe is None:
+            raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
+        return self._probe(url, options, whole)
 
 
 BROKERS = Brokers()

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock, Part, register, under_way
 from ..message.queue_arguments import is_durable
+from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
+from ..store.nodes import goes_on
 from ..store.protocol import ignore_result
 from ..transfer.between_brokers import move_queue
 from .brokers import BROKERS, without_password
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _SWEPT_EVERY_S = 30.0
+# So long one of several nodes may take to answer before its queues are left for the next time.
+_NODE_PATIENCE_S = 1.0
 
 
 class FailbackTransport(Protocol):
@@ -204,10 +208,13 @@ class Failback:
             if self._is_due(self._next, primary, transport.probe_interval * 0.9):
                 try:
                     BROKERS.ask(primary)
+                    BROKERS.ask_whole(primary)
                 except ReliqError as exc:
                     logger.debug("fail-back: %s", exc)
             if BROKERS.answered_within(primary, transport.probe_interval * 2):
-                transport.primary_answers()
+                # Who only publishes has left it for the sake of one node, perhaps.
+                if transport.consumed or BROKERS.is_whole(primary):
+                    transport.primary_answers()
                 if not transport.consumed and transport.url in transport.spools:
                     # It fails back with its next message, which may never come.
                     self._sweep_in_turn(transport, transport.url, spool=True)
@@ -265,16 +272,21 @@ class Failback:
                     there.post_restore(queue, transport.lease_ms, ignore_result)
                     there.wait_for_replies()
                     with transport.temporary_connection(transport.urls[0]) as primary:
-                        try:
-                            self._move_queue(there, primary, queue, url)
-                        except BrokerUnavailable:
-                            raise
-                        except ReliqError as exc:  # of this queue: the others go on
-                            logger.warning("fail-back: %s", exc)
+                        self._move_home(there, primary, queue, url)
                     if self._stop.is_set():
                         break
         if not found:
             self._filled.discard(url)
+
+    def _move_home(self, there: Store, primary: Store, queue: str, url: str) -> None:
+        if not _reaches(primary, queue):
+            return  # its node is away; those of others are not to wait for it
+        try:
+            self._move_queue(there, primary, queue, url)
+        except BrokerUnavailable:
+            raise
+        except ReliqError as exc:  # of this queue: the others go on
+            logger.warning("fail-back: %s", exc)
 
     def _move_queue(self, there: Store, primary: Store, queue: str, url: str) -> None:
         count = 0
@@ -291,6 +303,20 @@ class Failback:
             queue,
             without_password(url),
         )
+
+
+def _reaches(store: Store, queue: str) -> bool:
+    """Whether the node that has *queue* answers, where the broker is several."""
+    if not store.has_nodes:
+        return True
+    try:
+        with store.patience(_NODE_PATIENCE_S):
+            store.layout(queue_of(queue))
+    except BrokerUnavailable:
+        if not goes_on(store):
+            raise
+        return False
+    return True
 
 
 FAILBACK = Failback()

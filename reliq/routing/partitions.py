@@ -87,7 +87,7 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
     patience_s = inf if len(found) == len(names) else _NODE_PATIENCE_S
     try:
         with store.patience(patience_s), _alone(store, queue) as still_mine:
-            _settle(store, queue, arguments, still_mine, paused=False)
+            _settle(store, queue, arguments, still_mine)
     except BrokerUnavailable:
         if not goes_on(store):
             raise
@@ -117,29 +117,29 @@ def _make(
     queue: str,
     arguments: bytes,
     partitions: int,
-    told: int,
+    layout: Layout,
     still_mine: Callable[[], None],
-    *,
-    paused: bool,
 ) -> None:
-    """Make the partitions that are not there, as the queue is now.
+    """Make the partitions that are not there, as the queue is now: paused, where it is.
 
-    They say that there are *told* to publish to, until the queue's own partition says more. Raises
-    NotFound where the queue is deleted meanwhile: nobody would consume from them.
+    They say that there are as many to publish to as *layout* does, until the queue's own partition
+    says more. Raises NotFound where the queue is deleted meanwhile: nobody would consume from them.
     """
     settings = store.configure(queue, {}) or {}
-    meta = {**settings, "partitions": str(told)}
+    meta = {**settings, "partitions": str(layout.partitions)}
     made = []
+    paused = layout.paused
     for name in partition_names(queue, partitions)[1:]:
         if store.layout(name) is None:
             still_mine()
-            store.declare_queue(name, False, arguments, meta)
+            store.declare_queue(name, False, arguments, {**meta, "paused": "1"} if paused else meta)
             made.append(name)
-            if paused:
-                store.pause(name, True)
-            layout = store.layout(queue)
-            if layout is None or layout.end < partitions:
+            after = store.layout(queue)
+            if after is None or after.end < partitions:
                 _deleted_meanwhile(store, queue, made)
+            if after.paused != paused:  # an operator may have passed by it
+                paused = after.paused
+                store.pause(name, paused)
 
 
 def _deleted_meanwhile(store: Store, queue: str, made: Sequence[str]) -> NoReturn:
@@ -154,24 +154,28 @@ def _settle(
     queue: str,
     arguments: bytes,
     still_mine: Callable[[], None],
-    *,
-    paused: bool,
 ) -> None:
-    """Have every partition as the layout says: there and open, or closed.
-
-    *paused*: as far as one may know. Who only publishes has no right to look.
-    """
+    """Have every partition as the layout says: there and open, or closed; paused as the queue."""
     layout = store.layout(queue)
     if layout is None:
         return
-    count = layout.partitions
-    _make(store, queue, arguments, count, count, still_mine, paused=paused)
+    _make(store, queue, arguments, layout.partitions, layout, still_mine)
     for number in range(1, layout.end):
         still_mine()
         name = partition_name(queue, number)
         store.open_partition(name, layout.partitions, closed=number >= layout.partitions)
-        if paused:
-            store.pause(name, True)
+    if layout.paused:
+        _pause(store, queue, partition_names(queue, layout.end)[1:])
+
+
+def _pause(store: Store, queue: str, partitions: Sequence[str]) -> None:
+    """Pause partitions of *queue*, which is paused; not where an operator resumes it meanwhile."""
+    for name in partitions:
+        store.pause(name, True)
+    layout = store.layout(queue)
+    if layout is not None and not layout.paused:
+        for name in partitions:
+            store.pause(name, False)
 
 
 def _shares(meta: Mapping[str, str], partitions: int) -> dict[str, str]:
@@ -216,8 +220,8 @@ def divide(
         layout = store.lay_out(queue, 0, partitions)
         if layout is None:
             raise NotFound(f"no queue {queue!r}")
-        arguments, paused = _about(store, queue)
-        _make(store, queue, arguments, partitions, layout.partitions, still_mine, paused=paused)
+        arguments = _arguments_of(store, queue)
+        _make(store, queue, arguments, partitions, layout, still_mine)
         new = partition_names(queue, partitions)[layout.partitions :]
         if attached is not None:
             for name in new:
@@ -227,18 +231,16 @@ def divide(
         if after is None or after.end < partitions:
             _deleted_meanwhile(store, queue, new)
         store.partitions[queue] = partitions
-        _settle(store, queue, arguments, still_mine, paused=paused)
+        _settle(store, queue, arguments, still_mine)
         _share(store, queue, still_mine)
         return store.layout(queue) or after
 
 
-def _about(store: Store, queue: str) -> tuple[bytes, bool]:
-    """Return the arguments of *queue*, as they were declared, and whether it is paused."""
+def _arguments_of(store: Store, queue: str) -> bytes:
+    """Return the arguments of *queue*, as they were declared."""
     status = store.status(queue)
-    if status is None:
-        return b"", False
-    given = status.arguments.get("")
-    return given if isinstance(given, bytes) else b"", status.paused
+    given = None if status is None else status.arguments.get("")
+    return given if isinstance(given, bytes) else b""
 
 
 def _share(store: Store, queue: str, still_mine: Callable[[], None]) -> None:
@@ -283,8 +285,7 @@ def settle(store: Store, queue: str) -> bool:
         return True
     try:
         with _alone(store, queue, waits_s=0.0) as still_mine:
-            arguments, paused = _about(store, queue)
-            _settle(store, queue, arguments, still_mine, paused=paused)
+            _settle(store, queue, _arguments_of(store, queue), still_mine)
             _remove_drained(store, queue, still_mine)
     except PreconditionFailed:
         return False
@@ -323,9 +324,12 @@ def adopt(store: Store, partition: str) -> None:
     """Have a partition consumed from that a publish has made: it is before the end from now on."""
     queue, end = queue_of(partition), number_of(partition) + 1
     store.list_queue(partition)
-    if store.lay_out(queue, 0, end) is None:
+    layout = store.lay_out(queue, 0, end)
+    if layout is None:
         store.create_queue(queue)
         store.lay_out(queue, 0, end)
+    elif layout.paused:
+        _pause(store, queue, (partition,))
 
 
 def names_of(store: Store, queue: str) -> Sequence[str]:

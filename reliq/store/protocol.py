@@ -182,8 +182,11 @@ class Store(Protocol):
     def waiting(self) -> bool:
         """Whether something posted has no answer yet."""
 
-    def probe(self) -> None:
-        """Raise ReliqError unless the broker answers and accepts a write now."""
+    def probe(self, *, whole: bool = False) -> None:
+        """Raise ReliqError unless the broker answers and accepts a write now.
+
+        Of several nodes one is enough; *whole*: all have to.
+        """
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id)."""
@@ -458,6 +461,9 @@ class Store(Protocol):
 
     def is_away(self, queue: str) -> bool:
         """Whether the node that has *queue* is known not to answer; does not wait."""
+
+    def node_of(self, queue: str) -> str:
+        """Return how messages name the node that has *queue*; the broker, where it is one."""
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""

@@ -182,6 +182,8 @@ class Layout(NamedTuple):
     """So many take messages, from partition 0 on, which has the queue's name."""
     end: int
     """Those from here on hold nothing, or are not there; not less than *partitions*."""
+    paused: bool = False
+    """Whether it gives nothing out; where it is surveyed, nobody asks for that."""
 
 
 class Work(NamedTuple):

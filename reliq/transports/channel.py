@@ -23,6 +23,7 @@ from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .batch import PublishBatch
 from .client import Client
 from .message import Message
+from .outgoing import goes_elsewhere
 from .qos import QoS
 from .receiver import Receiver, ReceivingTransport
 from .settlement import Settlement
@@ -115,7 +116,8 @@ class Channel(virtual.Channel):
             routes.require(name)
             return
         flags = {"durable": bool(durable), "auto_delete": bool(auto_delete)}
-        routes.declare(name, type_, {**flags, "arguments": arguments or {}})
+        with self._failing_over():
+            routes.declare(name, type_, {**flags, "arguments": arguments or {}})
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
@@ -148,13 +150,15 @@ class Channel(virtual.Channel):
         """
         del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
-        return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
+        with self._failing_over():
+            return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
 
     def queue_bind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
     ) -> None:
         """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
-        self.transport.declarations.bind(queue, exchange or "amq.direct", routing_key or "")
+        with self._failing_over():
+            self.transport.declarations.bind(queue, exchange or "amq.direct", routing_key or "")
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
@@ -218,7 +222,21 @@ class Channel(virtual.Channel):
         """
         transport = self.transport
         item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
-        transport.publishing.publish(item, message["properties"])
+        try:
+            transport.publishing.publish(item, message["properties"])
+        except BrokerUnavailable as exc:
+            elsewhere = goes_elsewhere(transport.link.store, item, exc)
+            transport.failback.step_failed(exc, helps_itself=elsewhere)
+            raise
+
+    @contextmanager
+    def _failing_over(self) -> Iterator[None]:
+        """Have what fails for want of a node tried at another broker, as a publish is."""
+        try:
+            yield
+        except BrokerUnavailable as exc:
+            self.transport.failback.step_failed(exc)
+            raise
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import Connection
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, NotConfirmed, ReliqError
 from ..failover.brokers import BROKERS, admit, without_password
 from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
+from ..store.nodes import goes_on
 from .broker_urls import PARTS, arguments_of, is_embedded, is_spool, urls_of
 from .link import Linked
 
@@ -37,10 +38,11 @@ logger = logging.getLogger("reliq")
 _PROBE_S = 1.0
 
 
-def probe(url: str, arguments: Mapping[str, Any]) -> float:
+def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
     """Return the seconds that the broker at *url* takes to answer and to accept a write.
 
-    Waits a second at most for a connection, and for an answer; raises ReliqError.
+    Of several nodes one has to, or the *whole* of them. Waits a second at most for a connection,
+    and for an answer; raises ReliqError.
     """
     options = dict(arguments.get("transport_options") or {})
     for name in ("socket_timeout", "socket_connect_timeout"):
@@ -50,7 +52,7 @@ def probe(url: str, arguments: Mapping[str, Any]) -> float:
         try:
             store.connect()
             began = perf_counter()
-            store.probe()
+            store.probe(whole=whole)
             return perf_counter() - began
         finally:
             connection.transport.close_connection(None)
@@ -160,8 +162,7 @@ class Failback:
         session, store, _ = self._transport.link
         pace = session.pace
         # A publish with a retry policy has pauses of its own, and comes when its caller does.
-        publishes = "max_retries" in (self._transport.client.transport_options or ())
-        pace.wait(once=publishes and not session.registration.consumed)
+        pace.wait(once=self._publishes and not session.registration.consumed)
         try:
             store.connect()
             store.require_writable()
@@ -181,6 +182,35 @@ class Failback:
         """Be looked after no longer."""
         if self.urls:
             FAILBACK.leave(self)
+
+    def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
+        """Note that a step has failed, perhaps for want of one of several nodes.
+
+        For who only publishes: what else is consumed over this connection goes on. Who goes to
+        another broker then stays there until this one is whole. Where Kombu tries a publish again
+        by a policy, it is to go to another broker, and not to another node of this one.
+        *helps_itself*: the next try goes to another node, so this broker is as good as any.
+        """
+        transport = self._transport
+        if (
+            not self.urls
+            or isinstance(error, NotConfirmed)  # it is stored
+            or transport.turns.subscriptions
+            or not goes_on(transport.link.store)
+        ):
+            return
+        if helps_itself:
+            BROKERS.answered(self.url)
+        elif self._publishes:
+            BROKERS.failed(self.url)
+        else:  # a worker that starts, perhaps, and declares its queues
+            BROKERS.lost_a_node(self.url)
+
+    @property
+    def _publishes(self) -> bool:
+        """Whether it is used for publishing with a retry policy, by all that Kombu says."""
+        client = self._transport.client  # None once Kombu has dropped it
+        return client is not None and "max_retries" in (client.transport_options or ())
 
     # -- back to the primary
 

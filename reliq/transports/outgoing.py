@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BrokerUnavailable, QueueFull
 from ..message.delivery_tag import new_tag
-from ..message.queue_names import number_of, queue_of
+from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing import partitions
 from ..routing.publish_ids import PUBLISHER
 from ..routing.spread import SPREAD, turned_away
@@ -133,6 +133,15 @@ def _publish(
         for i, sent, outcome in zip(places, again, store.publish(again), strict=True):
             items[i], outcomes[i] = sent, outcome
     return items, outcomes
+
+
+def goes_elsewhere(store: Store, item: Outgoing, error: BrokerUnavailable) -> bool:
+    """Whether *item*, tried again at the same broker, goes to a partition whose node answers."""
+    queue = item.routing_key
+    count = store.partitions.get(queue, 1)
+    if item.exchange or item.key is not None or count == 1 or not error.untouched:
+        return False
+    return any(not store.is_away(name) for name in partition_names(queue, count))
 
 
 def list_created(store: Store, items: Sequence[Publication], outcomes: Sequence[int]) -> None:

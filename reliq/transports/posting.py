@@ -16,6 +16,7 @@ from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
 from ..store.nodes import goes_on
 from ..store.values import FULL, NO_QUEUE, STALE
+from .losses import Losses
 from .outgoing import publications, stored_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Posting:
         self._transport = transport
         self._loop = loop
         self._unroutable = unroutable
+        self._losses = Losses(transport)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
@@ -112,7 +114,7 @@ class Posting:
 
         def on_table(table: ExchangeTable | ReliqError) -> None:
             if isinstance(table, ReliqError):
-                logger.warning("a message that was not to be confirmed may be lost: %s", table)
+                self._losses.unrouted(exchange, table)
             else:
                 self._loop.deferred.append(partial(go_on, table))
 
@@ -130,12 +132,14 @@ class Posting:
         link = self._transport.link
         try:
             with link.store.patience(_NODE_PATIENCE_S):
-                return read(exchange)
+                route = read(exchange)
         except BrokerUnavailable as exc:
             if not goes_on(link.store):
                 raise
-            logger.warning("a message that was not to be confirmed is lost: %s", exc)
+            self._losses.unrouted(exchange, exc)
             return None
+        self._losses.routed(exchange)
+        return route
 
     def _post_elsewhere(self, item: Outgoing, sent: Publication) -> None:
         store = self._transport.link.store
@@ -146,8 +150,9 @@ class Posting:
         self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError
     ) -> None:
         if isinstance(outcomes, ReliqError):
-            logger.warning("a message that was not to be confirmed may be lost: %s", outcomes)
+            self._losses.lost((sent.queue for sent in items), outcomes)
             return
+        self._losses.arrived(sent.queue for sent in items)
         deferred = self._loop.deferred
         for sent, got in zip(items, outcomes, strict=True):
             if turned_away(sent.queue, got):

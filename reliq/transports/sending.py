@@ -54,24 +54,29 @@ NotStored: TypeAlias = "tuple[list[Outgoing], list[Publication]]"
 
 
 class _Sending:
-    """Publications on their way: some are stored while the next are made."""
+    """Publications on their way: some are stored while the next are made.
+
+    Not over several nodes. There all are sent at the end, to all nodes at once: who has sent them
+    learns what of it reached nobody, and over which connections it was stored.
+    """
 
     def __init__(self, store: Store) -> None:
         self.items: list[Publication] = []
         self._store = store
         self._posted = 0
         self._results: list[list[int] | ReliqError] = []
-        self._tags: list[PublishTag] = []
-        self._tried: set[str] = set()
+        # Each message, and where it was tried before.
+        self._tried: list[tuple[PublishTag, tuple[str, ...]]] = []
 
     def begin(self, tag: PublishTag) -> None:
-        """Note a message that is to be sent, and where it was tried before."""
-        self._tags.append(tag)
-        self._tried.update(tag.numbers)
+        """Note a message that is to be sent, before it has more numbers."""
+        self._tried.append((tag, tuple(tag.numbers)))
 
     def add(self, publications: list[Publication]) -> None:
         """Send them with those that follow, or now if they are enough for a call."""
         self.items += publications
+        if self._store.has_nodes:
+            return
         if len(self.items) - self._posted >= _SENT_AT_ONCE:
             self._store.post_publish(self.items[self._posted :], self._results.append)
             self._posted = len(self.items)
@@ -82,10 +87,8 @@ class _Sending:
         try:
             last = self._store.publish(rest) if rest else []
         except BrokerUnavailable as exc:
-            # What is not certain stays where it is: also what was posted before, unanswered.
-            self._tried.update(item.queue for item in self.items[: self._posted])
-            for tag in self._tags:
-                SPREAD.refused(tag, exc.untouched - self._tried)
+            for tag, before in self._tried:
+                SPREAD.refused(tag, exc.untouched.difference(before))
             raise
         self._store.wait_for_replies()
         outcomes: list[int] = []

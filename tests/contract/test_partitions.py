@@ -195,6 +195,51 @@ def test_what_is_true_of_the_queue_is_true_of_a_new_partition(store):
     del names
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_partition_that_a_declaration_makes_is_paused_as_the_queue(store, paused):
+    """Who only publishes need not wait for a consumer to see to it, and looks at the layout."""
+    names = divided(store)
+    for name in names:
+        store.store.pause(name, paused)
+    assert [paused] * 4 == [store.store.layout(name).paused for name in names]
+    store.store.delete_queue(names[2])
+    declare(store, 4)
+    assert [paused] * 4 == [store.store.status(name).paused for name in names]
+    into(store, names[2])
+    assert (0 if paused else 1) == len(store.reserve(9, queue=names[2]).deliveries)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_partition_that_is_made_while_an_operator_changes_that(store, monkeypatch, paused):
+    """It was not there as the others were paused, or resumed."""
+    names = divided(store)
+    for name in names:
+        store.store.pause(name, not paused)
+    store.store.delete_queue(names[2])
+    declare_queue = store.store.declare_queue
+
+    def declare_then_change(name, *given):
+        declared = declare_queue(name, *given)
+        if name == names[2]:
+            store.store.pause("q", paused)
+        return declared
+
+    monkeypatch.setattr(store.store, "declare_queue", declare_then_change)
+    declare(store, 4)
+    assert paused == store.store.status(names[2]).paused
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_partition_that_a_publish_makes_is_paused_as_the_queue(store, paused):
+    """From the moment that it is consumed from."""
+    divided(store, 1)
+    store.store.pause("q", paused)
+    name = partition_name("q", 5)
+    assert [CREATED] == store.publish(message(name))
+    partitions.adopt(store.store, name)
+    assert paused == store.store.status(name).paused
+
+
 def test_only_one_changes_a_layout_at_a_time(store, other, monkeypatch):
     """Another waits, and gives up after a while."""
     names = divided(store)

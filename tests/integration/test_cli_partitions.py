@@ -147,6 +147,26 @@ def test_its_own_partition_is_the_last(broker, monkeypatch):
             assert "q" == done[-1]
 
 
+@pytest.mark.parametrize("change", ["pause", "resume"])
+def test_a_partition_that_is_made_meanwhile(broker, monkeypatch, change):
+    """By who had asked the queue's own before that was changed: it is changed as well."""
+    with Inspector(broker) as inspector:
+        store = inspector._store
+        inspector.resume("q") if change == "pause" else inspector.pause("q")
+        store.delete_queue(NAMES[2])
+        pause = store.pause
+
+        def made_before_its_own(name, paused):
+            if name == "q" and store.layout(NAMES[2]) is None:
+                store.declare_queue(NAMES[2], False, b"", {})
+                pause(NAMES[2], not paused)
+            return pause(name, paused)
+
+        monkeypatch.setattr(store, "pause", made_before_its_own)
+        getattr(inspector, change)("q")
+        assert [change == "pause"] * len(NAMES) == [store.status(name).paused for name in NAMES]
+
+
 def test_it_is_moved_to_a_broker_that_divides_it_otherwise(broker, tmp_path):
     """Each message once, whichever partition it was in; to a file, too."""
     target = f"reliq-sqlite:///{tmp_path}/there.db"

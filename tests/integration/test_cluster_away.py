@@ -302,7 +302,8 @@ def stored(connection):
     """Return the bodies that are in all partitions, whose nodes must be there."""
     store = connection.transport.link.store
     names = partition_names("q", 8)
-    found = [one for name in names for one in store.browse(name, "ready", 1000, 0)]
+    pages = [(name, skip) for name in names for skip in range(0, 1000, 100)]
+    found = [one for name, skip in pages for one in store.browse(name, "ready", 100, skip)]
     return sorted(int(decode(one.envelope).body) for one in found)
 
 
@@ -360,6 +361,20 @@ def test_what_was_not_sent_goes_elsewhere_when_it_is_retried(cluster, applicatio
     assert 1 == max(counts)
     silent.thaw()
     assert list(range(8)) == stored(application())
+
+
+def test_a_large_batch_goes_elsewhere_when_it_is_retried(cluster, application):
+    """As small ones do: what was stored is found again, what was not sent goes round the node."""
+    channel = application().default_channel
+    channel.transport.link.store.partitions["q"] = 8
+    batch = channel.create_publish_batch(2000)
+    for number in range(850):  # a hundred for each partition in turn
+        batch.publish(channel.prepare_message(b"%d" % number, properties={}), routing_key="q")
+    silent = bystander(cluster)
+    silent.freeze()
+    assert 1 == refusals(batch.flush, 9)
+    silent.thaw()
+    assert list(range(850)) == stored(application())
 
 
 def test_what_has_a_key_waits_for_its_node(cluster, application):
@@ -525,6 +540,67 @@ def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
         assert "reliq-background" not in asking
         anchor.thaw()
         message.ack()
+
+
+def test_a_consumer_says_once_which_queues_it_has_lost(cluster, caplog):
+    """All of one node in one line; and when they are back."""
+    caplog.set_level("INFO", "reliq")
+    silent, lively = not_the_anchor(cluster)
+    there, (here,) = names_at(cluster, silent, 2), names_at(cluster, lively, 1)
+    options = {**FAST, "socket_timeout": 1.0}
+    with Connection(cluster.url(), transport_options=options) as connection:
+
+        def drain():
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.2)
+
+        def said(words):
+            drain()
+            return [one.getMessage() for one in caplog.records if words in one.getMessage()]
+
+        wanted = [Queue(name) for name in (*there, here)]
+        with Consumer(connection, wanted, callbacks=[lambda *_: None]):
+            silent.freeze()
+            wait_until(lambda: said("nothing can be taken"))
+            for _ in range(15):  # for longer than it takes to look again
+                drain()
+            silent.thaw()
+            wait_until(lambda: said("again: a node serves them"))
+            (lost,), (back,) = said("nothing can be taken"), said("again: a node serves them")
+    assert f"node 127.0.0.1:{silent.port} " in lost
+    for text in (lost, back):
+        assert there == [name for name in (*there, here) if repr(name) in text]
+
+
+def test_messages_that_nobody_waits_for_are_told_of_once(cluster, caplog):
+    """That they may be lost, however many they are; and that they arrive again."""
+    caplog.set_level("INFO", "reliq")
+    silent, lively = not_the_anchor(cluster)
+    (there,), (here,) = names_at(cluster, silent, 1), names_at(cluster, lively, 1)
+    options = {"socket_timeout": 1.0, "confirm": "none"}
+    with Connection(cluster.url(), transport_options=options) as connection:
+        producer, store = connection.Producer(), connection.default_channel.transport.link.store
+        for name in (there, here):
+            connection.default_channel.queue_declare(name)
+            producer.publish("x", routing_key=name)
+        store.wait_for_replies()
+        silent.freeze()
+        for _ in range(3):
+            for name in (there, here):
+                producer.publish("x", routing_key=name)
+            store.wait_for_replies()  # until it is told that nobody answers
+        texts = [one.getMessage() for one in caplog.records if "may be lost" in one.getMessage()]
+        silent.thaw()
+
+        def arrived():
+            producer.publish("x", routing_key=there)
+            store.wait_for_replies()
+            return f"arrive again: {there!r}" in caplog.text
+
+        wait_until(arrived)
+        assert 4 <= store.status(here).ready
+    (text,) = texts
+    assert (True, False) == (repr(there) in text, repr(here) in text)
 
 
 def names_at(cluster, node, count):

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 
 import pytest
+from kombu import Connection
 
 from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.request import Request
@@ -339,6 +340,23 @@ def test_routes_of_several_versions_at_once(cluster, open_store, posted, stale_f
     else:
         outcomes = store.publish(sent)
     assert [old == said for said in versions.values()] == [item == STALE for item in outcomes]
+
+
+def test_a_large_batch_is_confirmed_by_replicas():
+    """However many messages are on their way at once."""
+    cluster = RedisCluster(1, 1, node_timeout_ms=3000).start()
+    options = {"confirm": "replicated", "confirm_timeout": 10.0}
+    try:
+        with Connection(cluster.url(), transport_options=options) as connection:
+            channel = connection.default_channel
+            batch = channel.create_publish_batch(1000)
+            for number in range(250):
+                body = b"%d" % number
+                batch.publish(channel.prepare_message(body, properties={}), routing_key="q")
+            batch.flush()
+            assert 250 == channel.transport.link.store.status("q").ready
+    finally:
+        cluster.destroy()
 
 
 def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):

@@ -15,8 +15,8 @@ def answers(monkeypatch):
     answers = {}
     brokers = Brokers()
 
-    def probe(url, options):
-        del options
+    def probe(url, options, whole):
+        del options, whole
         if url not in answers:
             raise BrokerUnavailable(f"{url} is away")
         return answers[url]
@@ -110,6 +110,29 @@ def test_the_second_is_not_needed_while_the_first_answers(answers):
     admit(A, [A, B], 5.0)
     admit(B, [A, B], -1.0)  # that was too long ago
     admit(B, [B], 5.0)
+
+
+def test_a_broker_of_which_a_node_has_failed_is_whole_when_all_answer():
+    """That it answers is not enough; it is asked for all nodes only then."""
+    brokers, asked, whole_again = Brokers(), [], [BrokerUnavailable("a node is away"), None]
+
+    def probe(url, options, whole):
+        del options
+        asked.append((url, whole))
+        if whole and (error := whole_again.pop(0)):
+            raise error
+        return 0.1
+
+    brokers.ask_with(probe)
+    brokers.ask_whole(A)
+    assert [True, []] == [brokers.is_whole(A), asked]
+    brokers.lost_a_node(A)
+    brokers.ask(A)
+    brokers.ask_whole(A)
+    assert [False, False] == [brokers.is_whole(A), brokers.in_back_off(A)]
+    brokers.ask_whole(A)
+    assert brokers.is_whole(A)
+    assert [(A, False), (A, True), (A, True)] == asked
 
 
 def test_which_one_was_used_before():

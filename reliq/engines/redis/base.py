@@ -166,6 +166,11 @@ class StoreBase:
         del queue
         return False
 
+    def node_of(self, queue: str) -> str:
+        """Return the name of the broker: there is one server."""
+        del queue
+        return self.broker
+
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Mean nothing: there are no nodes."""
         del seconds
@@ -196,11 +201,12 @@ class StoreBase:
         """Whether something posted has no answer yet."""
         return self._wire.waiting
 
-    def probe(self) -> None:
+    def probe(self, *, whole: bool = False) -> None:
         """Raise ReliqError unless the server answers and accepts a write now.
 
         One that does not grow: a full server is one to go to, if only to drain it.
         """
+        del whole
         self._wire.call(("DEL", keys.probe(self._prefix)))
 
     def server(self) -> tuple[str, str]:

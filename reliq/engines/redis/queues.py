@@ -95,7 +95,7 @@ class RedisQueues(StoreBase):
     def _lay_out(self, queue: str, *args: int) -> Layout | None:
         names = scripts.LAYOUT.of(self._keys(queue))
         exists, *found = self._wire.execute(scripts.LAYOUT, names, args)
-        return Layout(found[0], max(found[:2])) if exists else None
+        return Layout(found[0], max(found[:2]), found[3] == 1) if exists else None
 
     def remove_drained(self, partition: str) -> bool:
         """Delete a partition that takes nothing new and holds nothing; whether it is gone."""

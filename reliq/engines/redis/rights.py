@@ -60,6 +60,7 @@ PRODUCER = _role(
         scripts.LAYOUT,
         scripts.LIST_QUEUE,
         scripts.ONCE,
+        scripts.PAUSE,
         scripts.PUBLISH,
         scripts.UNBOUND,
     ),

@@ -205,6 +205,11 @@ class StoreBase:
         del queue
         return False
 
+    def node_of(self, queue: str) -> str:
+        """Return the name of the broker: there is one file."""
+        del queue
+        return self.broker
+
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Mean nothing: there are no nodes."""
         del seconds
@@ -252,8 +257,9 @@ class StoreBase:
         """Whether a result waits to be handed out."""
         return bool(self._results)
 
-    def probe(self) -> None:
+    def probe(self, *, whole: bool = False) -> None:
         """Raise ReliqError unless the file can be written now. Nothing is."""
+        del whole
         with self.write():
             pass
 

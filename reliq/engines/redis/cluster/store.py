@@ -58,9 +58,14 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
         """How often the cluster was connected to: a node that is lost is not all of it."""
         return self._wire.connections
 
-    def probe(self) -> None:
-        """Raise ReliqError unless a node answers and accepts a write now."""
+    def probe(self, *, whole: bool = False) -> None:
+        """Raise ReliqError unless a node answers and accepts a write now; *whole*: each has to."""
+        slots = self._wire.slots
         refusals = []
+        if whole:
+            slots.refresh(self.options, self._wire.name)  # one that is away may have been replaced
+            if slots.uncovered:
+                refusals.append(f"{slots.uncovered} slots have no node")
         for slot, key in self._a_key_of_each_master():
             try:
                 wire = self._wire.wire_of(slot)
@@ -71,9 +76,12 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
                 refusals.append(str(exc))
                 continue
             if asked.finished and not isinstance(asked.reply, ReliqError):
-                return
+                if not whole:
+                    return
+                continue
             refusals.append(str(asked.reply or f"{wire.address} does not answer"))
-        raise BrokerUnavailable(f"{self.broker} does not take writes: {'; '.join(refusals)}")
+        if refusals or not whole:
+            raise BrokerUnavailable(f"{self.broker} does not take writes: {'; '.join(refusals)}")
 
     def _a_key_of_each_master(self) -> Iterator[tuple[int, str]]:
         """Yield a slot, and a key in it that is never there, of the anchor and each other node."""
@@ -100,6 +108,11 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
     def is_away(self, queue: str) -> bool:
         """Whether the node that has *queue* is known not to answer; does not wait."""
         return self._wire.is_away(slot_of(self._keys(queue).meta))
+
+    def node_of(self, queue: str) -> str:
+        """Return where the node is that has *queue*, as far as is known."""
+        slot = slot_of(self._keys(queue).meta)
+        return str(self._wire.slots.place_of(slot) or f"of slot {slot}, which none has,")
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Let this thread wait no longer than that for a node."""

@@ -1,0 +1,95 @@
+"""What a worker's log says while one node of a cluster is away: what is lost, once, and its end."""
+
+from __future__ import annotations
+
+import pytest
+from kombu import Connection, Exchange, Queue
+
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import queue_key, queues
+from tests.integration.test_celery_logs import lines
+from tests.support.cluster import RedisCluster
+from tests.support.site import FAST, CelerySite
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+CONFIG = {
+    "task_ignore_result": True,
+    "result_backend": None,
+    "broker_transport_options": {**FAST, "visibility_timeout": 5.0, "socket_timeout": 1.0},
+}
+EVENTS = Exchange("celeryev", "fanout")
+# Of a worker's events: more than are sent while it is found out that a node is away.
+MANY = 6
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster without replicas, which serves what slots it has; nodes keep their data."""
+    extra = ["--cluster-require-full-coverage", "no"]
+    cluster = RedisCluster(3, node_timeout_ms=1000, appendonly=True, extra=extra).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def site(cluster, tmp_path_factory):
+    """Return a Celery application on it; it is empty."""
+    for node in cluster.masters:
+        with node.client() as client:
+            client.flushall()
+    site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
+    yield site
+    site.close()
+
+
+def owner(cluster, queue):
+    """Return the node of a queue."""
+    return cluster.owner(slot_of(queue_key("", queue, "meta")))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_an_outage_is_told_once(cluster, site, pool):
+    """Which queues were lost, with their node, and when they are back; of events, once."""
+    anchor = cluster.owner(slot_of(queues("")))
+    victim = next(node for node in cluster.masters if node is not anchor)
+    names = [f"{pool}{number}" for number in range(100)]
+    *there, lost_events = [name for name in names if owner(cluster, name) is victim][:3]
+    *here, events = [name for name in names if owner(cluster, name) is anchor][:2]
+    worker = site.worker(pool=pool, queues=[*there, *here], arguments=["--without-gossip"])
+    for name in (*there, *here):
+        site.journal.wait_finished(site.send("record", queue=name).id)
+    with Connection(cluster.url()) as connection:
+        for name in (lost_events, events):
+            Queue(name, EVENTS)(connection.default_channel).declare()
+        status = connection.default_channel.transport.link.store.status
+        wait_until(lambda: status(events).ready)
+        victim.kill()
+        before = status(events).ready
+        wait_until(lambda: status(events).ready >= before + MANY, timeout_s=60)
+    wait_until(lambda: lines(worker, "nothing can be taken"), timeout_s=30)
+    ((level, text),) = lines(worker, "nothing can be taken")
+    assert ("WARNING", True) == (level, f"127.0.0.1:{victim.port}" in text)
+    assert there == [name for name in (*there, *here) if repr(name) in text]
+    ((level, text),) = lines(worker, "may be lost")
+    assert ("WARNING", True) == (level, repr(lost_events) in text)
+    assert repr(events) not in text
+    for name in here:
+        site.journal.wait_finished(site.send("record", queue=name).id)
+    assert [] == lines(worker, "consuming from")
+    victim.start()
+    worker.wait_log("consuming from", timeout_s=60)
+    worker.wait_log("arrive again", timeout_s=60)
+    for name in there:
+        site.journal.wait_finished(site.send("record", queue=name).id)
+    wait_until(lambda: all(repr(name) in str(lines(worker, "consuming from")) for name in there))
+    # All at once, or one after the other, as the node begins to serve them.
+    said = lines(worker, "consuming from")
+    assert {"INFO"} == {level for level, _ in said}
+    text = str(said)
+    assert [1, 1, 0] == [text.count(repr(name)) for name in (*there, *here)]
+    ((level, _),) = lines(worker, "arrive again")
+    assert "INFO" == level
+    assert [1, 1] == [len(lines(worker, words)) for words in ("nothing can be", "may be lost")]
+    assert 0 == worker.shut_down()

@@ -8,6 +8,7 @@ account, does: what the busiest node uses for a message bounds how many there ca
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
 
 COUNT = 20_000
 PREFETCH = 64
+# What a server is given that has much to do: it takes many messages at a time.
+BATCH, ACKED_AT_ONCE = 500, 32
 QUEUES = 8
 PARTITIONS = 8
-# How many times as many messages three nodes carry as one server does.
-LEAST_MORE = Target("ratio_at_least", 2.2, against=RELIQ)
+# How many times as many messages of a queue in partitions three nodes carry as one does.
+LEAST_MORE = Target("ratio_at_least", 2.2, against=CLUSTER_OF_ONE)
 # What a publisher over a cluster may use, beside one over a server.
 MOST_OF_CLIENT = Target("ratio_at_most", 1.05, against=RELIQ)
 
@@ -81,13 +84,14 @@ def publish_all(
     waits: bool,
     warm_up: int,
     count: int,
+    bulk: bool = False,
 ) -> Used:
     """Publish `warm_up` messages, then `count`, one to each queue in turn; measure the latter.
 
-    `waits`: for each to be stored before the next; else for all in the end. Both counts are
-    multiples of the number of queues.
+    `waits`: for each to be stored before the next; else for all in the end. `bulk`: in batches.
+    Both counts are multiples of the number of queues.
     """
-    confirm = {} if waits else {"confirm": "none"}
+    confirm = {} if waits or bulk else {"confirm": "none"}
     meter = Meter(ports)
     exchange = Exchange(exchange_name, type="direct")
     with connect(broker) as connection:
@@ -100,9 +104,10 @@ def publish_all(
         producer, body = Producer(channel, exchange=exchange), body_of(SIZE)
 
         def publish(messages: int) -> None:
-            for _ in range(messages // len(names)):
-                for name in names:
-                    producer.publish(body, routing_key=name, **CONTENT, **confirm)
+            with producer.batch(max_size=BATCH) if bulk else nullcontext():
+                for _ in range(messages // len(names)):
+                    for name in names:
+                        producer.publish(body, routing_key=name, **CONTENT, **confirm)
 
         def wait(messages: int) -> None:
             for queue in queues:
@@ -117,10 +122,16 @@ def publish_all(
 
 
 def consume_all(
-    broker: Broker, ports: Sequence[int], names: Sequence[str], warm_up: int, count: int
+    broker: Broker,
+    ports: Sequence[int],
+    names: Sequence[str],
+    warm_up: int,
+    count: int,
+    bulk: bool = False,
 ) -> Used:
     """Consume and ack `warm_up` messages (1 or more), then `count`; measure the latter.
 
+    `bulk`: several are acknowledged at once.
     The connection is closed inside what is measured, so that no ack is still under way.
     """
     meter = Meter(ports)
@@ -129,8 +140,11 @@ def consume_all(
 
     def received(_body: Any, message: Message) -> None:
         nonlocal seen
-        message.ack()
         seen += 1
+        if not bulk:
+            message.ack()
+        elif seen % ACKED_AT_ONCE == 0:
+            message.ack(multiple=True)
         if seen == warm_up:
             meter.begin()
 
@@ -148,6 +162,7 @@ def measure(
 ) -> Mapping[str, float]:
     """Return what a message costs the nodes and the client, published and consumed.
 
+    Then what it costs where servers are given many at a time, as they are when they are busy.
     Over a cluster each queue has so many *partitions*.
     """
     given = _given(setting, names)
@@ -162,13 +177,25 @@ def measure(
     fill(setting, given["warm_up"] + given["count"], given["names"], broker=given["broker"])
     consumed: Used = child.run(consume_all, **given)
     consume.check_all_acked(setting, names)
-    both = [sum(pair) for pair in zip(posted["nodes"], consumed["nodes"], strict=True)]
+    setting.server.empty()
+    in_batches: Used = child.run(publish_all, waits=False, bulk=True, **given_to_publish)
+    setting.server.empty()
+    fill(setting, given["warm_up"] + given["count"], given["names"], broker=given["broker"])
+    at_once: Used = child.run(consume_all, bulk=True, **given)
     return {
         **_values(f"{key}-publish", waited),
         **_values(f"{key}-post", posted),
         **_values(f"{key}-consume", consumed),
-        f"{key}-capacity": 1e6 / max(both),
+        f"{key}-capacity": _capacity(posted, consumed),
+        **_values(f"{key}-batch", in_batches),
+        **_values(f"{key}-multiple", at_once),
+        f"{key}-bulk-capacity": _capacity(in_batches, at_once),
     }
+
+
+def _capacity(published: Used, consumed: Used) -> float:
+    both = [sum(pair) for pair in zip(published["nodes"], consumed["nodes"], strict=True)]
+    return 1e6 / max(both)
 
 
 def measure_named(setting: Setting) -> Mapping[str, float]:
@@ -214,6 +241,14 @@ def _figure(
         Row(
             f"{key}-capacity",
             f"{title}, computed: what keeps the busiest node's processor busy",
+            "messages/s",
+            targets,
+        ),
+        *_rows(f"{key}-batch", f"{title}, publish in batches of {BATCH}"),
+        *_rows(f"{key}-multiple", f"{title}, reserve, and ack {ACKED_AT_ONCE} at once"),
+        Row(
+            f"{key}-bulk-capacity",
+            f"{title}, many at a time, computed: what keeps the busiest node's processor busy",
             "messages/s",
             targets,
         ),

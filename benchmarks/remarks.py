@@ -57,10 +57,15 @@ WHY_SHORT: dict[str, str] = {
             "each command's slot is looked up, and over which connection its slot is served is "
             "noted until the reply is there, so that no thread overtakes itself while slots move"
         )
-        for queues in ("1-queue", "8-queues")
+        for queues in ("1-queue", "8-queues", "8-partitions")
     },
+    "cluster-8-partitions-capacity": (
+        "the busiest of three nodes has three of eight partitions, so 2.67x is the most there can "
+        "be; and a server that is asked for one message at a time sleeps in between, the more so "
+        "the less there is to do for it"
+    ),
     "cluster-idle-1-commands": (
-        "a worker waits for two keys in two slots, its queue's and its mailbox's, anew every five "
+        "a worker waits for two keys in two slots, its queue's and its mailbox's, anew every 15 "
         "seconds; what else it sends is what it sends to one server"
     ),
     "consume-64": _ACKS,

@@ -62,12 +62,14 @@ class Consumers:
         try:
             with declarations.patience_with(queue):
                 self._begin(subscription)
-        except BaseException as exc:
-            if isinstance(exc, BrokerUnavailable) and declarations.may_be_late(queue):
-                self._late.add(subscription, exc)
-            else:
+        except BrokerUnavailable as exc:
+            if not declarations.may_be_late(queue):
                 subscription.ended()
                 raise
+            self._late.add(subscription, str(exc))
+        except BaseException:
+            subscription.ended()
+            raise
 
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)

@@ -36,11 +36,11 @@ class LateQueues:
         self._begin = begin
         self._items: list[Subscription] = []
 
-    def add(self, item: Subscription, error: BrokerUnavailable) -> None:
-        """Begin with *item* later; *error* is why."""
+    def add(self, item: Subscription, reason: str) -> None:
+        """Begin with *item* later; *reason*: why."""
         logger.warning(
             "%s; this worker begins without queue %r, and consumes from it when its node answers",
-            error,
+            reason,
             item.queue,
         )
         self._items.append(item)

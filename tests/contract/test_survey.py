@@ -104,7 +104,7 @@ def test_a_queue_whose_x_expires_has_passed_is_told(store):
     store.declare(expires="400")
     assert {} == store.survey()
     wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
-    store.store.attach("q", "host:1", 1)
+    store.store.attach("q", "s", 1)
     assert ("not_idle", 400) == store.delete(if_idle=True)
     assert {} == store.survey()
     wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)

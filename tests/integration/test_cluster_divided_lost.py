@@ -16,6 +16,7 @@ from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_keys, queues
 from reliq.message.queue_names import partition_names
 from reliq.metrics import Collector
+from reliq.store.values import Layout
 from tests.integration.kombu_client import get, publish
 from tests.integration.test_cluster_node_lost import at, killed
 from tests.support.audits import assert_balanced
@@ -206,7 +207,7 @@ def test_what_needs_all_partitions(cluster, which, victim):
         assert "--cluster fix" not in text, name
     assert before == ready(cluster)
     with Inspector(cluster.url()) as inspector:
-        assert (PARTITIONS,) * 2 == inspector._store.layout(QUEUE)
+        assert Layout(PARTITIONS, PARTITIONS) == inspector._store.layout(QUEUE)
 
 
 @pytest.mark.slow

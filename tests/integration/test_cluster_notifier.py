@@ -79,6 +79,28 @@ def test_more_slots_than_connections(cluster, store):
     wait_until(lambda: connections(cluster) <= MOST)
 
 
+def test_a_long_wait_for_few_does_not_keep_turns_from_many(store):
+    """A worker waits for its mailbox before it consumes from its queues."""
+    notifier = store.notifier
+
+    def waits(queues):
+        notifier.listen(queues, 60.0)
+        notifier.wait(0.05)
+        store.receive()
+        return notifier.listening
+
+    wait_until(lambda: waits(QUEUES[:2]))
+    left = set(QUEUES[2:])
+    store.publish([message(queue) for queue in left])
+
+    def all_heard():
+        waits(QUEUES)
+        left.difference_update(iter(notifier.take_notification, None))
+        return not left
+
+    wait_until(all_heard, timeout_s=30, what=lambda: left)
+
+
 def test_turns_dial_no_more(cluster, store):
     """Turn after turn goes over the same connections."""
     store.publish([message(QUEUES[-1])])

@@ -83,6 +83,7 @@ class ClusterNotifier:
         self._notified: deque[str] = deque()
         self._known: dict[int, float] = {}  # when each slot was waited for last
         self._turn = 0
+        self._in_turns = False
         self._has_turn: frozenset[int] = frozenset()
         self._turn_ends = 0.0
         self._process = here()
@@ -128,8 +129,13 @@ class ClusterNotifier:
                 if now - at > _FORGOTTEN_S:
                     del self._known[slot]
         if len(self._known) <= MOST:
+            self._in_turns = False
             self._has_turn = frozenset(self._known)
             return timeout_s
+        if not self._in_turns:
+            self._in_turns = True
+            self._turn_ends = 0.0
+            self.end_wait()  # it may last much longer than a turn
         if now >= self._turn_ends and not self._still_waits(now):
             self._turn += 1
             self._has_turn = frozenset(self._turn_of(sorted(self._known)))

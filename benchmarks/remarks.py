@@ -64,6 +64,13 @@ WHY_SHORT: dict[str, str] = {
         "be; and a server that is asked for one message at a time sleeps in between, the more so "
         "the less there is to do for it"
     ),
+    "cluster-8-partitions-bulk-capacity": (
+        "the busiest of three nodes has three of eight partitions, so 2.67x is the most there can "
+        "be; each step is for fewer messages where they are spread"
+    ),
+    "cluster-idle-20-commands": (
+        "with three nodes six of the slots are waited for at a time, each once in seven seconds"
+    ),
     "cluster-idle-1-commands": (
         "a worker waits for two keys in two slots, its queue's and its mailbox's, anew every 15 "
         "seconds; what else it sends is what it sends to one server"

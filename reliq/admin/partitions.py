@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Consumers look at the layout of their queues in each restore_interval, 5 s by default; over a
-# cluster one that is alone at a quiet queue does in each third.
-_ATTACHED_WITHIN_S = 20.0
+# cluster one that is alone at a quiet queue does in each fourth.
+_ATTACHED_WITHIN_S = 25.0
 _LOOK_EVERY_S = 0.1
 
 

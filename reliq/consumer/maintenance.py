@@ -35,7 +35,7 @@ logger = logging.getLogger("reliq")
 _MOST_POLLED = 1024
 # Of several nodes each slot is asked by itself. One in which there was nothing to do, and nobody
 # else consumes, is asked once in so many intervals.
-_QUIET_INTERVALS = 3
+_QUIET_INTERVALS = 4
 # A layout that is not settled is looked at once in so many intervals.
 _SETTLED_EVERY = 6
 

@@ -33,7 +33,7 @@ logger = logging.getLogger("reliq")
 # So long who begins to consume from a partition, or ends, waits for its node.
 _NODE_PATIENCE_S, _CANCEL_PATIENCE_S = 0.2, 1.0
 # A partition that cannot be consumed from is tried again, each time after twice as long. Not later
-# than an operator waits for who consumes from one that has come, 20 s; where only its node is
+# than an operator waits for who consumes from one that has come, 25 s; where only its node is
 # away, not long after that is back.
 _MOST_MISSING_S, _MOST_AWAY_S = 10.0, 4.0
 

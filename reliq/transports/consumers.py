@@ -61,6 +61,7 @@ class Consumers:
         declarations, queue = self._parts.declarations, subscription.queue
         try:
             with declarations.patience_with(queue):
+                declarations.declare_owed(queue)  # its node may be back by now
                 self._begin(subscription)
         except BrokerUnavailable as exc:
             if not declarations.may_be_late(queue):

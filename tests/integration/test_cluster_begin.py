@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from celery import Celery
+from kombu import Connection, Consumer, Exchange, Queue
 
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_keys, queues
 from tests.support.cluster import RedisCluster
-from tests.support.site import CelerySite
+from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
@@ -116,6 +118,24 @@ def test_a_worker_begins_without_the_queues_of_a_lost_node(
     for queue in (lost, other):
         site.settled(queue)
     assert {1} == set(site.journal.started().values())
+
+
+def test_a_node_that_is_back_before_its_queue_is_consumed_from(cluster, victim):
+    """The queue, which could not be declared, is declared then."""
+    app = Celery("begins", set_as_current=False)
+    app.loader.worker_initialized = True  # as in a worker that begins
+    queue = Queue(named(cluster, victim, "{}"), Exchange("news", "fanout"), auto_delete=True)
+    with Connection(cluster.url(), transport_options=FAST) as connection:
+        victim.freeze()
+        consumer = Consumer(connection, [queue], callbacks=[lambda *_: None])
+        victim.thaw()
+        assert victim.ask("PING")
+        consumer.consume()
+        store = connection.default_channel.transport.link.store
+        wait_until(lambda: store.consumers_of(queue.name))
+        assert [queue.name] == [item.queue for item in connection.transport.turns.subscriptions]
+        assert 1 == len(store.exchange_table("news").bindings)
+    del app
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_a_long_wait_for_few_does_not_keep_turns_from_many(store):
         left.difference_update(iter(notifier.take_notification, None))
         return not left
 
-    wait_until(all_heard, timeout_s=30, what=lambda: left)
+    wait_until(all_heard, timeout_s=50, what=lambda: left)
 
 
 def test_turns_dial_no_more(cluster, store):

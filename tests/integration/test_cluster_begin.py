@@ -167,14 +167,14 @@ def anchor(cluster):
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 @pytest.mark.parametrize("way", ["killed", "frozen"])
 def test_a_worker_that_waits_for_the_register_says_so_and_ends(site, cluster, anchor, pool, way):
-    """It can declare nothing while that node is lost."""
+    """It can declare nothing while that node is lost: two tries of ``socket_timeout`` at most."""
     if way == "killed":
         anchor.kill()
     else:
         anchor.freeze()
     worker = site.worker(pool=pool, ready=False)
     wait_until(lambda: "Trying to re-establish" in worker.log(), timeout_s=60)
-    assert 0 == worker.shut_down()
+    assert 0 == worker.shut_down(timeout_s=90)
 
 
 @pytest.mark.slow

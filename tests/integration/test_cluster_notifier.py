@@ -161,7 +161,9 @@ def test_a_node_that_is_lost_is_dialled_now_and_then():
                     while monotonic() < until:
                         with suppress(TimeoutError):
                             connection.drain_events(timeout=1)
-        assert len(counted) < 60
+        # What earlier tests have left behind in this process dials, too, but other servers.
+        ports = {node.port for node in cluster.masters}
+        assert len([dialled for dialled in counted if dialled.port in ports]) < 60
     finally:
         cluster.destroy()
 

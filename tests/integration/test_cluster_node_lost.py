@@ -57,15 +57,6 @@ def cluster(running):
     assert_balanced(running.url())
 
 
-def whole(cluster):
-    """Whether all nodes say that all slots are served."""
-    return all(
-        b"cluster_slots_ok:16384" in node.ask("CLUSTER", "INFO")
-        and b"cluster_state:ok" in node.ask("CLUSTER", "INFO")
-        for node in cluster.masters
-    )
-
-
 @contextmanager
 def killed(cluster, node):
     """Kill a node; it is there again at the end."""
@@ -74,7 +65,7 @@ def killed(cluster, node):
         yield
     finally:
         node.start()
-        wait_until(lambda: whole(cluster), timeout_s=30, what="a cluster that is whole again")
+        cluster.wait_whole()
 
 
 @contextmanager
@@ -85,7 +76,7 @@ def frozen(cluster, node):
         yield
     finally:
         node.thaw()
-        wait_until(lambda: whole(cluster), timeout_s=30, what="a cluster that is whole again")
+        cluster.wait_whole()
 
 
 WAYS = {"killed": killed, "frozen": frozen}
@@ -253,7 +244,7 @@ def test_no_node_answers(cluster):
     finally:
         for node in cluster.masters:
             node.start()
-        wait_until(lambda: whole(cluster), timeout_s=30)
+        cluster.wait_whole()
 
 
 @pytest.mark.slow

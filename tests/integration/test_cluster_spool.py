@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from kombu import Connection, Exchange, Queue
-from redis.exceptions import BusyLoadingError
 
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
@@ -35,11 +32,7 @@ def restart(cluster):
     """Start all nodes again; return when each says that the cluster is whole."""
     for node in cluster.nodes:
         node.start()
-    wait_until(
-        lambda: all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in cluster.nodes),
-        timeout_s=60,
-        what="a cluster that is whole",
-    )
+    cluster.wait_whole(timeout_s=60)
 
 
 def test_a_cluster_is_away(cluster, tmp_path):
@@ -192,11 +185,4 @@ def wait_ready(url, queue, number):
 def restart_one(cluster, node):
     """Start a node again; return when each says that the cluster is whole."""
     node.start()
-
-    def whole():
-        with suppress(BusyLoadingError):
-            said = [one.ask("CLUSTER", "INFO") for one in cluster.masters]
-            return all(b"cluster_slots_ok:16384" in info for info in said)
-        return False
-
-    wait_until(whole, timeout_s=60, what="a cluster that is whole")
+    cluster.wait_whole(timeout_s=60)

@@ -103,14 +103,18 @@ class RedisCluster:
         wait_until(all_met, timeout_s=30, interval_s=0.5, what="nodes that know each other")
         for place, replica in enumerate(self.replicas):
             replica.ask("CLUSTER", "REPLICATE", self.masters[place % len(self.masters)].id)
-        wait_until(
-            lambda: all(self._is_whole(node) for node in self.nodes),
-            timeout_s=30,
-            what="a cluster that is whole",
-        )
+        self.wait_whole()
         for replica in self.replicas:
             replica.wait_synced()
         return self
+
+    def wait_whole(self, timeout_s: float = 30.0) -> None:
+        """Wait until each node says that the cluster is whole."""
+        wait_until(
+            lambda: all(self._is_whole(node) for node in self.nodes),
+            timeout_s=timeout_s,
+            what="a cluster that is whole",
+        )
 
     def destroy(self) -> None:
         """Kill all nodes and delete their data."""

@@ -312,12 +312,15 @@ class RedisServer:
                 if not process.running:
                     return True
                 try:
-                    # Another that took the port a moment before would answer just as well.
-                    return client.info("server")["process_id"] == process.pid
+                    # PING is refused while it loads its data. And another that took the port a
+                    # moment before would answer just as well.
+                    return bool(client.ping()) and (
+                        client.info("server")["process_id"] == process.pid
+                    )
                 except redis.RedisError:
                     return False
 
-            wait_until(answered, timeout_s=20, interval_s=0.02, what="an answer of this server")
+            wait_until(answered, timeout_s=20, interval_s=0.02, what="an answer to PING")
         return process.running
 
     def _start_tls_front(self) -> None:

@@ -13,12 +13,11 @@ from ..consumer.each_node import EachNode
 from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
-from ..message.queue_arguments import is_durable
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
 from ..store.nodes import goes_on
 from .late_queues import LateQueues
-from .postponed import Postponed
+from .postponed import MOST_AWAY_S, NODE_PATIENCE_S, Postponed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-# So long who begins to consume from a partition, or ends, waits for its node.
-_NODE_PATIENCE_S, _CANCEL_PATIENCE_S = 0.2, 1.0
-# A partition that cannot be consumed from is tried again, each time after twice as long. Not later
-# than an operator waits for who consumes from one that has come, 25 s; where only its node is
-# away, not long after that is back.
-_MOST_MISSING_S, _MOST_AWAY_S = 10.0, 4.0
+# So long who ends to consume waits for a node.
+_CANCEL_PATIENCE_S = 1.0
+# A partition that is not there is tried again not later than an operator waits for who consumes
+# from one that has come, 25 s.
+_MOST_MISSING_S = 10.0
 
 
 class Consumers:
@@ -117,7 +115,7 @@ class Consumers:
     def _layout(self, queue: str) -> Layout | None:
         store = self._parts.link.store
         try:
-            with store.patience(_NODE_PATIENCE_S):
+            with store.patience(NODE_PATIENCE_S):
                 return recovered(store, queue)
         except BrokerUnavailable:
             if not goes_on(store):
@@ -126,11 +124,10 @@ class Consumers:
 
     def _stays(self, queue: str) -> bool:
         """Whether *queue* may be divided: not one that goes by itself, as far as is known."""
-        declared = self._parts.declarations.queues.get(queue)
         return (
             self._parts.link.store.has_partitions
             and not number_of(queue)
-            and (declared is None or is_durable(declared[1]))
+            and self._parts.declarations.may_stay(queue)
         )
 
     def follow_layouts(self) -> None:
@@ -167,7 +164,7 @@ class Consumers:
                 item.ended()
                 if not goes_on(parts.link.store):
                     raise
-                self._postponed.put_off(name, _MOST_AWAY_S)
+                self._postponed.put_off(name, MOST_AWAY_S)
                 continue
             if there:
                 self._postponed.done(name)
@@ -179,7 +176,7 @@ class Consumers:
     def _begin_on(self, item: Subscription, *, looks_first: bool) -> bool:
         """Consume from a partition, too; False where it is still to come, or was to go."""
         store = self._parts.link.store
-        with store.patience(_NODE_PATIENCE_S):
+        with store.patience(NODE_PATIENCE_S):
             # One command, where to begin takes many.
             if looks_first and store.layout(item.queue) is None:
                 return False

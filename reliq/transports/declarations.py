@@ -113,17 +113,19 @@ class Declarations:
     ) -> AbstractContextManager[None]:
         """Wait for the node of *queue* only for a moment where that may be late."""
         store = self._transport.link.store
-        if not WATCH.will_consume(queue, self._is_durable(queue) if durable is None else durable):
+        if not (store.has_nodes and self._is_workers(queue, durable)):
             return store.patience(inf)
         return store.patience(_AWAY_S if store.is_away(queue) else _LATE_AFTER_S)
 
     def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
         """Whether *queue* is one of a Celery worker's, and others can be consumed from."""
-        return goes_on(self._transport.link.store) and WATCH.will_consume(
-            queue, self._is_durable(queue) if durable is None else durable
-        )
+        return goes_on(self._transport.link.store) and self._is_workers(queue, durable)
 
-    def _is_durable(self, queue: str) -> bool:
+    def _is_workers(self, queue: str, durable: bool | None) -> bool:
+        return WATCH.will_consume(queue, self.may_stay(queue) if durable is None else durable)
+
+    def may_stay(self, queue: str) -> bool:
+        """Whether *queue* stays until it is deleted, or nothing is known of it here."""
         declared = self.queues.get(queue)
         return declared is None or is_durable(declared[1])
 
@@ -182,6 +184,7 @@ class Declarations:
     def forget(self, queue: str) -> None:
         """Note that *queue* was deleted: it is not to be declared again by itself."""
         self.queues.pop(queue, None)
+        self._owed.pop(queue, None)
         self._transport.link.session.registration.topology.forget_queue(queue)
 
     # -- bindings and exchanges

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, NotFound
 from ..store.nodes import goes_on
+from .postponed import MOST_AWAY_S, NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from .subscription import Subscription
 
 logger = logging.getLogger("reliq")
-
-# Each is tried for so long, and again not long after its node is back.
-_NODE_PATIENCE_S = 0.2
-_MOST_AWAY_S = 4.0
 
 
 class LateQueues:
@@ -44,7 +41,7 @@ class LateQueues:
             item.queue,
         )
         self._items.append(item)
-        self._postponed.put_off(item.queue, _MOST_AWAY_S)
+        self._postponed.put_off(item.queue, MOST_AWAY_S)
 
     def remove(self, item: Subscription) -> bool:
         """Forget *item*; False where it is none of these."""
@@ -66,13 +63,13 @@ class LateQueues:
             if self._postponed.is_early(item.queue):
                 continue
             try:
-                with store.patience(_NODE_PATIENCE_S):
+                with store.patience(NODE_PATIENCE_S):
                     self._parts.declarations.declare_owed(item.queue)
                     self._begin(item)
             except BrokerUnavailable:
                 if not goes_on(store):
                     raise
-                self._postponed.put_off(item.queue, _MOST_AWAY_S)
+                self._postponed.put_off(item.queue, MOST_AWAY_S)
             except NotFound as exc:
                 self.remove(item)
                 logger.error("its node answers, but this worker does not consume: %s", exc)  # noqa: TRY400 - the message says it all

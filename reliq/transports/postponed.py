@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 _AGAIN_S = 1.0
 
+# So long a node is asked for a queue that is to be consumed from; and at most so long after it is
+# asked again, if it is away.
+NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
+
 
 class _Again(NamedTuple):
     """When a queue is tried again, and how long that was put off."""

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Stored,
         Told,
     )
+    from .jobs import Batches
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -117,6 +118,10 @@ class Store(Protocol):
     keeps_long: bool
     """Whether numbers of publishes are kept for a day from the first one on. Otherwise for an
     hour until the connection has been used for a quarter of one. Defaults to False."""
+
+    @property
+    def batches(self) -> Batches:
+        """The batches of jobs at this broker."""
 
     # -- the connection
 

@@ -59,6 +59,19 @@ class QueueKeys(NamedTuple):
     guard: str  # STRING
 
 
+class BatchKeys(NamedTuple):
+    """The keys of one batch, which are in a slot of their own."""
+
+    batch: str  # HASH what it is, how many jobs are in each state, what is to be said of it
+    jobs: str  # HASH job -> "state|retries|token|since|tag|queue"
+    workers: str  # HASH job -> who works on it
+    failures: str  # ZSET job -> when it failed, server ms
+    errors: str  # HASH job -> why
+    progress: str  # HASH job -> msgpack of how far it is
+    reports: str  # HASH job -> msgpack of what it has reported
+    guard: str  # STRING never there
+
+
 def literal(text: str) -> str:
     """Return the pattern that matches *text* and nothing else."""
     return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in text)
@@ -159,6 +172,18 @@ def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is fi
     return f"{prefix}reliq:once:{{{escape(name)}}}"
 
 
+@lru_cache(maxsize=4096)
+def batch_keys(prefix: str, batch: str) -> BatchKeys:
+    """Return all keys of *batch*."""
+    tagged = f"{prefix}reliq:batch:{{{escape(batch)}}}"
+    return BatchKeys(*(f"{tagged}:{part}" for part in BatchKeys._fields))
+
+
+def batches(prefix: str) -> str:  # ZSET batch -> when to look after it next
+    """Return the key of the set of all batches."""
+    return _of_all(prefix, "batches")
+
+
 def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
     """Return the key of the register of consumers."""
     return _of_all(prefix, "consumers")
@@ -215,6 +240,7 @@ def kombu_deadlines(prefix: str) -> str:  # ZSET exchange -> ms, since Kombu 5.7
 _PARTS = frozenset({*QueueKeys._fields, "bound"})
 _SHARED = frozenset(
     {
+        "batches",
         "queues",
         "probe",
         "looking",
@@ -226,7 +252,7 @@ _SHARED = frozenset(
         "kombu_last",
     },
 )
-_FAMILIES = frozenset({"bindings", "once"})
+_FAMILIES = frozenset({"batch", "bindings", "once"})
 
 
 def is_ours(key: str, prefix: str) -> bool:

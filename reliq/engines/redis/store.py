@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
+from .batches import RedisBatches
 from .claims import RedisClaims
 from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
@@ -37,3 +40,8 @@ class RedisStore(
     RedisClaims,
 ):
     """See :class:`reliq.store.protocol.Store`: each part is in a file of its own."""
+
+    @cached_property
+    def batches(self) -> RedisBatches:
+        """The batches of jobs at this broker."""
+        return RedisBatches(self._wire, self._prefix)

@@ -1,0 +1,180 @@
+"""Batches over Redis: see :class:`reliq.store.jobs.Batches`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...store.batches import batches as parted
+from ...store.jobs import CALLBACKS, STATES, BatchRecord, Callback, Change, Changed, Job, State
+from ...store.limits import BATCH
+from ...store.unreadable import number
+from . import keys, scripts
+from .base import text_of, then
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ...store.protocol import OnResult
+    from .commands import Commands
+    from .stream import Command, Reply
+
+_LETTERS: dict[str, State] = {
+    "w": "waiting",
+    "d": "delayed",
+    "k": "working",
+    "r": "retrying",
+    "s": "succeeded",
+    "f": "failed",
+    "e": "error",
+    "x": "error",
+    "c": "cancelled",
+}
+_LETTER_OF = {state: letter for letter, state in _LETTERS.items() if letter != "x"}
+_LETTER_OF |= {"lost": "x", "": ""}
+# A hash's field of that name says when the whole batch was cancelled.
+_COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
+_OWN_FIELD = "field:"
+_FIELDS = 6
+
+
+class RedisBatches:
+    """The batches at one Redis, or at the nodes of a cluster."""
+
+    def __init__(self, wire: Commands, prefix: str) -> None:
+        self._wire = wire
+        self._prefix = prefix
+
+    def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
+        """Make *batch* unless there is one; whether there was none."""
+        names = scripts.OPEN_BATCH.named(**self._named(batch, "batch", "guard"))
+        noted = [part for key, value in fields.items() for part in (_OWN_FIELD + key, value)]
+        made, created = self._wire.execute(scripts.OPEN_BATCH, names, (name, *noted))
+        self._wire.call(("ZADD", keys.batches(self._prefix), "NX", created, batch))
+        return bool(made == 1)
+
+    def _named(self, batch: str, *parts: str) -> dict[str, str]:
+        found = keys.batch_keys(self._prefix, batch)._asdict()
+        return {part: found[part] for part in parts or found}
+
+    # -- changes
+
+    def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
+        """Change jobs, in order."""
+        cancelled, outcomes = False, []
+        for part in parted(changes, BATCH):
+            command = self._change(batch, part, by)
+            found = _changed(self._wire.call(command, scripts.CHANGE_JOBS))
+            if found is None:
+                return None
+            cancelled = found.cancelled
+            outcomes += found.outcomes
+        return Changed(cancelled, outcomes)
+
+    def post_change(
+        self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
+    ) -> None:
+        """Post what :meth:`change` sends."""
+        command = self._change(batch, changes, "")
+        self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
+
+    def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
+        names = scripts.CHANGE_JOBS.named(
+            **self._named(batch, "batch", "jobs", "workers", "failures", "errors", "guard")
+        )
+        rows = [
+            part
+            for what, job, state, *rest in changes
+            for part in (what, job, _LETTER_OF[state], *rest)
+        ]
+        return ("EVALSHA", scripts.CHANGE_JOBS.sha, len(names), *names, by, *rows)
+
+    def said(self, batch: str, callback: Callback) -> None:
+        """Note that a callback is published."""
+        names = scripts.SAID.named(**self._named(batch, "batch", "guard"))
+        self._wire.execute(scripts.SAID, names, (callback,))
+
+    def forget_batch(self, batch: str) -> None:
+        """Remove *batch*: its memory is freed beside the server's work."""
+        names = self._named(batch)
+        self._wire.call(("UNLINK", *names.values()))
+        self._wire.call(("ZREM", keys.batches(self._prefix), batch))
+
+    # -- looking
+
+    def batch(self, batch: str) -> BatchRecord | None:
+        """Return what is known of *batch*, at one instant."""
+        reply = self._wire.call(("HGETALL", self._named(batch)["batch"]))
+        found = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
+        if "created" not in found:
+            return None
+        times = [number(found.get(name), 0) for name in ("created", "sealed", "cancelled", "ended")]
+        return BatchRecord(
+            batch,
+            found.get("name", ""),
+            {state: number(found.get(name), 0) for state, name in _COUNTERS.items()},
+            times[0],
+            times[1],
+            times[2],
+            times[3],
+            tuple(one for one in CALLBACKS if f"due_{one}" in found),
+            tuple(one for one in CALLBACKS if f"said_{one}" in found),
+            {
+                name.removeprefix(_OWN_FIELD): value
+                for name, value in found.items()
+                if name.startswith(_OWN_FIELD)
+            },
+        )
+
+    def batches(self, limit: int, before_ms: int = 0) -> list[str]:
+        """Return the ids of up to *limit* batches, those opened last first."""
+        last = f"({before_ms}" if before_ms else "+inf"
+        key = keys.batches(self._prefix)
+        found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit))
+        return [text_of(name) for name in found]
+
+    def job(self, batch: str, job: str) -> Job | None:
+        """Return what is known of a job."""
+        stored = self._wire.call(("HGET", self._named(batch)["jobs"], job))
+        return None if stored is None else _job(job, stored)
+
+    def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
+        """Yield all jobs, some hundred at a time, in no order."""
+        key, cursor = self._named(batch)["jobs"], b"0"
+        while True:
+            cursor, found = self._wire.call(("HSCAN", key, cursor, "COUNT", at_once))
+            jobs = [
+                _job(text_of(name), stored)
+                for name, stored in zip(found[::2], found[1::2], strict=True)
+            ]
+            yield [job for job in jobs if job is not None]
+            if cursor == b"0":
+                return
+
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
+        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+        names = self._named(batch)
+        last = skip + limit - 1
+        found = self._wire.call(("ZRANGE", names["failures"], skip, last, "REV", "WITHSCORES"))
+        jobs = found[::2]
+        if not jobs:
+            return []
+        why = self._wire.call(("HMGET", names["errors"], *jobs))
+        return [
+            (text_of(job), number(when), text_of(text or b""))
+            for job, when, text in zip(jobs, found[1::2], why, strict=True)
+        ]
+
+
+def _changed(reply: Reply) -> Changed | None:
+    if reply[0] == 0:
+        return None
+    return Changed(reply[1] == 1, reply[2:])
+
+
+def _job(name: str, stored: bytes) -> Job | None:
+    """Return what is stored of a job; None where it cannot be read."""
+    letter, *rest = text_of(stored).split("|", _FIELDS - 1)
+    if letter not in _LETTERS or len(rest) != _FIELDS - 1:
+        return None
+    retries, token, since, tag, queue = rest
+    return Job(name, _LETTERS[letter], number(retries), number(token), number(since), tag, queue)

@@ -1,0 +1,19 @@
+-- said: notes that a callback of a batch is published.
+--
+-- KEYS[1] batch (HASH)
+-- KEYS[2] guard (STRING)
+--
+-- ARGV[1] callback (success, complete or failure)
+--
+-- Returns 1 when it was due or 0.
+-- Redis 6.2 or newer.
+local batch = KEYS[1]
+local callback = ARGV[1]
+
+local since = redis.call('HGET', batch, 'due_' .. callback)
+if not since then
+  return 0
+end
+redis.call('HSET', batch, 'said_' .. callback, since)
+redis.call('HDEL', batch, 'due_' .. callback)
+return 1

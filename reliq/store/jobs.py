@@ -1,0 +1,149 @@
+"""Jobs and their batches: what an engine keeps of them, and the one step that changes it.
+
+A job is a task of a batch, by the task's id. What is known of it comes from several processes,
+late, twice and out of order. So each change says which delivery of which try it is about, and the
+engine decides in one atomic step whether it is news; the counters of the batch change with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .protocol import OnResult
+
+State: TypeAlias = Literal[
+    "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
+]
+"""What a job does. *failed* is a business failure; *error* any other end, but for cancelled."""
+
+OPEN: tuple[State, ...] = ("waiting", "delayed", "working", "retrying")
+ENDED: tuple[State, ...] = ("succeeded", "failed", "error", "cancelled")
+STATES: tuple[State, ...] = OPEN + ENDED
+
+Callback: TypeAlias = Literal["success", "complete", "failure"]
+
+CALLBACKS: tuple[Callback, ...] = ("success", "complete", "failure")
+
+What: TypeAlias = Literal[
+    "enter", "withdraw", "begin", "return", "end", "lose", "replay", "seal", "cancel"
+]
+
+# What became of a change.
+DONE = 1
+UNCHANGED = 0
+"""It was so, or what was said is older than what is known."""
+CANCELLED = -1
+"""The batch is cancelled: there is nothing to be begun, and nothing new to be published."""
+SEALED = -2
+"""No job may be added to the batch any more but by its own."""
+NO_JOB = -3
+
+NO_BATCH = None
+
+
+class Change(NamedTuple):
+    """One change of one job; see the class methods of what they mean."""
+
+    what: What
+    job: str = ""
+    state: State | Literal["lost", ""] = ""
+    """In which it is then: of enter *waiting* or *delayed*. Of end *lost* is the broker's own
+    error: what a worker says of the job later, or has said, is better."""
+    retries: int = 0
+    token: int = 0
+    """Of the lease: of two deliveries of a try the later one's is higher."""
+    tag: str = ""
+    queue: str = ""
+    text: str = ""
+    """Who begins; why it ends; of lose the since of the :class:`Job` that was seen."""
+
+
+class Changed(NamedTuple):
+    """What became of changes."""
+
+    cancelled: bool
+    """Whether the batch is cancelled now."""
+    outcomes: list[int]
+
+
+class Job(NamedTuple):
+    """What is known of one job."""
+
+    id: str
+    state: State
+    retries: int
+    token: int
+    since_ms: int
+    """Since when it has this state, by the broker's clock."""
+    tag: str
+    queue: str
+
+
+class BatchRecord(NamedTuple):
+    """What is known of a batch at one instant. Times are ms since the epoch; 0: not yet."""
+
+    id: str
+    name: str
+    counts: dict[State, int]
+    created_ms: int
+    sealed_ms: int
+    cancelled_ms: int
+    ended_ms: int
+    due: tuple[Callback, ...]
+    """What is to be said now, and was not said."""
+    said: tuple[Callback, ...]
+    fields: dict[str, str]
+    """What its producer has noted with it."""
+
+    @property
+    def total(self) -> int:
+        """How many jobs there are: the sum of the states."""
+        return sum(self.counts.values())
+
+
+class Batches(Protocol):
+    """The batches of one broker. Each is in a slot of its own.
+
+    Methods that change something are one atomic step each, but for what says otherwise.
+    """
+
+    def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
+        """Make *batch* unless there is one; whether there was none. Listed in a second step."""
+
+    def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
+        """Change jobs, in order, some hundred a step; None where there is no such batch.
+
+        *by* is the job that adds others: while it runs it may add to a batch that is sealed.
+        """
+
+    def post_change(
+        self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
+    ) -> None:
+        """Post what :meth:`change` sends: one step, so at most some hundred."""
+
+    def said(self, batch: str, callback: Callback) -> None:
+        """Note that a callback that was due is published. It is not due again."""
+
+    def batch(self, batch: str) -> BatchRecord | None:
+        """Return what is known of *batch*."""
+
+    def batches(self, limit: int, before_ms: int = 0) -> list[str]:
+        """Return the ids of up to *limit* batches, those opened last first."""
+
+    def job(self, batch: str, job: str) -> Job | None:
+        """Return what is known of a job."""
+
+    def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
+        """Yield all jobs, some hundred at a time, in no order. Not at one instant.
+
+        One that is there all the time is among them at least once.
+        """
+
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
+        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+
+    def forget_batch(self, batch: str) -> None:
+        """Remove *batch* and all its jobs."""

@@ -42,6 +42,17 @@ class ReliqError(Exception):
         return plain(super().__str__())
 
 
+class BatchClosed(ReliqError):
+    """A batch takes no more jobs: it is sealed, or cancelled. Nothing was stored."""
+
+
+class Failed(Exception):
+    """A task raises it for a business failure: its job has failed, and that is no error.
+
+    It is shown with the job, and not retried. Outside a batch it is an exception like any other.
+    """
+
+
 E = TypeVar("E", bound=ReliqError)
 
 

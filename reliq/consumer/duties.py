@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..store.protocol import Store
+    from .job_reports import JobReports
     from .leases import Leases
     from .outbox import Outbox
     from .registration import Registration
@@ -68,6 +69,7 @@ class BackgroundDuties:
         outbox: Outbox,
         registration: Registration,
         running: Running,
+        reports: JobReports,
         *,
         is_of_this_process: Callable[[str], bool],
     ) -> None:
@@ -76,6 +78,7 @@ class BackgroundDuties:
         self._outbox = outbox
         self._registration = registration
         self._running = running
+        self._reports = reports
         self._resend_s = max(leases.period_s, options.socket_timeout)
         self._send_at = 0.0
         self._next_look = 0.0
@@ -130,7 +133,8 @@ class BackgroundDuties:
         self._patience_s = NODE_PATIENCE_S
         while self._postponed and self._postponed[0][0] <= now:
             self._later.append(self._postponed.popleft()[1])
-        self._outbox.resend(self._resend_s if unanswered_s is None else unanswered_s)
+        for owed in (self._reports, self._outbox):
+            owed.resend(self._resend_s if unanswered_s is None else unanswered_s)
         if self._debtor.owes and now >= self._send_at:
             self._send_at = inf  # once at a time
             self._later.append(self._send_owed)

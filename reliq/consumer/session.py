@@ -25,6 +25,7 @@ from .background import BackgroundLoop
 from .carriers import Carriers
 from .duties import BackgroundDuties
 from .each_node import NODE_PATIENCE_S
+from .job_reports import JobReports
 from .leases import Leases
 from .outbox import Outbox
 from .registration import Registration
@@ -72,6 +73,7 @@ class Session:
         # Parts that are used by their locks stay the same in a child, and begin anew there.
         self.leases = Leases(options)
         self._running = Running()
+        self.reports = JobReports()
         self.outbox = Outbox(self.leases, self.carriers, self._running)
         self.registration = Registration(self.carriers, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
@@ -85,6 +87,7 @@ class Session:
         self._spare: Store | None = None
         self.leases.begin()
         self.outbox.begin()
+        self.reports.begin()
         self._running.begin(self.id)
         self.registration.begin(self.id)
         self.duties = BackgroundDuties(
@@ -95,6 +98,7 @@ class Session:
             self.outbox,
             self.registration,
             self._running,
+            self.reports,
             is_of_this_process=self._others.is_of_this_process,
         )
         self.background = BackgroundLoop(
@@ -169,7 +173,7 @@ class Session:
     def idle(self) -> bool:
         """Whether nothing is held and nothing is owed."""
         # In this order: what is let go is owed before.
-        return not self.leases.held and self.outbox.is_empty
+        return not self.leases.held and self.outbox.is_empty and self.reports.is_empty
 
     @property
     def in_hand(self) -> bool:
@@ -191,7 +195,8 @@ class Session:
     @property
     def owes(self) -> bool:
         """Whether something waits to be sent."""
-        return self.outbox.has_unsent or self.registration.has_unsent or self.leases.has_abandoned
+        unsent = self.outbox.has_unsent or self.reports.has_unsent
+        return unsent or self.registration.has_unsent or self.leases.has_abandoned
 
     def send_owed(self, store: Store, patience_s: float = inf) -> None:
         """Send what earlier connections could not: acks, returns, lost reserves, queues left.
@@ -200,7 +205,7 @@ class Session:
         """
         self._note_dropped()
         away: BrokerUnavailable | None = None
-        for send in (self.outbox.flush, self.registration.leave_queues):
+        for send in (self.reports.flush, self.outbox.flush, self.registration.leave_queues):
             try:
                 send(store, patience_s)
             except BrokerUnavailable as exc:  # noqa: PERF203 - one of two
@@ -239,12 +244,16 @@ class Session:
         """Return, at exit, what this process still holds; waits, but not for long."""
         self.carriers.end_publishing()
         self.background.stop()
-        left = self.outbox.return_all()
-        if self.outbox.is_empty and not self.owes:
-            return
+        left = 0
+        if self.reports.is_empty:
+            left = self.outbox.return_all()
+            if self.outbox.is_empty and not self.owes:
+                return
         store = self.open_store()
         try:
             store.connect()
+            self._finish_reports(store)
+            left = self.outbox.return_all()
             self.outbox.resend_all()
             self.registration.leave_all()
             patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
@@ -259,3 +268,10 @@ class Session:
                 logger.info("at exit the broker could not be told all: %s", exc)
         finally:
             store.close()
+
+    def _finish_reports(self, store: Store) -> None:
+        """Tell batches what they are owed, so that what is done is acked and not given back."""
+        if not self.reports.is_empty:
+            self.reports.resend(0.0)
+            self.reports.flush(store)
+            store.wait_for_replies(_NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf)

@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
+from .outcomes import observed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -145,6 +147,7 @@ def _applied(
     def applied(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         request = getattr(options.get("callback"), "__self__", None)
         if request is not None:
+            options = observed(request, options)
             for name in ("timeout", "soft_timeout"):
                 _require_seconds(name, options.get(name))
             if in_process:

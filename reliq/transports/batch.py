@@ -22,9 +22,11 @@ from ..errors import (
     Unroutable,
 )
 from ..forks import OwnLock, here
+from ..integrations.outcomes import BATCH, join_batch
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
+from .job_entries import enter, entry_of
 from .sending import Entry, NotStored, send
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ class PublishBatch:
             if self._closed:
                 raise RuntimeError("the batch is closed")
             transport = self.channel.transport
+            join_batch(message.get("headers") or {})
             item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
             if self._uncertain:
                 self._flush("the message that was to be added now is not in it")
@@ -178,6 +181,7 @@ class PublishBatch:
         self._uncertain += self._new
         self.discard()
         self._blind = False
+        self._enter_jobs()
         try:
             nowhere, full = self._send_surely()
         except ReliqError as exc:
@@ -193,6 +197,28 @@ class PublishBatch:
                     stored, item = list(entry.stored.values()), entry.item
                     emit_published(broker, stored, item.headers, item.routing_key)
         self._report(nowhere, full)
+
+    def _enter_jobs(self) -> None:
+        """Have the jobs among them in their batches before they are stored."""
+        entries = []
+        for entry in self._uncertain:
+            if BATCH not in entry.item.headers:
+                continue
+            if entry.tag is None:
+                entry.tag = PUBLISHER.tag(entry.item.rank)
+            found = entry_of(entry.item, str(entry.tag), self._queue_of(entry.item))
+            if found is not None:
+                entries.append(found)
+        if entries:
+            link = self.channel.transport.link
+            store = link.session.spare_store() if self.channel.closed else link.store
+            enter(store, entries)
+
+    def _queue_of(self, item: Outgoing) -> str:
+        if not item.exchange:
+            return item.routing_key
+        route = self.channel.transport.link.routes.cached(item.exchange)
+        return next(iter(route.lookup(item.routing_key)), item.routing_key)
 
     def _send_surely(self) -> NotStored:
         """Send over the channel's connection or, where that is lost, over the session's own."""

@@ -19,6 +19,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
+from ..integrations.outcomes import BATCH, join_batch
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .batch import PublishBatch
 from .client import Client
@@ -221,6 +222,7 @@ class Channel(virtual.Channel):
         safe. Atomic for each queue, not across queues.
         """
         transport = self.transport
+        join_batch(message.get("headers") or {})
         item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
         try:
             transport.publishing.publish(item, message["properties"])
@@ -307,6 +309,8 @@ class Channel(virtual.Channel):
             return
         if message.decode_error is not None:
             self.settlement.dead_letter([message])
+        elif BATCH in message.headers:
+            self.settlement.jobs.ack(message)
         elif self.closed:
             self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
         else:

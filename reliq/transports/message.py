@@ -9,6 +9,7 @@ from kombu.transport import virtual
 from ..message.envelope import decode
 
 if TYPE_CHECKING:
+    from ..integrations.outcomes import Outcome
     from ..store.values import Delivery
 
 _LONGEST_ERROR = 1000
@@ -71,6 +72,11 @@ class Message(virtual.Message):
     eta: str | None = None
     """Of a task for Celery's worker: which eta it has waited for in the broker."""
 
+    begun = False
+    """Of a task in a worker: whether a place of its pool has taken it."""
+    outcome: Outcome | None = None
+    """How a task has ended, until its batch is told."""
+
     def __init__(self, payload: dict[str, Any], channel: Any, **kwargs: Any) -> None:
         headers = payload["headers"]
         if kwargs or "compression" in headers:
@@ -101,6 +107,10 @@ class Message(virtual.Message):
         if self.decode_error is not None:
             return "undecodable", self.decode_error
         return "malformed" if self.malformed else "rejected", self.error
+
+    def tell_outcome(self) -> None:
+        """Have the batch told how the task has ended: it was acknowledged before."""
+        self.channel.settlement.jobs.tell(self)
 
     def _decode(self) -> Any:
         try:

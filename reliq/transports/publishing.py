@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BrokerUnavailable, ReliqError
+from ..integrations.outcomes import BATCH
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
 from ..store.values import NO_QUEUE, STALE
+from .job_entries import enter, entry_of, withdraw
 from .outgoing import list_created, publications, publish, refuse_full, stored_of
 
 if TYPE_CHECKING:
@@ -43,6 +46,30 @@ class Publishing:
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank)
+        if BATCH in item.headers:
+            self._publish_job(item, properties, tag)
+        else:
+            self._publish(item, properties, tag)
+
+    def _publish_job(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> None:
+        """Publish a job: it is in its batch before, and taken out again if it was not stored."""
+        link = self._transport.link
+        queue = item.routing_key
+        if item.exchange:
+            queue = next(iter(link.routes.cached(item.exchange).lookup(queue)), queue)
+        entry = entry_of(item, str(tag), queue)
+        if entry is not None:
+            enter(link.store, (entry,))
+        try:
+            self._publish(item, properties, tag)
+        except BrokerUnavailable:
+            raise  # it may be stored, or be tried again
+        except ReliqError:
+            if entry is not None:
+                withdraw(self._transport.link.store, (entry,))
+            raise
+
+    def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> None:
         link = self._transport.link  # after the tag: in a forked child that makes the link anew
         confirm = item.confirm
         stored: list[Publication] = []

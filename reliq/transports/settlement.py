@@ -16,8 +16,10 @@ from ..consumer import log_events
 from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
+from ..integrations.outcomes import BATCH
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
+from .job_ends import JobEnds
 from .message import in_words
 from .parts import Parts
 
@@ -54,6 +56,7 @@ class Settlement:
 
     def __init__(self, channel: Holder) -> None:
         self._channel = channel
+        self.jobs = JobEnds(channel)
 
     @property
     def _store(self) -> Store:
@@ -66,7 +69,11 @@ class Settlement:
     def ack(self, messages: list[Message]) -> None:
         """Acknowledge *messages*; those that could not be read become dead letters."""
         readable = [message for message in messages if message.decode_error is None]
-        for queue, group in groupby(readable, attrgetter("queue")):
+        of_batches = [message for message in readable if BATCH in message.headers]
+        for message in of_batches:
+            self.jobs.ack(message)
+        rest = [message for message in readable if message not in of_batches]
+        for queue, group in groupby(rest, attrgetter("queue")):
             self._channel.transport.ack(queue, [message.delivery_tag for message in group])
         unreadable = [message for message in messages if message.decode_error is not None]
         if unreadable:
@@ -86,6 +93,8 @@ class Settlement:
             message.error = in_words(error)  # Celery rejects what it cannot understand
         if requeue:
             self.release("nacked", messages)
+            for one in messages:
+                self.jobs.returned(one)
         else:
             self.dead_letter(messages)
         transport.deliverer.credit_regained()
@@ -150,6 +159,7 @@ class Settlement:
         """Give up *messages*; the channel has that again for which it raises BrokerUnavailable."""
         outbox = self._channel.transport.link.session.outbox
         for message in messages:
+            self.jobs.tell(message)
             queue, tag, headers = message.queue, message.delivery_tag, message.headers
             reason, text = message.verdict
             leases = [Lease(tag, message.token)]

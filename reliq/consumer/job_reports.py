@@ -1,0 +1,131 @@
+"""Job reports: how jobs have ended, owed to their batches until the broker has it.
+
+A message is acked when its batch knows how its job has ended, not before: whoever dies in between
+leaves a message that is delivered again, and not a job of which nobody will ever hear. Its lease
+is kept meanwhile. The batch may be at another node than the queue, and be away.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from itertools import count
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import BrokerUnavailable, ReliqError
+from ..forks import OwnLock
+from ..store.protocol import ignore_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..store.jobs import Change, Changed
+    from ..store.protocol import Store
+
+logger = logging.getLogger("reliq")
+
+
+class _Report(NamedTuple):
+    """One change that is owed."""
+
+    batch: str
+    change: Change
+    then: Callable[[], None] | None
+    """What waits for it: to acknowledge the message."""
+    since: float
+    """When it was sent last; -inf: it is to be sent."""
+
+
+class JobReports:
+    """What one session owes batches. Thread-safe."""
+
+    lock = OwnLock(reentrant=True)
+    """Guards what is owed. Nothing is sent, and nobody waits, under it."""
+
+    def begin(self) -> None:
+        """Owe nothing, as a child does: what was owed is its parent's."""
+        self._owed: dict[int, _Report] = {}
+        self._numbers = count()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is owed."""
+        return not self._owed
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        with self.lock:
+            return any(report.since == -inf for report in self._owed.values())
+
+    def report(
+        self, store: Store, batch: str, change: Change, then: Callable[[], None] | None = None
+    ) -> None:
+        """Tell *batch* of *change*, and call *then* when it knows. Never waits, never raises.
+
+        What cannot be told over *store* is told over the next connection.
+        """
+        with self.lock:
+            number = next(self._numbers)
+            self._owed[number] = _Report(batch, change, then, -inf)
+        self._post(store, number)
+
+    def resend(self, older_than_s: float) -> None:
+        """Have those sent again that have had no answer for so long: it is harmless."""
+        limit = monotonic() - older_than_s
+        with self.lock:
+            for number, report in self._owed.items():
+                if report.since < limit:
+                    self._owed[number] = report._replace(since=-inf)
+
+    def flush(self, store: Store, patience_s: float = inf) -> None:
+        """Send what earlier connections could not. Posts it, and does not wait."""
+        del patience_s
+        with self.lock:
+            unsent = [number for number, report in self._owed.items() if report.since == -inf]
+        for number in unsent:
+            self._post(store, number)
+
+    def _post(self, store: Store, number: int) -> None:
+        with self.lock:
+            report = self._owed.get(number)
+            if report is None:
+                return
+            self._owed[number] = report._replace(since=monotonic())
+        try:
+            done = partial(self._done, number)
+            store.batches.post_change(report.batch, (report.change,), done)
+        except BrokerUnavailable as exc:
+            self._unsent(number)
+            logger.warning("%s; the end of a job is reported over the next connection", exc)
+
+    def _unsent(self, number: int) -> None:
+        with self.lock:
+            report = self._owed.get(number)
+            if report is not None:
+                self._owed[number] = report._replace(since=-inf)
+
+    def _done(self, number: int, result: Changed | ReliqError | None) -> None:
+        if isinstance(result, BrokerUnavailable):
+            self._unsent(number)
+            return
+        with self.lock:
+            report = self._owed.pop(number, None)
+        if report is None:
+            return
+        if isinstance(result, ReliqError):
+            logger.error(
+                "job %s of batch %s: that it has %s could not be noted, and its message is "
+                "acknowledged all the same: %s",
+                report.change.job,
+                report.batch,
+                report.change.state or report.change.what,
+                result,
+            )
+        (report.then or _nothing)()
+
+
+def _nothing() -> None:
+    ignore_result(None)

@@ -1,0 +1,177 @@
+"""How a task has ended, as Celery's worker learns it, before its message is settled.
+
+In every pool the worker's own process is told: by a callback with what the task returned or
+raised, by another when its child died or its time was up. Each of them settles the message, or
+has no message to settle any more where the task was acknowledged when it began. So the outcome
+is left at the message before they are called: who acknowledges it tells its batch first. Where
+they return and nobody did, it is told then.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..errors import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+BATCH = "reliq-batch"
+"""The header that names the batch of a task."""
+FAILURES = "reliq-failures"
+"""The header with the names of the exceptions that its batch takes for business failures."""
+
+_LONGEST = 500
+
+
+class Membership(NamedTuple):
+    """The batch that what this thread or task publishes belongs to."""
+
+    batch: str
+    failures: tuple[str, ...] = ()
+    job: str = ""
+    """Which job of it publishes; "" where it is the producer."""
+
+
+_MEMBERSHIP: ContextVar[Membership | None] = ContextVar("reliq batch", default=None)
+
+
+@contextmanager
+def adding_to(membership: Membership | None) -> Iterator[None]:
+    """Let the tasks that the block publishes be jobs of a batch; of none where it is None."""
+    token = _MEMBERSHIP.set(membership)
+    try:
+        yield
+    finally:
+        _MEMBERSHIP.reset(token)
+
+
+def adding_job(batch: str) -> str:
+    """Return the job of *batch* that publishes; "" where it is none of that batch."""
+    found = _MEMBERSHIP.get()
+    return found.job if found is not None and found.batch == batch else ""
+
+
+def join_batch(headers: dict[str, Any]) -> None:
+    """Make a task that is published a job of the batch of this context, where there is one.
+
+    One that says already which batch it is of stays with that: a retry does.
+    """
+    found = _MEMBERSHIP.get()
+    if found is not None and "task" in headers and BATCH not in headers:
+        headers[BATCH] = found.batch
+        if found.failures:
+            headers[FAILURES] = list(found.failures)
+
+
+class Outcome(NamedTuple):
+    """How a task has ended for good."""
+
+    state: Literal["succeeded", "failed", "error"]
+    text: str = ""
+    """Why, for people."""
+
+
+_SUCCEEDED = Outcome("succeeded")
+
+
+def _in_words(error: BaseException) -> str:
+    words = str(error)
+    name = type(error).__name__
+    return (f"{name}: {words}" if words else name)[:_LONGEST]
+
+
+def _names(error: BaseException) -> set[str]:
+    """Return the names of the classes of *error*: also where a child could not pickle it."""
+    found = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
+    wrapped = getattr(error, "exc_module", None), getattr(error, "exc_cls_name", None)
+    return found | {f"{wrapped[0]}.{wrapped[1]}"}
+
+
+def outcome_of(error: BaseException, failures: Sequence[str] = ()) -> Outcome | None:
+    """Return how a task has ended that raised *error*; None where it is tried again."""
+    error = getattr(error, "exc", error) if _is(error, "ExceptionWithTraceback") else error
+    if _is(error, "Retry") or (_is(error, "Reject") and getattr(error, "requeue", False)):
+        return None
+    if _is(error, "Ignore"):  # the task says that it was no failure
+        return _SUCCEEDED
+    names = _names(error)
+    if isinstance(error, Failed):
+        return Outcome("failed", str(error)[:_LONGEST] or "failed")
+    if names.intersection(failures):
+        return Outcome("failed", _in_words(error))
+    return Outcome("error", _in_words(error))
+
+
+def _is(error: BaseException, name: str) -> bool:
+    """Whether *error* is one of Celery's or billiard's of that name."""
+    return any(
+        one.__name__ == name and one.__module__.split(".")[0] in {"celery", "billiard"}
+        for one in type(error).__mro__
+    )
+
+
+def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *callbacks* of a pool for *request* so that each notes the outcome first."""
+    headers = getattr(request, "request_dict", None) or {}
+    message = getattr(request, "message", None)
+    found = dict(callbacks)
+    if message is None or not headers.get(BATCH):
+        return found
+    named = headers.get(FAILURES) or ()
+
+    def of_result(result: Any, *_: Any, **__: Any) -> Outcome | None:
+        failed, value, _runtime = result
+        return outcome_of(value.exception, named) if failed else _SUCCEEDED
+
+    def of_failure(info: Any, *_: Any, **__: Any) -> Outcome | None:
+        return outcome_of(info.exception, named)
+
+    def of_timeout(soft: bool, timeout: Any, *_: Any, **__: Any) -> Outcome | None:
+        if soft:  # an exception is raised in the task
+            return None
+        return Outcome("error", f"TimeLimitExceeded({timeout})")
+
+    learns = {"callback": of_result, "error_callback": of_failure, "timeout_callback": of_timeout}
+    for name, learn in learns.items():
+        if found.get(name) is not None:
+            found[name] = _noting(message, found[name], learn)
+    if found.get("accept_callback") is not None:
+        found["accept_callback"] = _begun(message, found["accept_callback"])
+    return found
+
+
+def _noting(
+    message: Any, function: Callable[..., Any], learn: Callable[..., Outcome | None]
+) -> Callable[..., Any]:
+    @wraps(function)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        outcome = learn(*args, **kwargs)
+        if outcome is not None:
+            message.outcome = outcome
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if outcome is not None and message.outcome is outcome:
+                message.tell_outcome()
+
+    return noting
+
+
+def _begun(message: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def begun(*args: Any, **kwargs: Any) -> Any:
+        message.begun = True
+        return function(*args, **kwargs)
+
+    return begun
+
+
+def is_shutting_down() -> bool:
+    """Whether this worker ends at once: what its children were at is delivered again."""
+    state = sys.modules.get("celery.worker.state")
+    return bool(getattr(state, "should_terminate", None))

@@ -1,0 +1,117 @@
+"""Job ends: what a channel tells the batches of the messages that it settles.
+
+What a worker has learned of a task is left at its message (:mod:`..integrations.outcomes`). Who
+acknowledges the message has the batch told first, and the message waits for that.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..integrations.celery import WATCH
+from ..integrations.outcomes import BATCH
+from ..store.jobs import Change
+from .parts import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .message import Message
+
+
+class Acking(Protocol):
+    """What acknowledges: a transport."""
+
+    def ack(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages, now or at the end of this tick of the loop."""
+
+
+class Transport(Parts, Acking, Protocol):
+    """What this needs of a transport."""
+
+
+class Holder(Protocol):
+    """Whose messages they are: a channel, open or closed."""
+
+    closed: bool
+
+    @property
+    def transport(self) -> Transport:
+        """What it consumes over."""
+
+
+def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
+    """Return (batch, job, retries) of a message that is one; None for any other."""
+    batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
+    if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
+        return batch, job, retries
+    return None
+
+
+class JobEnds:
+    """Tells batches how the jobs of one channel's messages have ended."""
+
+    def __init__(self, channel: Holder) -> None:
+        self._channel = channel
+
+    def ack(self, message: Message) -> None:
+        """Have the batch told how the job has ended, and the message acknowledged after that.
+
+        Where nothing is known of it the task was acknowledged when it began, or will be tried
+        again; one that has not begun was revoked. An ack of a consumer that is no Celery worker
+        says that the work is done.
+        """
+        change = self._change(message)
+        if change is None:
+            self._acknowledge(message)
+            return
+        # It is kept alive: of one that nobody has the lease is given up.
+        self._report(message, change, partial(self._acknowledge, message))
+
+    def tell(self, message: Message) -> None:
+        """Have the batch told how the job of a message has ended that is settled already."""
+        if message.outcome is not None:
+            change = self._change(message)
+            if change is not None:
+                self._report(message, change)
+
+    def returned(self, message: Message) -> None:
+        """Have the batch told that the job waits again: its message went back."""
+        message.outcome = None
+        found = job_of(message.headers)
+        if found is not None and message.begun:
+            _, job, retries = found
+            self._report(message, Change("return", job, "", retries, int(message.token)))
+
+    def _change(self, message: Message) -> Change | None:
+        found = job_of(message.headers)
+        outcome, message.outcome = message.outcome, None
+        if found is None or (outcome is None and message.begun):
+            return None
+        _, job, retries = found
+        where = job, retries, int(message.token), message.delivery_tag, message.queue
+        if outcome is None and WATCH.takes_from(self._channel.transport):
+            return _end("error", "revoked", *where)
+        if outcome is None:
+            return _end("succeeded", "", *where)
+        return _end(outcome.state, outcome.text, *where)
+
+    def _report(self, message: Message, change: Change, then: Any = None) -> None:
+        link = self._channel.transport.link
+        batch = message.headers[BATCH]
+        if self._channel.closed:
+            link.session.reports.report(link.session.spare_store(), batch, change, then)
+        else:
+            link.session.reports.report(link.store, batch, change, then)
+
+    def _acknowledge(self, message: Message) -> None:
+        transport, tags = self._channel.transport, (message.delivery_tag,)
+        if self._channel.closed:
+            transport.link.session.outbox.ack_later(message.queue, tags)
+        else:
+            transport.ack(message.queue, tags)
+
+
+def _end(state: Any, text: str, job: str, retries: int, token: int, tag: str, queue: str) -> Change:
+    return Change("end", job, state, retries, token, tag, queue, text)

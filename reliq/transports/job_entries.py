@@ -1,0 +1,67 @@
+"""Job entries: what is published as a job is in its batch before it is stored.
+
+So whoever hears of a message has a job to say it of. Where the message was certainly not stored
+the job is taken out again; where that is not known it stays, and what is not there in the end is
+found by whoever looks after the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import BatchClosed, NotFound
+from ..integrations.outcomes import adding_job
+from ..store.jobs import CANCELLED, SEALED, Change
+from .job_ends import job_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..store.protocol import Store
+    from .outgoing import Outgoing
+
+
+def entry_of(item: Outgoing, tag: str, queue: str) -> tuple[str, Change] | None:
+    """Return the batch of *item* and what enters it there; None where it is no job."""
+    found = job_of(item.headers)
+    if found is None:
+        return None
+    batch, job, retries = found
+    state = "delayed" if item.delay_ms > 0 else "waiting"
+    return batch, Change("enter", job, state, retries, 0, tag, queue)
+
+
+def enter(store: Store, entries: Sequence[tuple[str, Change]]) -> None:
+    """Enter jobs into their batches; waits. Atomic for some hundred of one batch.
+
+    Raises BatchClosed where one of a batch takes no more jobs; those that were entered are taken
+    out again then. Raises NotFound where the broker has no such batch, BrokerUnavailable.
+    """
+    by_batch: dict[str, list[Change]] = {}
+    for batch, change in entries:
+        by_batch.setdefault(batch, []).append(change)
+    for batch, changes in by_batch.items():
+        found = store.batches.change(batch, changes, by=adding_job(batch))
+        if found is None:
+            raise NotFound(
+                f"batch {batch!r}: {store.broker} has no such batch: a batch and its jobs are "
+                "published to one broker, and it is there until its batch_ttl is over; nothing "
+                "was stored"
+            )
+        refused = {code for code in found.outcomes if code in {SEALED, CANCELLED}}
+        if refused:
+            withdraw(store, [(batch, change) for change in changes])
+            why = "cancelled" if CANCELLED in refused else "sealed"
+            raise BatchClosed(
+                f"batch {batch!r} is {why}: no job is added to it any more, but by its own while "
+                f"they run (unless it is cancelled); {len(changes)} messages were not stored"
+            )
+
+
+def withdraw(store: Store, entries: Iterable[tuple[str, Change]]) -> None:
+    """Take out jobs whose messages were certainly not stored; waits."""
+    by_batch: dict[str, list[Change]] = {}
+    for batch, change in entries:
+        by_batch.setdefault(batch, []).append(change._replace(what="withdraw", state=""))
+    for batch, changes in by_batch.items():
+        store.batches.change(batch, changes)

@@ -182,9 +182,10 @@ def test_begin_has_the_task_tried_again(middled, asked, task, state):
     """By its own retry, and by the task's autoretry."""
     result = middled.send(task, where=f"begin-b:{asked}")
     assert result.get(timeout=RESULT_S) in {result.id, 1}
-    first, *then = middled.ended(result.id, 3)
-    assert f"end-a:{state}:None" == first
-    assert ["end-b:SUCCESS", "end-a:SUCCESS"] == [":".join(end.split(":")[:2]) for end in then]
+    # In any order: the retry is published, and may run elsewhere, before the run ends.
+    ends = middled.ended(result.id, 3)
+    assert f"end-a:{state}:None" in ends
+    assert {"end-b:SUCCESS", "end-a:SUCCESS"} < {":".join(end.split(":")[:2]) for end in ends}
     assert 1 == middled.journal.runs(result.id)
 
 
@@ -240,15 +241,21 @@ def test_end_hears_of_a_retry(middled):
     assert 1 == result.get(timeout=RESULT_S)
     expected = [f"end-{name}:RETRY:Retry:None" for name in "ba"]
     expected += [f"end-{name}:SUCCESS:NoneType:1" for name in "ba"]
-    assert expected == middled.ended(result.id, 4)
+    assert sorted(expected) == sorted(middled.ended(result.id, 4))
 
 
-def test_a_soft_time_limit(middled):
+@pytest.mark.parametrize(
+    ("pool", "task", "options", "error"),
+    [
+        ("prefork", "overstay", {}, "SoftTimeLimitExceeded"),
+        ("gevent", "record", {"time_limit": 0.3}, "Timeout"),
+    ],
+    indirect=["pool"],
+)
+def test_a_time_limit(middled, task, options, error):
     """The task ends with it, and so do they."""
-    if middled.worker.pool != "prefork":
-        pytest.skip("only a prefork pool has soft time limits")
-    result = middled.send("overstay")
-    outcome = "FAILURE:SoftTimeLimitExceeded:None"
+    result = middled.send(task, *((30,) if options else ()), **options)
+    outcome = f"FAILURE:{error}:None"
     assert [f"end-b:{outcome}", f"end-a:{outcome}"] == middled.ended(result.id)
 
 

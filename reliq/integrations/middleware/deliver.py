@@ -45,26 +45,34 @@ def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
     def execute_using_pool(self: Any, pool: Any, **options: Any) -> Any:
         if self.revoked():
             raise _no_longer(self)
-        try:
-            chain.deliver(
-                DeliverContext(
-                    app=self.app,
-                    name=self.type,
-                    id=self.id,
-                    headers=self.message.headers,
-                    args=self.args,
-                    kwargs=self.kwargs,
-                    request=self,
-                )
-            )
-        except MemoryError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the worker goes on
-            _refuse(self, exc)
-            raise _no_longer(self) from None
+        error = _asked(self, chain)
+        # Not while it is handled: whatever is rejected then counts as rejected for it.
+        if error is not None:
+            _refuse(self, error)
+            raise _no_longer(self)
         return step(self, pool, **options)
 
     return execute_using_pool
+
+
+def _asked(request: Any, chain: Chain) -> Exception | None:
+    """Return what *chain* raises for *request*."""
+    context = DeliverContext(
+        app=request.app,
+        name=request.type,
+        id=request.id,
+        headers=request.message.headers,
+        args=request.args,
+        kwargs=request.kwargs,
+        request=request,
+    )
+    try:
+        chain.deliver(context)
+    except MemoryError:
+        raise
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the worker goes on
+        return exc
+    return None
 
 
 def _no_longer(request: Any) -> Exception:
@@ -112,7 +120,8 @@ def _refuse(request: Any, error: Exception) -> None:
 
 def _tell(request: Any, error: Exception) -> None:
     """Do what Celery does when a task rejects its message for good."""
-    einfo = sys.modules["billiard.einfo"].ExceptionInfo()
+    exc_info = type(error), error, error.__traceback__
+    einfo = sys.modules["billiard.einfo"].ExceptionInfo(exc_info)
     request.task.backend.mark_as_failure(
         request.id,
         error,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from celery.exceptions import Reject
+from celery.exceptions import Reject, TaskRevokedError
 
 from reliq.admin import Inspector
 from tests.support.servers import RedisServer
@@ -147,10 +147,22 @@ def test_deliver_gives_back(middled, task):
     assert [*asked, "begin-a"] == middled.events(result.id)[:5]
 
 
-def test_a_revoked_task_is_not_delivered(middled):
-    """The chain is not asked about what will not run."""
-    result = middled.send("record", countdown=0.6, expires=0.2)
-    with pytest.raises(Exception, match="expired"):
+@pytest.mark.parametrize("pool", ["prefork"], indirect=True)
+def test_a_task_that_is_revoked_while_it_waits_is_not_delivered(middled, tmp_path):
+    """The chain is not asked about what will not run, nor before there is a place in the pool."""
+    path = tmp_path / "go-on"
+    busy = [middled.send("record_until", str(path)) for _ in range(2)]
+    for result in busy:
+        middled.journal.wait_started(result.id)
+    result = middled.send("record")
+    middled.worker.wait_log(f"[{result.id}] received")
+    app = middled.site.app
+    inspect = app.control.inspect([middled.worker.name], timeout=5)
+    app.control.revoke(result.id)
+    wait_until(lambda: result.id in str(inspect.revoked()), what="the worker to know it")
+    path.touch()
+    middled.site.settled()
+    with pytest.raises(TaskRevokedError):
         result.get(timeout=RESULT_S)
     assert [] == middled.events(result.id)
 

@@ -124,9 +124,10 @@ def _after(sender: Any = None, state: str | None = None, retval: Any = None, **_
     if run is None:
         return
     vars(request)[_OF_REQUEST] = None
-    error = retval if isinstance(retval, BaseException) and state != "SUCCESS" else run.error
-    if state == "SUCCESS":
-        error = None
+    error = None
+    if state != "SUCCESS":
+        error = retval if isinstance(retval, BaseException) else run.error
+    run.error = run.refused = None  # they lead to frames that lead to the run
     begun = run.context
     end(
         EndContext(

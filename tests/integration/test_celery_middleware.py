@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
@@ -13,8 +16,20 @@ from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
 from tests.support.workers import POOLS
 
+from .test_readme import ROOT, blocks
+
 APP = "tests.integration.apps.middled"
 RESULT_S = 20
+# Leaves a row in a transaction that is still open.
+DATABASE_TASK = """
+@app.task
+def write():
+    connection = database()
+    connection.execute("CREATE TABLE IF NOT EXISTS rows (number)")
+    connection.execute("INSERT INTO rows VALUES (1)")
+    (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
+    print(f"rows: {rows}, of {tenant.get()}")
+"""
 EARLY_LATE = pytest.mark.parametrize("task", ["record", "record_late"])
 
 
@@ -281,6 +296,14 @@ def test_a_task_with_a_call_of_its_own(middled):
     assert 8 == len(middled.events(result.id))
 
 
+def test_a_task_with_requests_of_its_own(middled):
+    """They are asked about like others, and do what they do."""
+    result = middled.send("noted")
+    assert result.get(timeout=RESULT_S) == result.id
+    assert 2 == len(middled.ended(result.id))
+    assert {"deliver-a", "deliver-b", "accepted"} < set(middled.events(result.id))
+
+
 # -- others
 
 
@@ -292,4 +315,31 @@ def test_children_that_are_spawned_have_the_middleware(site):
     result = middled.send("record")
     assert result.get(timeout=60) == result.id
     assert 2 == len(middled.ended(result.id))
+    site.settled()
+
+
+def test_the_examples_of_the_document_do_what_they_say(site):
+    """An invoice runs for its tenant, or is not published; each task has a clean connection."""
+    made, cleaned, carried, published = blocks(ROOT / "docs" / "middleware.md", "python")
+    made = made.replace("reliq://localhost:6379/0", site.broker)
+    module = f"{made}\n{cleaned}\n{carried}\n{DATABASE_TASK}"
+    (site.directory / "shop.py").write_text(module)
+    worker = site.worker(app="shop", pool="solo")
+    publish = f"from shop import *\n{published}\nwrite.delay()\nwrite.delay()"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", publish],
+        capture_output=True,
+        text=True,
+        cwd=site.directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=False,
+    )
+    assert (0, "shop.invoice is published for no tenant\n", "") == (
+        done.returncode,
+        done.stdout,
+        done.stderr,
+    )
+    worker.wait_log("an invoice for order 7 of acme")
+    worker.wait_log("rows: 1, of acme", times=2)  # not 2: the first was not committed
     site.settled()

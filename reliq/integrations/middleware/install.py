@@ -130,23 +130,18 @@ def _surround(task: Any, chain: Chain) -> None:
     if celery_task is None or not isinstance(task, celery_task.Task) or hasattr(base, _CHAIN):
         return
     kind: Any = type(base)
-    task.__class__ = kind(
+    surrounded = kind(
         base.__name__,
         (base,),
         {
             _CHAIN: chain,
             "__call__": calling(base, chain),
-            "Request": property(lambda self: _requests(base, self, chain)),
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,
             "__doc__": base.__doc__,
         },
     )
-
-
-def _requests(base: Any, task: Any, chain: Chain) -> Any:
-    """Return the class of the requests of *task*, which may be named, or a property of it."""
-    named = base.Request
-    return request_class(
-        symbol_by_name(named.__get__(task) if isinstance(named, property) else named), chain
+    surrounded.Request = property(
+        lambda self: request_class(symbol_by_name(super(surrounded, self).Request), chain)
     )
+    task.__class__ = surrounded

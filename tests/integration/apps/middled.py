@@ -9,6 +9,7 @@ import time
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.worker.request import Request
 
 import reliq
 from tests.integration.apps.tasks import app, journal
@@ -124,3 +125,24 @@ def called(self):
 def publishes(self):
     """Publish another task; return its id."""
     return app.tasks["record"].delay().id
+
+
+class Noting(Request):
+    """A request of the application's own."""
+
+    def on_accepted(self, pid, time_accepted):
+        """Write it."""
+        journal.write("accepted", self.id)
+        super().on_accepted(pid, time_accepted)
+
+
+class Noted(Task):
+    """Its requests are such, by name."""
+
+    Request = f"{__name__}:{Noting.__name__}"
+
+
+@app.task(bind=True, name="noted", base=Noted)
+def noted(self):
+    """Do nothing."""
+    return self.request.id

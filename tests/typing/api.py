@@ -237,23 +237,27 @@ class Tenant(reliq.Middleware):
     """The four methods, and what they are given."""
 
     def publish(self, context: PublishContext) -> None:
+        """Change a header."""
         context.headers["tenant"] = f"{context.name} {context.id}"
 
     def deliver(self, context: DeliverContext) -> None:
+        """Read a header."""
         tenant: Any = context.headers.get("tenant")
         del tenant
 
     def begin(self, context: BeginContext) -> None:
+        """Keep something for the end."""
         context.local[self] = context.task.request
 
     def end(self, context: EndContext) -> None:
+        """Read the outcome."""
         error: BaseException | None = context.error
         state: str = context.state
         del error, state
 
 
 def middleware(app: Any) -> None:
-    """Added to an app; applied by who makes messages without Celery."""
+    """Add some to an app; apply them as who makes messages without Celery does."""
     reliq.add_middleware(app, Tenant(), reliq.Middleware())
     headers: dict[str, Any] = {}
     apply_publish(

@@ -7,10 +7,12 @@ engine decides in one atomic step whether it is news; the counters of the batch 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
+
+from ..errors import ConfigurationError, MessageRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from .protocol import OnResult
 
@@ -41,6 +43,15 @@ SEALED = -2
 """No job may be added to the batch any more but by its own."""
 NO_JOB = -3
 
+LOST = "lost with the broker's data"
+"""Why a job ended that was found nowhere."""
+MOST_ID = 255
+"""So many characters the id of a job has at most."""
+MOST_TEXT = 500
+"""So many characters are kept of who works on a job, and of why it failed."""
+MOST_NUMBER = 2**53 - 1
+"""The largest number that every engine counts with."""
+
 NO_BATCH = None
 
 
@@ -59,6 +70,52 @@ class Change(NamedTuple):
     queue: str = ""
     text: str = ""
     """Who begins; why it ends; of lose the since of the :class:`Job` that was seen."""
+
+
+_WHAT = frozenset(get_args(What))
+_OF_BATCH = frozenset({"seal", "cancel"})
+_STATES_OF: dict[What, frozenset[str]] = {
+    "enter": frozenset({"waiting", "delayed"}),
+    "end": frozenset({*ENDED, "lost"}),
+}
+
+
+def checked(changes: Iterable[Change]) -> list[Change]:
+    """Return *changes* as an engine may store them: texts are cut, numbers and tags put right.
+
+    Raises MessageRefused for an id that cannot be kept, and ConfigurationError for what is no
+    change: nothing of a step may be stored then.
+    """
+    return [_checked(change) for change in changes]
+
+
+def _checked(change: Change) -> Change:
+    what, job, state, retries, token, tag, queue, text = change
+    if what not in _WHAT or state not in _STATES_OF.get(what, {state}):
+        raise ConfigurationError(f"no change of a job: {what!r} {state!r}; nothing was stored")
+    if what in _OF_BATCH:
+        job = ""
+    elif not 0 < len(job) <= MOST_ID or not _is_text(job):
+        raise MessageRefused(
+            f"the task id {job[:MOST_ID]!r} of {len(job)} characters cannot be a job's, nothing was "
+            f"stored: expected 1 to {MOST_ID} characters that can be encoded"
+        )
+    if len(tag) > MOST_ID or "|" in tag:
+        tag = ""  # reliq gives none like that: where the message is is not known
+    text = text[:MOST_TEXT].encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
+    return Change(what, job, state, _bounded(retries), _bounded(token), tag, queue, text)
+
+
+def _bounded(number: int) -> int:
+    return max(0, min(number, MOST_NUMBER))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Changed(NamedTuple):

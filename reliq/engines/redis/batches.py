@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store.batches import batches as parted
-from ...store.jobs import CALLBACKS, STATES, BatchRecord, Callback, Change, Changed, Job, State
+from ...store.jobs import (
+    CALLBACKS,
+    STATES,
+    BatchRecord,
+    Callback,
+    Change,
+    Changed,
+    Job,
+    State,
+    checked,
+)
 from ...store.limits import BATCH
 from ...store.unreadable import number
 from . import keys, scripts
@@ -61,7 +71,7 @@ class RedisBatches:
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
         cancelled, outcomes = False, []
-        for part in parted(changes, BATCH):
+        for part in parted(checked(changes), BATCH):
             command = self._change(batch, part, by)
             found = _changed(self._wire.call(command, scripts.CHANGE_JOBS))
             if found is None:
@@ -74,7 +84,7 @@ class RedisBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends."""
-        command = self._change(batch, changes, "")
+        command = self._change(batch, checked(changes), "")
         self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:

@@ -25,6 +25,21 @@ OPEN: tuple[State, ...] = ("waiting", "delayed", "working", "retrying")
 ENDED: tuple[State, ...] = ("succeeded", "failed", "error", "cancelled")
 STATES: tuple[State, ...] = OPEN + ENDED
 
+# An engine stores one letter of each. An error is the worker's (e) or the broker's (x).
+LETTERS: dict[str, State] = {
+    "w": "waiting",
+    "d": "delayed",
+    "k": "working",
+    "r": "retrying",
+    "s": "succeeded",
+    "f": "failed",
+    "e": "error",
+    "x": "error",
+    "c": "cancelled",
+}
+LETTER_OF: dict[str, str] = {state: letter for letter, state in LETTERS.items() if letter != "x"}
+LETTER_OF |= {"lost": "x", "": ""}
+
 Callback: TypeAlias = Literal["success", "complete", "failure"]
 
 CALLBACKS: tuple[Callback, ...] = ("success", "complete", "failure")
@@ -97,8 +112,8 @@ def _checked(change: Change) -> Change:
         job = ""
     elif not 0 < len(job) <= MOST_ID or not _is_text(job):
         raise MessageRefused(
-            f"the task id {job[:MOST_ID]!r} of {len(job)} characters cannot be a job's, nothing was "
-            f"stored: expected 1 to {MOST_ID} characters that can be encoded"
+            f"the task id {job[:MOST_ID]!r} cannot be that of a job: expected 1 to {MOST_ID} "
+            f"characters that can be encoded, got {len(job)}; nothing was stored"
         )
     if len(tag) > MOST_ID or "|" in tag:
         tag = ""  # reliq gives none like that: where the message is is not known
@@ -168,7 +183,7 @@ class Batches(Protocol):
     """
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
-        """Make *batch* unless there is one; whether there was none. Listed in a second step."""
+        """Make *batch* unless there is one; whether there was none. It is listed beside that."""
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order, some hundred a step; None where there is no such batch.
@@ -183,6 +198,14 @@ class Batches(Protocol):
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""
+
+    def next_batches(self, limit: int, again_ms: int) -> list[str]:
+        """Return the ids of up to *limit* batches that are due to be looked after.
+
+        Each is given to one who asks, and again *again_ms* later; a new one at once. One of
+        which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
+        finds it so forgets it.
+        """
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*."""
@@ -203,4 +226,4 @@ class Batches(Protocol):
         """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
 
     def forget_batch(self, batch: str) -> None:
-        """Remove *batch* and all its jobs."""
+        """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
-from ..errors import ConfigurationError, MessageRefused
+from ..errors import ConfigurationError, MessageRefused, ReliqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from .protocol import OnResult
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
@@ -192,7 +190,10 @@ class Batches(Protocol):
         """
 
     def post_change(
-        self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
+        self,
+        batch: str,
+        changes: Sequence[Change],
+        on_result: Callable[[Changed | ReliqError | None], None],
     ) -> None:
         """Post what :meth:`change` sends: one step, so at most some hundred."""
 

@@ -213,9 +213,12 @@ OF_BATCHES = {
     "enter": lambda store, m: m.change(store, enter("new")),
     "withdraw": lambda store, m: m.change(store, Change("withdraw", "a", tag=TAG)),
     "begin": lambda store, m: m.change(store, begin("a")),
-    "end": lambda store, m: m.change(store, *(end("succeeded", job) for job in "bcdef")),
+    # These two empty a key, and use it again.
+    "end": lambda store, m: m.change(store, *(end("succeeded", i) for i in "bcdef"), begin("a")),
     "fail": lambda store, m: m.change(store, end("error", "b", why="no")),
-    "replay": lambda store, m: m.change(store, *(Change("replay", job, tag=TAG) for job in "cd")),
+    "replay": lambda store, m: m.change(
+        store, *(Change("replay", job, tag=TAG) for job in "cd"), end("failed", "c")
+    ),
     "cancel": lambda store, m: m.change(store, Change("cancel"), begin("a")),
     "said": lambda store, m: store.batches.said(m.name, "failure"),
 }

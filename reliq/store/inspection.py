@@ -180,6 +180,9 @@ class Consumer:
     """Of a Celery worker: how many tasks it runs at a time."""
 
 
+Whereabouts: TypeAlias = Literal["there", "dead", ""]
+"""Of a message: in its queue, in whatever state; there as a dead letter; not there."""
+
 Place: TypeAlias = Literal["ready", "delayed", "unacked"]
 
 

@@ -7,12 +7,12 @@ engine decides in one atomic step whether it is news; the counters of the batch 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
+
+from ..errors import ConfigurationError, MessageRefused, ReliqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from .protocol import OnResult
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
@@ -22,6 +22,21 @@ State: TypeAlias = Literal[
 OPEN: tuple[State, ...] = ("waiting", "delayed", "working", "retrying")
 ENDED: tuple[State, ...] = ("succeeded", "failed", "error", "cancelled")
 STATES: tuple[State, ...] = OPEN + ENDED
+
+# An engine stores one letter of each. An error is the worker's (e) or the broker's (x).
+LETTERS: dict[str, State] = {
+    "w": "waiting",
+    "d": "delayed",
+    "k": "working",
+    "r": "retrying",
+    "s": "succeeded",
+    "f": "failed",
+    "e": "error",
+    "x": "error",
+    "c": "cancelled",
+}
+LETTER_OF: dict[str, str] = {state: letter for letter, state in LETTERS.items() if letter != "x"}
+LETTER_OF |= {"lost": "x", "": ""}
 
 Callback: TypeAlias = Literal["success", "complete", "failure"]
 
@@ -41,6 +56,15 @@ SEALED = -2
 """No job may be added to the batch any more but by its own."""
 NO_JOB = -3
 
+LOST = "lost with the broker's data"
+"""Why a job ended that was found nowhere."""
+MOST_ID = 255
+"""So many characters the id of a job has at most."""
+MOST_TEXT = 500
+"""So many characters are kept of who works on a job, and of why it failed."""
+MOST_NUMBER = 2**53 - 1
+"""The largest number that every engine counts with."""
+
 NO_BATCH = None
 
 
@@ -59,6 +83,52 @@ class Change(NamedTuple):
     queue: str = ""
     text: str = ""
     """Who begins; why it ends; of lose the since of the :class:`Job` that was seen."""
+
+
+_WHAT = frozenset(get_args(What))
+_OF_BATCH = frozenset({"seal", "cancel"})
+_STATES_OF: dict[What, frozenset[str]] = {
+    "enter": frozenset({"waiting", "delayed"}),
+    "end": frozenset({*ENDED, "lost"}),
+}
+
+
+def checked(changes: Iterable[Change]) -> list[Change]:
+    """Return *changes* as an engine may store them: texts are cut, numbers and tags put right.
+
+    Raises MessageRefused for an id that cannot be kept, and ConfigurationError for what is no
+    change: nothing of a step may be stored then.
+    """
+    return [_checked(change) for change in changes]
+
+
+def _checked(change: Change) -> Change:
+    what, job, state, retries, token, tag, queue, text = change
+    if what not in _WHAT or state not in _STATES_OF.get(what, {state}):
+        raise ConfigurationError(f"no change of a job: {what!r} {state!r}; nothing was stored")
+    if what in _OF_BATCH:
+        job = ""
+    elif not 0 < len(job) <= MOST_ID or not _is_text(job):
+        raise MessageRefused(
+            f"the task id {job[:MOST_ID]!r} cannot be that of a job: expected 1 to {MOST_ID} "
+            f"characters that can be encoded, got {len(job)}; nothing was stored"
+        )
+    if len(tag) > MOST_ID or "|" in tag:
+        tag = ""  # reliq gives none like that: where the message is is not known
+    text = text[:MOST_TEXT].encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
+    return Change(what, job, state, _bounded(retries), _bounded(token), tag, queue, text)
+
+
+def _bounded(number: int) -> int:
+    return max(0, min(number, MOST_NUMBER))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Changed(NamedTuple):
@@ -111,7 +181,7 @@ class Batches(Protocol):
     """
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
-        """Make *batch* unless there is one; whether there was none. Listed in a second step."""
+        """Make *batch* unless there is one; whether there was none. It is listed beside that."""
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order, some hundred a step; None where there is no such batch.
@@ -120,12 +190,23 @@ class Batches(Protocol):
         """
 
     def post_change(
-        self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
+        self,
+        batch: str,
+        changes: Sequence[Change],
+        on_result: Callable[[Changed | ReliqError | None], None],
     ) -> None:
         """Post what :meth:`change` sends: one step, so at most some hundred."""
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""
+
+    def next_batches(self, limit: int, again_ms: int) -> list[str]:
+        """Return the ids of up to *limit* batches that are due to be looked after.
+
+        Each is given to one who asks, and again *again_ms* later; a new one at once. One of
+        which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
+        finds it so forgets it.
+        """
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*."""
@@ -146,4 +227,4 @@ class Batches(Protocol):
         """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
 
     def forget_batch(self, batch: str) -> None:
-        """Remove *batch* and all its jobs."""
+        """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""

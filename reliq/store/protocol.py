@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         QueueStatus,
         Stored,
         Told,
+        Whereabouts,
     )
     from .jobs import Batches
 
@@ -598,6 +599,13 @@ class Store(Protocol):
 
         That at the head of its priority: one that went back to its place counts from its
         publication too. None where nothing is ready.
+        """
+
+    def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
+        """Say of each of *tags* whether its message is in *queue*, some hundred at one instant.
+
+        Cheap: what it costs does not grow with the messages in a queue, nor with their size. Of
+        a queue that is divided the partition is asked in which it is stored.
         """
 
     # -- operators

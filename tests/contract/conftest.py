@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from reliq.store.jobs import STATES
 from tests.contract.engines import ENGINES, EXCLUDED
 from tests.contract.steps import Steps
 
@@ -62,3 +65,38 @@ def store(connect):
 def other(connect):
     """Return a store of the consumer s/2."""
     return connect("s/2")
+
+
+@pytest.fixture
+def batches(store):
+    """Return the batches of the broker."""
+    return store.store.batches
+
+
+@pytest.fixture
+def change(batches):
+    """Return a function that changes the batch "b" and says what became of each change."""
+    batches.open_batch("b", "enrol", {})
+
+    def ask(*changes, by=""):
+        return batches.change("b", changes, by=by).outcomes
+
+    yield ask
+    record = batches.batch("b")
+    if record is not None:
+        found = [job for part in batches.jobs("b") for job in part]
+        there = Counter({job.id: job.state for job in found}.values())
+        assert {state: there[state] for state in STATES} == record.counts
+        failed = {job.id for job in found if job.state in {"failed", "error"}}
+        assert failed == {job for job, _, _ in batches.failures("b", 1000)}
+
+
+@pytest.fixture
+def state(batches):
+    """Return a function that says the state of a job; None where there is none."""
+
+    def ask(job="j"):
+        found = batches.job("b", job)
+        return found and found.state
+
+    return ask

@@ -1,7 +1,6 @@
 """A batch counts its jobs: each is in one state, whatever is said of it, and how often."""
 
 import random
-from collections import Counter
 
 import pytest
 
@@ -12,68 +11,10 @@ from reliq.store.jobs import (
     NO_JOB,
     OPEN,
     SEALED,
-    STATES,
     UNCHANGED,
     Change,
 )
-
-TAG, OTHER_TAG = "a" * 30, "b" * 30
-
-
-@pytest.fixture
-def batches(store):
-    """Return the batches of the broker."""
-    return store.store.batches
-
-
-@pytest.fixture
-def change(batches):
-    """Return a function that changes the batch "b" and says what became of each change."""
-    batches.open_batch("b", "enrol", {})
-
-    def ask(*changes, by=""):
-        return batches.change("b", changes, by=by).outcomes
-
-    yield ask
-    record = batches.batch("b")
-    if record is not None:
-        found = [job for part in batches.jobs("b") for job in part]
-        there = Counter({job.id: job.state for job in found}.values())
-        assert {state: there[state] for state in STATES} == record.counts
-        failed = {job.id for job in found if job.state in {"failed", "error"}}
-        assert failed == {job for job, _, _ in batches.failures("b", 1000)}
-
-
-@pytest.fixture
-def state(batches):
-    """Return a function that says the state of a job; None where there is none."""
-
-    def ask(job="j"):
-        found = batches.job("b", job)
-        return found and found.state
-
-    return ask
-
-
-def enter(job="j", state="waiting", tag=TAG, retries=0, queue="q"):
-    """Say that a job is about to be published."""
-    return Change("enter", job, state, retries, tag=tag, queue=queue)
-
-
-def begin(job="j", token=1, retries=0, who="s/1", tag=TAG):
-    """Say that a delivery of a job is worked on."""
-    return Change("begin", job, "", retries, token, tag, "q", who)
-
-
-def end(state, job="j", token=1, retries=0, why=""):
-    """Say how it has ended."""
-    return Change("end", job, state, retries, token, text=why)
-
-
-def lost(job="j", tag=TAG, why="rejected"):
-    """Say that the broker has given up on a message."""
-    return Change("end", job, "lost", tag=tag, queue="q", text=why)
-
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 
 # -- a batch
 

@@ -3,6 +3,7 @@
 import pytest
 
 from reliq.message.delivery_tag import published_ms
+from reliq.message.queue_names import partition_name
 from reliq.store.inspection import BrokerInfo, Finding
 from tests.contract.steps import LONG_MS, message
 
@@ -208,3 +209,41 @@ def test_all_queues_can_be_told(store):
         store.store.declare_queue(name, False, b"", {})
     told = store.store.told()
     assert (["a", "b"], []) == (sorted(told.queues), told.untold)
+
+
+# -- whereabouts
+
+
+def test_where_messages_are(store):
+    """In whatever state they are there; as dead letters; or not, in this queue."""
+    ready, delayed = message(), message(delay_ms=LONG_MS)
+    taken, died, done = message(rank=0), message(rank=0), message(rank=0)
+    store.publish(taken, died, done)
+    *_, died_lease, done_lease = store.take(3)
+    store.publish(ready, delayed, message(queue="other"))
+    store.dead_letter(died_lease)
+    store.ack(done_lease.tag)
+    asked = [item.tag for item in (ready, delayed, taken, died, done)]
+    found = store.store.whereabouts("q", [*asked, "nobody's"])
+    assert ["there", "there", "there", "dead", "", ""] == list(found.values())
+    assert [*asked, "nobody's"] == list(found)
+    assert {"", "there"} >= {*store.store.whereabouts("other", asked).values()}
+    assert {""} == {*store.store.whereabouts("no queue", asked).values()}
+    assert {} == store.store.whereabouts("q", [])
+
+
+def test_where_many_messages_are(store):
+    """More than one step asks for."""
+    many = [message() for _ in range(450)]
+    store.publish(*many[::2])
+    found = store.store.whereabouts("q", [item.tag for item in many])
+    assert ["there", ""] * 225 == list(found.values())
+
+
+def test_where_the_messages_of_a_partition_are(store):
+    """By the queue that has them."""
+    name = partition_name("q", 1)
+    item = message(queue=name)
+    store.publish(item)
+    assert {item.tag: "there"} == store.store.whereabouts(name, [item.tag])
+    assert {item.tag: ""} == store.store.whereabouts("q", [item.tag])

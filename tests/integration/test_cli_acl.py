@@ -1,5 +1,6 @@
 """`reliq acl`: everything that a role does runs under exactly its rule, and uses all of it."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -13,6 +14,8 @@ from kombu import Connection, Consumer, Exchange, Queue
 import reliq
 from reliq import BrokerRefused
 from reliq.admin import Inspector, acl_rule
+from reliq.engines.urls import connect
+from reliq.store.jobs import DONE, Change
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
 from tests.support.audits import assert_balanced
@@ -119,6 +122,50 @@ def use_producer(guarded):
         )
         with producer.batch():
             producer.publish(1, routing_key="plain")
+    use_batch(guarded)
+
+
+def use_batch(guarded):
+    """Make a batch of jobs, change it, and look at it; return its store, which is open."""
+    with store_of(guarded) as store:
+        batches = store.batches
+        batches.open_batch("b", "enrol", {"tenant": "7"})
+        batches.change("b", [Change("enter", job, "waiting", tag="t") for job in ("i", "j")])
+        batches.change("b", [Change("withdraw", "i", tag="t"), Change("begin", "j", token=1)])
+        batches.change("b", [Change("end", "j", "failed", token=1), Change("seal")])
+        batches.said("b", "complete")
+        batches.change("b", [Change("replay", "j"), Change("cancel")])
+        look_at_batch(batches)
+
+
+def look_at_batch(batches):
+    """Read all there is of it."""
+    assert 1 == batches.batch("b").total
+    assert ["b"] == batches.batches(10)
+    assert "waiting" == batches.job("b", "j").state
+    assert 1 == len([job for part in batches.jobs("b") for job in part])
+    assert [] == batches.failures("b", 10)
+
+
+def cancel_batch(operator, owner_url):
+    """Look at a batch that another has made, and cancel it."""
+    with contextlib.closing(connect(owner_url, operator.options, "owner/1")) as store:
+        store.batches.open_batch("b", "enrol", {})
+        store.batches.change("b", [Change("enter", "j", "waiting", tag="t")])
+    with store_of(operator) as store:
+        look_at_batch(store.batches)
+        assert {"t": ""} == store.whereabouts("orders", ["t"])
+        assert [DONE] == store.batches.change("b", [Change("cancel")]).outcomes
+
+
+@contextlib.contextmanager
+def store_of(guarded):
+    """Return a store of that user."""
+    store = connect(guarded.url, guarded.options, "batches/1")
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def test_a_producer(guarded):
@@ -168,6 +215,10 @@ def test_a_worker(guarded):
         # The wait for one queue is ended, to begin anew for two.
         second = Taker(connection, "bytes", auto_declare=False)
         second.take()[0].requeue()
+    with store_of(worker) as store:
+        assert ["b"] == store.batches.next_batches(10, 1000)
+        assert {"t": ""} == store.whereabouts("orders", ["t"])
+        store.batches.forget_batch("b")
     worker.check("zremrangebyscore")  # of what a worker moves here from another broker
 
 
@@ -177,7 +228,8 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     operator = guarded("operator", prefix="shop:", config=True)
     other = redis_factory()
     prefix = ("--prefix", "shop:")
-    owner = Connection(operator.server.url("reliq", db=1), transport_options=operator.options)
+    owner_url = operator.server.url("reliq", db=1)
+    owner = Connection(owner_url, transport_options=operator.options)
     with owner as connection:
         with connection.SimpleQueue("orders"):
             declare(connection, "other", max_length_bytes=100_000)
@@ -195,8 +247,8 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     assert 3 == len(data(url, "status", "--interval", 0, *prefix)["queues"])
     for state in ("ready", "delayed", "unacked", "dead"):
         data(url, "peek", "orders", "--state", state, *prefix)
-    data(url, "audit", *prefix)
     look_around(url, *prefix)
+    cancel_batch(operator, owner_url)
     dead_letters = data(url, "dead", "list", "orders", *prefix)
     dead_letters += data(url, "dead", "list", "other", *prefix)
     first = dead_letters[0]
@@ -224,12 +276,13 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     operator.admin.delete("shop:reliq:{%}:exchanges", "shop:reliq:bindings:{orders}")
     assert 0 == run(None, "move", "orders", "--from", other.url(), "--to", url, *prefix).returncode
     # What two scripts do for workers only: a consumer with many leases, a message too many.
-    operator.check("hscan", "zrank")
+    operator.check("zrank")
     assert_balanced(other.url(), operator.options)
 
 
 def look_around(url, *prefix):
-    """Scrape, watch, and ask the doctor, who finds nothing that this user may not do."""
+    """Audit, scrape, watch, and ask the doctor, who finds nothing that this user may not do."""
+    data(url, "audit", *prefix)
     assert "reliq_up" in scraped(url, *prefix)
     (line,) = run(url, "top", "--json", "--count", 1, *prefix).stdout.splitlines()
     assert "orders" in line

@@ -8,18 +8,21 @@ would end the script after its writes. Every script is run in each state of the 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from itertools import count
 
 import pytest
 
 from reliq.engines.redis import scripts
-from reliq.engines.redis.keys import queue_key
+from reliq.engines.redis.keys import batch_keys, queue_key
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
+from reliq.store.jobs import Change
 from reliq.store.values import Move
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 from tests.contract.steps import LONG_MS, audit, lease_of, message, tags
 from tests.support.cluster import SLOTS, Migration, RedisCluster
 
@@ -136,6 +139,7 @@ CALLS = {
     "configure": lambda store, m: store.configure(m.queue, {"max_length": "9"}),
     "pause": lambda store, m: store.pause(m.queue, True),
     "layout": lambda store, m: store.lay_out(m.queue, 4, 4),
+    "whereabouts": lambda store, m: store.whereabouts(m.queue, tags(m.taken)),
 }
 """One call for each script over the keys of a queue, and some for its other ways."""
 
@@ -171,9 +175,88 @@ def test_a_script_is_whole_or_refused(moving, name, state):
         audit(moving.target, [moving.queue])
 
 
+# -- batches
+
+
+class MovingBatch:
+    """A batch with a job in many states, whose slot can be moved."""
+
+    def __init__(self, cluster):
+        self.name = f"b{next(QUEUES)}"
+        source, target = cluster.masters
+        self.migration = Migration(source, target, batch_keys("", self.name).batch)
+        self.source, self.target = (Moving._store(node) for node in cluster.masters)
+        # The list of all batches is another slot's: entering this one there is not what is tested.
+        names = scripts.OPEN_BATCH.named(**batch_keys("", self.name)._asdict())
+        self.source._wire.execute(scripts.OPEN_BATCH, names, ("enrol", 1))
+        self.change(self.source, *map(enter, "abcdef"), *(begin(job) for job in "bcdef"))
+        self.change(
+            self.source, end("failed", "c"), lost("d"), enter("e", tag=OTHER_TAG, retries=1)
+        )
+
+    def change(self, store, *changes):
+        """Change jobs, over one node."""
+        return store.batches.change(self.name, changes)
+
+    def require_balanced(self):
+        """Fail unless each job is in one state, and those that failed are listed, once."""
+        found = [job for part in self.target.batches.jobs(self.name) for job in part]
+        counts = self.target.batches.batch(self.name).counts
+        assert Counter(job.state for job in found) == +Counter(counts)
+        failed = [job for job, _, _ in self.target.batches.failures(self.name, 100)]
+        assert sorted(job.id for job in found if job.state in {"failed", "error"}) == sorted(failed)
+
+    close = Moving.close
+
+
+OF_BATCHES = {
+    "enter": lambda store, m: m.change(store, enter("new")),
+    "withdraw": lambda store, m: m.change(store, Change("withdraw", "a", tag=TAG)),
+    "begin": lambda store, m: m.change(store, begin("a")),
+    # These two empty a key, and use it again.
+    "end": lambda store, m: m.change(store, *(end("succeeded", i) for i in "bcdef"), begin("a")),
+    "fail": lambda store, m: m.change(store, end("error", "b", why="no")),
+    "replay": lambda store, m: m.change(
+        store, *(Change("replay", job, tag=TAG) for job in "cd"), end("failed", "c")
+    ),
+    "cancel": lambda store, m: m.change(store, Change("cancel"), begin("a")),
+    "said": lambda store, m: store.batches.said(m.name, "failure"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_a_script_of_a_batch_is_whole_or_refused(cluster, name, state):
+    """While its slot moves it changes nothing, or all of it; afterwards it goes on over there."""
+    moving = MovingBatch(cluster)
+    if name == "said":
+        moving.change(moving.source, Change("seal"))
+    try:
+        call, migration = OF_BATCHES[name], moving.migration
+        migration.open()
+        migration.move(STATES[state](migration.keys(migration.source)))
+        before = migration.contents()
+        refusal = None
+        try:
+            call(moving.source, moving)
+        except ReliqError as exc:
+            refusal = str(exc)
+        if refusal is not None:
+            assert re.search(r"\b(ASK|TRYAGAIN)\b", refusal)
+            assert before == migration.contents()
+        migration.end()
+        moving.require_balanced()
+        if refusal is not None:
+            call(moving.target, moving)
+            moving.require_balanced()
+    finally:
+        moving.close()
+
+
 def test_every_script_of_a_queue_is_called():
     """A new one is added to CALLS; what is no queue's has one key, or is tested beside it."""
     of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
+    of_batches = {"open_batch", "change_jobs", "said", "list_batch", "next_batches"}
     kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}
     everything = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
-    assert everything - of_others - kombu <= set(CALLS)
+    assert everything - of_others - of_batches - kombu <= set(CALLS)

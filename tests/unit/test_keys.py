@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliq.engines.redis import keys
-from reliq.engines.redis.keys import QueueKeys, escape, queue_key, queue_keys
+from reliq.engines.redis.keys import QueueKeys, batch_keys, escape, queue_key, queue_keys
 
 NAMES = st.text(st.sampled_from("{}%257BDab:") | st.characters(codec="utf-8"), max_size=12)
 
@@ -22,6 +22,9 @@ def test_the_keys_are_as_documented():
     assert "app:reliq:bindings:{celeryev}" == keys.bindings("app:", "celeryev")
     assert "app:reliq:{%}:consumers" == keys.consumers("app:")
     assert "app:reliq:{%}:consumer:host:1" == keys.consumer("app:", "host:1")
+    assert "app:reliq:batch:{b}:jobs" == keys.batch_keys("app:", "b").jobs
+    assert "app:reliq:{%}:batches" == keys.batches("app:")
+    assert "app:reliq:{%}:batches_opened" == keys.batches_opened("app:")
 
 
 def test_an_empty_name_has_a_slot_too():
@@ -50,6 +53,29 @@ def test_all_keys_of_a_queue_share_a_slot(name, prefix):
     assert {escape(name)} == tags
 
 
+@given(NAMES.filter(bool), st.sampled_from(["", "app:", "a.b/"]))
+def test_all_keys_of_a_batch_share_a_slot(name, prefix):
+    """That of its id."""
+    tags = {re.match(r"[^{]*\{(.*?)\}", key, re.DOTALL)[1] for key in batch_keys(prefix, name)}
+    assert {escape(name)} == tags
+
+
+@given(NAMES, NAMES)
+def test_two_batches_have_no_key_in_common(one, other):
+    """Nor has a batch one with a queue, an exchange or a claim."""
+    assert (one == other) == bool({*batch_keys("", one)} & {*batch_keys("", other)})
+    others = {*queue_keys("", other), *keys_of_all(""), keys.once("", other)}
+    assert not {*batch_keys("", one)} & {*others, keys.bindings("", other)}
+
+
+@given(NAMES, st.sampled_from(["", "app:", "a.b/"]))
+def test_what_is_ours(name, prefix):
+    """The doctor looks for who wrote other keys."""
+    ours = {*queue_keys(prefix, name), *batch_keys(prefix, name), *keys_of_all(prefix)}
+    assert all(keys.is_ours(key, prefix) for key in ours)
+    assert not keys.is_ours(f"{prefix}reliq:{{%}}:batched", prefix)
+
+
 @given(NAMES, NAMES, st.sampled_from(QueueKeys._fields), st.sampled_from(QueueKeys._fields))
 def test_two_queues_have_no_key_in_common(one, other, part, its_part):
     """Whatever their names, keys are the same only for the same part of the same queue."""
@@ -67,6 +93,8 @@ def test_no_queue_takes_a_global_key(name):
 def keys_of_all(prefix):
     """Return every key that belongs to no queue and no exchange."""
     makers = (
+        keys.batches,
+        keys.batches_opened,
         keys.queues,
         keys.probe,
         keys.broker_id,

@@ -22,6 +22,7 @@ from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
 from reliq.store import limits
+from reliq.store.jobs import Change
 from reliq.store.values import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
@@ -291,6 +292,10 @@ class RecordingWire(Wire):
         """Run other scripts as if they had said yes."""
         return super().execute(script, keys, args) if script.name == self.wanted else 1
 
+    def call(self, command, script=None):
+        """Raise what would be sent of that script."""
+        raise Sent(command, script)
+
     def post(self, command, on_reply=None, script=None, patience_s=0.0):
         """Raise what would be posted of that script."""
         if script.name == self.wanted:
@@ -356,6 +361,12 @@ CALLS = {
     "configure": lambda store: store.configure("q", {"max_length": "9"}),
     "layout": lambda store: store.lay_out("q", 4, 4),
     "pause": lambda store: store.pause("q", True),
+    "whereabouts": lambda store: store.whereabouts("q", ["a", "b"]),
+    "list_batch": lambda store: store.batches.open_batch("b", "name", {"field": "x"}),
+    "open_batch": lambda store: store.batches.open_batch("b", "name", {"field": "x"}),
+    "change_jobs": lambda store: store.batches.change("b", [Change("enter", "j", "waiting")] * 2),
+    "said": lambda store: store.batches.said("b", "complete"),
+    "next_batches": lambda store: store.batches.next_batches(10, 1000),
     # Kombu's own keys are named by its options, its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),
     "kombu_take_unacked": lambda store: store.take_unacked("broker:b", 0.0, [("a", ["q"])]),
@@ -382,9 +393,10 @@ def test_the_caller_sends_what_the_header_names(name):
     said = read(SCRIPTS[name])
     sent_keys, sent_args = rest[:count], rest[count:]
     parts = [key.removeprefix("p.").removeprefix("reliq:").split(":") for key in sent_keys]
-    # bindings:{exchange}, once:name; all others begin with their tag.
+    # bindings:{exchange}, once:name, batch:{id}:part; all others begin with their tag.
     assert [key for key, _ in said.keys] == [
-        part[1] if part[0].startswith("{") else part[0] for part in parts
+        part[1] if part[0].startswith("{") else part[-1] if part[0] == "batch" else part[0]
+        for part in parts
     ]
     extra = len(sent_args) - len(said.args)
     assert extra >= 0

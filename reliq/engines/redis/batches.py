@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store.batches import batches as parted
-from ...store.jobs import CALLBACKS, STATES, BatchRecord, Callback, Change, Changed, Job, State
+from ...store.jobs import (
+    CALLBACKS,
+    LETTER_OF,
+    LETTERS,
+    STATES,
+    BatchRecord,
+    Callback,
+    Change,
+    Changed,
+    Job,
+    State,
+    checked,
+)
 from ...store.limits import BATCH
 from ...store.unreadable import number
 from . import keys, scripts
-from .base import text_of, then
+from .base import text_of, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,19 +30,6 @@ if TYPE_CHECKING:
     from .commands import Commands
     from .stream import Command, Reply
 
-_LETTERS: dict[str, State] = {
-    "w": "waiting",
-    "d": "delayed",
-    "k": "working",
-    "r": "retrying",
-    "s": "succeeded",
-    "f": "failed",
-    "e": "error",
-    "x": "error",
-    "c": "cancelled",
-}
-_LETTER_OF = {state: letter for letter, state in _LETTERS.items() if letter != "x"}
-_LETTER_OF |= {"lost": "x", "": ""}
 # A hash's field of that name says when the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
@@ -46,11 +45,24 @@ class RedisBatches:
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
         """Make *batch* unless there is one; whether there was none."""
+        # First, in case we die: one that is listed and not there is passed over. And again, in
+        # case that somebody has found none meanwhile, and forgotten it.
+        created = self._list(batch)
         names = scripts.OPEN_BATCH.named(**self._named(batch, "batch", "guard"))
         noted = [part for key, value in fields.items() for part in (_OWN_FIELD + key, value)]
-        made, created = self._wire.execute(scripts.OPEN_BATCH, names, (name, *noted))
-        self._wire.call(("ZADD", keys.batches(self._prefix), "NX", created, batch))
-        return bool(made == 1)
+        made = bool(self._wire.execute(scripts.OPEN_BATCH, names, (name, created, *noted)))
+        if made:
+            self._list(batch)
+        return made
+
+    def _list(self, batch: str) -> int:
+        """Enter *batch* in the list of all, unless it is there; return when it was."""
+        names = scripts.LIST_BATCH.named(
+            batches=keys.batches(self._prefix),
+            batches_opened=keys.batches_opened(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
+        )
+        return int(self._wire.execute(scripts.LIST_BATCH, names, (batch,)))
 
     def _named(self, batch: str, *parts: str) -> dict[str, str]:
         found = keys.batch_keys(self._prefix, batch)._asdict()
@@ -61,7 +73,7 @@ class RedisBatches:
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
         cancelled, outcomes = False, []
-        for part in parted(changes, BATCH):
+        for part in parted(checked(changes), BATCH):
             command = self._change(batch, part, by)
             found = _changed(self._wire.call(command, scripts.CHANGE_JOBS))
             if found is None:
@@ -74,7 +86,7 @@ class RedisBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends."""
-        command = self._change(batch, changes, "")
+        command = self._change(batch, checked(changes), "")
         self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
@@ -84,7 +96,7 @@ class RedisBatches:
         rows = [
             part
             for what, job, state, *rest in changes
-            for part in (what, job, _LETTER_OF[state], *rest)
+            for part in (what, job, LETTER_OF[state], *rest)
         ]
         return ("EVALSHA", scripts.CHANGE_JOBS.sha, len(names), *names, by, *rows)
 
@@ -98,8 +110,19 @@ class RedisBatches:
         names = self._named(batch)
         self._wire.call(("UNLINK", *names.values()))
         self._wire.call(("ZREM", keys.batches(self._prefix), batch))
+        self._wire.call(("ZREM", keys.batches_opened(self._prefix), batch))
+        # One of that id may have been made since.
+        if self._wire.call(("EXISTS", names["batch"])):
+            self._list(batch)
 
     # -- looking
+
+    def next_batches(self, limit: int, again_ms: int) -> list[str]:
+        """Return the ids of up to *limit* batches that are due to be looked after."""
+        names = scripts.NEXT_BATCHES.named(
+            batches=keys.batches(self._prefix), guard=keys.guard_of_all(self._prefix)
+        )
+        return texts(self._wire.execute(scripts.NEXT_BATCHES, names, (max(limit, 0), again_ms)))
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
@@ -128,9 +151,9 @@ class RedisBatches:
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
         last = f"({before_ms}" if before_ms else "+inf"
-        key = keys.batches(self._prefix)
-        found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit))
-        return [text_of(name) for name in found]
+        key, most = keys.batches_opened(self._prefix), max(limit, 0)
+        found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
+        return texts(found)
 
     def job(self, batch: str, job: str) -> Job | None:
         """Return what is known of a job."""
@@ -174,7 +197,7 @@ def _changed(reply: Reply) -> Changed | None:
 def _job(name: str, stored: bytes) -> Job | None:
     """Return what is stored of a job; None where it cannot be read."""
     letter, *rest = text_of(stored).split("|", _FIELDS - 1)
-    if letter not in _LETTERS or len(rest) != _FIELDS - 1:
+    if letter not in LETTERS or len(rest) != _FIELDS - 1:
         return None
     retries, token, since, tag, queue = rest
-    return Job(name, _LETTERS[letter], number(retries), number(token), number(since), tag, queue)
+    return Job(name, LETTERS[letter], number(retries), number(token), number(since), tag, queue)

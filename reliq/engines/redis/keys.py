@@ -184,6 +184,11 @@ def batches(prefix: str) -> str:  # ZSET batch -> when to look after it next
     return _of_all(prefix, "batches")
 
 
+def batches_opened(prefix: str) -> str:  # ZSET batch -> when it was opened, server ms
+    """Return the key of all batches by their age."""
+    return _of_all(prefix, "batches_opened")
+
+
 def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
     """Return the key of the register of consumers."""
     return _of_all(prefix, "consumers")
@@ -241,6 +246,7 @@ _PARTS = frozenset({*QueueKeys._fields, "bound"})
 _SHARED = frozenset(
     {
         "batches",
+        "batches_opened",
         "queues",
         "probe",
         "looking",

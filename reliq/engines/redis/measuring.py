@@ -16,10 +16,12 @@ from .base import StoreBase, text_of, texts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...store.inspection import Whereabouts
     from .scripts import Script
     from .stream import Command
 
 
+_WHEREABOUTS: tuple[Whereabouts, ...] = ("", "there", "dead")
 _COUNT = re.compile(rb"-?[0-9]{1,19}")
 _PARTITIONS = re.compile(rb"[0-9]{1,2}")
 
@@ -45,6 +47,15 @@ class RedisMeasuring(StoreBase):
         """Return when the oldest ready message was published; None where nothing is ready."""
         measured = self._measured(queue)
         return None if measured is None else measured.oldest_ms
+
+    def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
+        """Say of each of *tags* whether its message is in *queue*, some hundred at one instant."""
+        names = scripts.WHEREABOUTS.of(self._keys(queue))
+        found: dict[str, Whereabouts] = {}
+        for some in batches(tags):
+            replies = self._wire.execute(scripts.WHEREABOUTS, names, some)
+            found.update(zip(some, (_WHEREABOUTS[reply] for reply in replies), strict=True))
+        return found
 
     def _measured(self, queue: str) -> Measure | None:
         names = scripts.MEASURE.of(self._keys(queue))

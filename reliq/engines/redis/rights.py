@@ -55,17 +55,21 @@ PRODUCER = _role(
     _CONNECTS,
     runs=(
         scripts.BIND,
+        scripts.CHANGE_JOBS,
         scripts.DECLARE,
         scripts.DELETE_QUEUE,
         scripts.LAYOUT,
+        scripts.LIST_BATCH,
         scripts.LIST_QUEUE,
         scripts.ONCE,
+        scripts.OPEN_BATCH,
         scripts.PAUSE,
         scripts.PUBLISH,
+        scripts.SAID,
         scripts.UNBOUND,
     ),
-    sends="del exists hdel hexists hget hgetall hkeys hmget hsetnx pexpire sadd smembers srem "
-    "zadd zrange zrem zscore",
+    sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx pexpire sadd smembers "
+    "srem zadd zrange zrem zscore",
 )
 WORKER = _role(
     PRODUCER,
@@ -84,6 +88,7 @@ WORKER = _role(
         scripts.MOVE,
         scripts.MOVED,
         scripts.MOVE_OUT,
+        scripts.NEXT_BATCHES,
         scripts.ONCE,
         scripts.PROMOTE,
         scripts.PURGE,
@@ -95,6 +100,7 @@ WORKER = _role(
         scripts.MEASURE,
         scripts.SURVEY,
         scripts.TELL_RUNNING,
+        scripts.WHEREABOUTS,
     ),
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore",
 )
@@ -108,6 +114,7 @@ OPERATOR = _role(
         scripts.ATTACH,
         scripts.BIND,
         scripts.BROWSE,
+        scripts.CHANGE_JOBS,
         scripts.CONFIGURE,
         scripts.DEAD_LETTER,
         scripts.DECLARE,
@@ -126,9 +133,10 @@ OPERATOR = _role(
         scripts.RENEW,
         scripts.REPLAY,
         scripts.UNBOUND,
+        scripts.WHEREABOUTS,
     ),
-    sends="acl|whoami client|list del get hdel hexists hget hgetall hkeys hmget hsetnx info sadd "
-    "scan script|exists set smembers srem time zadd zrangebyscore zrem zscore",
+    sends="acl|whoami client|list del get hdel hexists hget hgetall hkeys hmget hscan hsetnx info "
+    "sadd scan script|exists set smembers srem time zadd zrangebyscore zrem zscore",
 )
 MIGRATION = _role(
     OPERATOR,

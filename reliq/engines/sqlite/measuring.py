@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused
 from ...message.delivery_tag import published_ms
+from ...store.batches import batches
 from ...store.inspection import Measure, QueueStatus
 from ...store.limits import HIGHEST_RANK, RANK
 from ...store.unreadable import left_out
@@ -16,6 +17,7 @@ from .transaction import DEAD, DELAYED, READY, UNACKED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ...store.inspection import Whereabouts
     from .transaction import Transaction
 
 
@@ -115,6 +117,20 @@ class SqliteMeasuring(StoreBase):
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
         with self.read() as transaction:
             return status_of(transaction, queue, checked=True)
+
+    def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
+        """Say of each of *tags* whether its message is in *queue*, some hundred at one instant."""
+        found: dict[str, Whereabouts] = {}
+        for some in batches(tags):
+            with self.read() as transaction:
+                for tag in some:
+                    row = transaction.execute(
+                        "SELECT state FROM messages WHERE tag = ? AND queue = "
+                        "(SELECT id FROM queues WHERE prefix = ? AND name = ?)",
+                        (tag, transaction.prefix, queue),
+                    ).fetchone()
+                    found[tag] = "" if row is None else "dead" if row[0] == DEAD else "there"
+        return found
 
     def oldest_ms(self, queue: str) -> int | None:
         """Return when the oldest ready message was published; None where nothing is ready."""

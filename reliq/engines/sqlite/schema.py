@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .location import Location
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x72656C71  # "relq"
 
 # From each version to the next: statements, all run in one transaction.
@@ -24,6 +24,53 @@ ALTER TABLE bindings ADD COLUMN queue TEXT;
 UPDATE bindings SET queue = queue_of(binding);
 CREATE INDEX bindings_queue ON bindings (prefix, queue);
 ALTER TABLE attached ADD COLUMN mark TEXT NOT NULL DEFAULT '';
+""",
+    2: """
+CREATE TABLE batches (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    prefix TEXT NOT NULL,
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    fields TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    check_at INTEGER NOT NULL,
+    forgotten INTEGER NOT NULL DEFAULT 0,
+    sealed INTEGER,
+    cancelled INTEGER,
+    ended INTEGER,
+    due_failure INTEGER,
+    due_complete INTEGER,
+    due_success INTEGER,
+    said_failure INTEGER,
+    said_complete INTEGER,
+    said_success INTEGER,
+    waiting INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    working INTEGER NOT NULL DEFAULT 0,
+    retrying INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    error INTEGER NOT NULL DEFAULT 0,
+    dropped INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX batches_id ON batches (prefix, id) WHERE forgotten = 0;
+CREATE INDEX batches_created ON batches (prefix, created);
+CREATE INDEX batches_check_at ON batches (prefix, check_at);
+CREATE TABLE jobs (
+    batch INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    retries INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    worker TEXT,
+    failed_at INTEGER,
+    error TEXT,
+    PRIMARY KEY (batch, id)
+) WITHOUT ROWID;
+CREATE INDEX failures ON jobs (batch, failed_at) WHERE failed_at IS NOT NULL;
 """,
 }
 

@@ -1,4 +1,4 @@
--- The file of a broker, version 2 (PRAGMA user_version; schema.py brings older ones up to date).
+-- The file of a broker, version 3 (PRAGMA user_version; schema.py brings older ones up to date).
 --
 -- All times are ms since the epoch by the machine's clock. What belongs to one
 -- global_keyprefix has it in the column prefix: several brokers share a file so.
@@ -200,3 +200,54 @@ CREATE TABLE waiters (
     PRIMARY KEY (prefix, queue, notification)
 ) WITHOUT ROWID;
 CREATE INDEX waiters_bell ON waiters (notification);
+
+-- Batches of jobs: what each is, how many jobs are in each state, and what is to be said of it.
+CREATE TABLE batches (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again
+    prefix TEXT NOT NULL,
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    fields TEXT NOT NULL, -- JSON: what its producer has noted with it
+    created INTEGER NOT NULL,
+    check_at INTEGER NOT NULL, -- when to look after it next
+    forgotten INTEGER NOT NULL DEFAULT 0, -- 1: its jobs are being removed, then it goes
+    -- since when; NULL: not yet
+    sealed INTEGER,
+    cancelled INTEGER,
+    ended INTEGER,
+    due_failure INTEGER,
+    due_complete INTEGER,
+    due_success INTEGER,
+    said_failure INTEGER,
+    said_complete INTEGER,
+    said_success INTEGER,
+    -- how many jobs are in each state
+    waiting INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    working INTEGER NOT NULL DEFAULT 0,
+    retrying INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    error INTEGER NOT NULL DEFAULT 0,
+    dropped INTEGER NOT NULL DEFAULT 0 -- those that were cancelled
+);
+CREATE UNIQUE INDEX batches_id ON batches (prefix, id) WHERE forgotten = 0;
+CREATE INDEX batches_created ON batches (prefix, created);
+CREATE INDEX batches_check_at ON batches (prefix, check_at);
+
+-- What is known of each job of a batch.
+CREATE TABLE jobs (
+    batch INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    state TEXT NOT NULL, -- one letter, as store/jobs.py has them
+    retries INTEGER NOT NULL,
+    token INTEGER NOT NULL, -- of the lease under which it was begun last; 0: of none
+    since INTEGER NOT NULL,
+    tag TEXT NOT NULL, -- where its message is; '': not known
+    queue TEXT NOT NULL,
+    worker TEXT, -- who works on it
+    failed_at INTEGER,
+    error TEXT, -- why it failed
+    PRIMARY KEY (batch, id)
+) WITHOUT ROWID;
+CREATE INDEX failures ON jobs (batch, failed_at) WHERE failed_at IS NOT NULL;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .batches import SqliteBatches
 from .claims import SqliteClaims
 from .consuming import SqliteConsuming
 from .dead_letters import SqliteDeadLetters
@@ -37,3 +38,9 @@ class SqliteStore(
     SqliteClaims,
 ):
     """See :class:`reliq.store.protocol.Store`."""
+
+    @property
+    def batches(self) -> SqliteBatches:
+        """The batches of jobs in this file."""
+        # Not kept here: the store would be kept by it, until the garbage collector runs.
+        return SqliteBatches(self)

@@ -11,7 +11,7 @@
 -- KEYS[6] guard (STRING)
 --
 -- ARGV[1] by (job that adds others; "": the producer)
--- ARGV[2..] change, job, state, retries, token, tag, queue, text (seven may be "")
+-- ARGV[2..] change, job, state, retries, token, tag, queue, text (of each; what it lacks is "")
 --
 -- change is one of enter, withdraw, begin, return, end, lose, replay, seal, cancel. retries and
 -- token say which delivery of which try it is about: later ones have higher numbers.
@@ -24,70 +24,121 @@ local batch, jobs, workers, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local by = ARGV[1]
 local ROW = 8
 -- One letter of each state is stored. An error is the worker's (e) or the broker's (x).
-local COUNTER = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s = 'succeeded',
+local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s = 'succeeded',
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}
-local OPEN = {w = true, d = true, k = true, r = true}
+local is_open = {w = true, d = true, k = true, r = true}
+local flags = {'sealed', 'cancelled', 'ended', 'due_failure', 'due_complete', 'due_success',
+  'said_failure', 'said_complete', 'said_success', 'created'}
+local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'failed', 'error',
+  'dropped'}
 
-local known = redis.call('HMGET', batch, 'created', 'sealed', 'cancelled', 'ended')
-if not known[1] then
+-- Raises where one of these keys holds something else, before the first write.
+local function intact(hashes, zsets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(zsets) do
+    redis.call('ZCARD', key)
+  end
+end
+
+-- What is known of the batch, as it was and as it becomes: it is written at the end.
+local was, is = {}, {}
+for i, value in ipairs(redis.call('HMGET', batch, unpack(flags))) do
+  was[flags[i]], is[flags[i]] = value, value
+end
+if not is.created then
   return {0}
 end
-local sealed, cancelled, ended = known[2], known[3], known[4]
+for i, value in ipairs(redis.call('HMGET', batch, unpack(counters))) do
+  value = tonumber(string.match(value or '', '^%d+$') or 0)
+  was[counters[i]], is[counters[i]] = value, value
+end
+intact({jobs, workers, errors}, {failures})
 local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- Returns what is known of a job; nil where there is none that can be read.
+-- Returns what is known of a job, nil where there is none. One that cannot be read has no state:
+-- it was counted in one, and stays so.
 local function find(id)
-  local state, retries, token, since, tag, queue =
-    string.match(redis.call('HGET', jobs, id) or '', '^(%l)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
-  if state and COUNTER[state] then
-    return {state = state, retries = tonumber(retries), token = tonumber(token), since = since,
-      tag = tag, queue = queue}
+  local stored = redis.call('HGET', jobs, id)
+  if not stored then
+    return nil
   end
-  return nil
+  local state, retries, token, since, tag, queue =
+    string.match(stored, '^(%l)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
+  if not counter[state or ''] then
+    return {}
+  end
+  return {state = state, retries = tonumber(retries), token = tonumber(token),
+    since = tonumber(since), tag = tag, queue = queue}
 end
 
--- Gives a job a state; was: what it had before, nil where it is new.
-local function put(id, was, job)
-  if was and COUNTER[was.state] ~= COUNTER[job.state] then
-    redis.call('HINCRBY', batch, COUNTER[was.state], -1)
+-- Gives a job a state; before: what it had, nil where it is new.
+local function put(id, before, job)
+  if before then
+    is[counter[before.state]] = math.max(is[counter[before.state]] - 1, 0)
   end
-  if not was or COUNTER[was.state] ~= COUNTER[job.state] then
-    redis.call('HINCRBY', batch, COUNTER[job.state], 1)
-  end
-  local done = job.state == 's'
-  redis.call('HSET', jobs, id, string.format('%s|%.0f|%.0f|%s|%s|%s', job.state, job.retries,
-    job.token, now, done and '' or job.tag, done and '' or job.queue))
-  if was and was.state == 'k' and job.state ~= 'k' then
+  is[counter[job.state]] = is[counter[job.state]] + 1
+  local done = job.state == 's' -- nobody asks for its message any more
+  -- No two states of a job have the same time.
+  local since = before and math.max(now, before.since + 1) or now
+  redis.call('HSET', jobs, id, job.state ..
+    string.format('|%.0f|%.0f|%.0f|', job.retries, job.token, since) ..
+    (done and '|' or job.tag .. '|' .. job.queue))
+  if before and before.state == 'k' and job.state ~= 'k' then
     redis.call('HDEL', workers, id)
   end
-  if was and (was.state == 'f' or was.state == 'e' or was.state == 'x') then
+  if before and (before.state == 'f' or before.state == 'e' or before.state == 'x') then
     redis.call('ZREM', failures, id)
     redis.call('HDEL', errors, id)
   end
+  if job.state == 'f' or job.state == 'e' or job.state == 'x' then
+    redis.call('ZADD', failures, now, id)
+    redis.call('HSET', errors, id, job.text)
+  end
+end
+
+-- Whether the tokens of two deliveries are of one queue: those of two say nothing.
+local function comparable(job, new)
+  return new.queue == '' or job.queue == '' or new.queue == job.queue
 end
 
 -- Whether a delivery is older than the one that is known.
-local function older(job, retries, token)
-  return retries < job.retries or (retries == job.retries and token < job.token)
+local function older(job, new)
+  if new.retries ~= job.retries then
+    return new.retries < job.retries
+  end
+  return comparable(job, new) and new.token < job.token
+end
+
+-- Whether it is the one that is known.
+local function same(job, new)
+  return new.retries == job.retries and new.token == job.token and comparable(job, new)
 end
 
 local does = {}
 
 function does.enter(id, job, new)
-  if cancelled then
+  if is.cancelled then
     return -1
   elseif not job then
     local adder = by ~= '' and find(by)
-    if sealed and not (adder and adder.state == 'k') then
+    if is.sealed and not (adder and adder.state == 'k') then
       return -2
     end
-  elseif not OPEN[job.state] or new.retries < job.retries or new.tag == job.tag then
+  elseif new.retries < job.retries then
     return 0
   elseif new.retries > job.retries then
+    -- The next try of one that the broker, or another worker, has given up is one all the same.
+    if not is_open[job.state] and job.state ~= 'e' and job.state ~= 'x' then
+      return 0
+    end
     new.state = 'r'
-  elseif job.state == 'k' then
-    return 0 -- another message of the same job
+  elseif new.tag == job.tag or job.state == 'k' or not is_open[job.state] then
+    return 0 -- said again, or another message of the same try
+  elseif job.state == 'r' then
+    new.state = 'r'
   end
   new.token = 0
   put(id, job, new)
@@ -95,33 +146,35 @@ function does.enter(id, job, new)
 end
 
 function does.withdraw(id, job, new)
-  if not job or job.tag ~= new.tag or job.token > 0 or not OPEN[job.state] then
+  if not job or job.tag ~= new.tag or job.token > 0 or job.state == 'k'
+    or not is_open[job.state] then
     return 0
   end
-  if job.retries > 0 then
-    -- The try that was to be the next is not: the one before goes on.
-    put(id, job, {state = 'k', retries = job.retries - 1, token = 0, tag = '', queue = job.queue})
+  if job.state == 'r' then
+    -- The try that was to be the next is not: the one before goes on, with a message that is
+    -- not known.
+    put(id, job, {state = 'k', retries = math.max(job.retries - 1, 0), token = 0, tag = '',
+      queue = job.queue})
   else
     redis.call('HDEL', jobs, id)
-    redis.call('HINCRBY', batch, COUNTER[job.state], -1)
+    is[counter[job.state]] = math.max(is[counter[job.state]] - 1, 0)
   end
   return 1
 end
 
 function does.begin(id, job, new)
-  if not job and ended then
+  if not job and is.ended then
     return -3
   end
   if job then
     local again = job.state == 'e' or job.state == 'x'
-    local same = new.retries == job.retries and new.token == job.token
-    if (job.state == 'k' or again) and same or older(job, new.retries, new.token) then
+    if older(job, new) or not is_open[job.state] and not again then
       return 0
-    elseif not OPEN[job.state] and not again then
-      return 0
+    elseif same(job, new) and (job.state == 'k' or again or new.token > 0) then
+      return 0 -- said again, perhaps after it has gone back
     end
   end
-  if cancelled then
+  if is.cancelled then
     new.state = 'c'
     put(id, job, new)
     return -1
@@ -133,13 +186,12 @@ function does.begin(id, job, new)
 end
 
 -- 'return' and 'end' are words of Lua.
-does['return'] = function(_, job, new)
-  if not job or job.state ~= 'k' or new.retries ~= job.retries or new.token ~= job.token then
+does['return'] = function(id, job, new)
+  if not job or job.state ~= 'k' or not same(job, new) then
     return 0
   end
-  new.state = 'w'
-  new.tag, new.queue = job.tag, job.queue
-  put(new.id, job, new)
+  new.state, new.tag, new.queue = 'w', job.tag, job.queue
+  put(id, job, new)
   return 1
 end
 
@@ -147,96 +199,118 @@ does['end'] = function(id, job, new)
   if not job then
     return -3
   elseif new.state == 'x' then
-    if not OPEN[job.state] or job.tag ~= new.tag then
+    if not is_open[job.state] or job.tag ~= '' and job.tag ~= new.tag then
       return 0
     end
     new.retries, new.token = job.retries, job.token
-  elseif not OPEN[job.state] and job.state ~= 'x' then
+  elseif not is_open[job.state] and job.state ~= 'x' then
     return 0
-  elseif new.state == 'e' and older(job, new.retries, new.token) then
+  elseif new.state == 'e' and older(job, new) then
     return 0
   end
-  if new.tag == '' then
-    new.tag, new.queue = job.tag, job.queue
-  end
+  new.tag = new.tag ~= '' and new.tag or job.tag
+  new.queue = new.queue ~= '' and new.queue or job.queue
   new.retries, new.token = math.max(new.retries, job.retries), math.max(new.token, job.token)
   put(id, job, new)
-  if new.state ~= 's' and new.state ~= 'c' then
-    redis.call('ZADD', failures, now, id)
-    redis.call('HSET', errors, id, new.text)
-  end
   return 1
 end
 
 -- What was seen of it, and found nowhere, is what is known still: text is since when.
 function does.lose(id, job, new)
-  if not job or not OPEN[job.state] or job.tag ~= new.tag or job.since ~= new.text then
+  if not job or not is_open[job.state] or job.tag ~= new.tag
+    or string.format('%.0f', job.since) ~= new.text then
     return 0
   end
-  new.state, new.retries, new.token, new.queue = 'x', job.retries, job.token, job.queue
-  put(id, job, new)
-  redis.call('ZADD', failures, now, id)
-  redis.call('HSET', errors, id, "lost with the broker's data")
+  put(id, job, {state = 'x', retries = job.retries, token = job.token, tag = job.tag,
+    queue = job.queue, text = "lost with the broker's data"})
   return 1
 end
 
 function does.replay(id, job, new)
-  if not job or (job.state ~= 'e' and job.state ~= 'x' and job.state ~= 'f') then
+  if not job or job.state ~= 'e' and job.state ~= 'x' and job.state ~= 'f' then
     return 0
   end
-  new.state, new.retries, new.token = 'w', job.retries, job.token
+  new.state, new.retries = 'w', job.retries
+  new.token = comparable(job, new) and job.token or 0
   put(id, job, new)
   return 1
 end
 
 function does.seal()
-  if sealed then
+  if is.sealed then
     return 0
   end
-  sealed = now
-  redis.call('HSET', batch, 'sealed', now)
+  is.sealed = now
   return 1
 end
 
 function does.cancel()
-  if cancelled or ended then
+  if is.cancelled or is.ended then
     return 0
   end
-  cancelled = now
-  redis.call('HSET', batch, 'cancelled', now)
+  is.cancelled = now
   does.seal()
   return 1
 end
 
+-- What is due to be said, once: by whoever sees it first, or any later look at the batch. It
+-- stays due when a job goes on after all.
+local function conclude()
+  if not is.sealed then
+    return
+  end
+  local bad = is.failed + is.error
+  local function due(callback)
+    is['due_' .. callback] = is['due_' .. callback] or not is['said_' .. callback] and now
+  end
+  if bad > 0 then
+    due('failure')
+  end
+  if is.waiting + is.delayed + is.working + is.retrying > 0 then
+    is.ended = false
+    return
+  end
+  is.ended = is.ended or now
+  due('complete')
+  if bad + is.dropped == 0 and not is.cancelled then
+    due('success')
+  end
+end
+
+-- A first write that does not grow lets the rest run when memory is full; not for jobs that are
+-- new, whose messages would be refused.
+for i = 2, #ARGV, ROW do
+  if ARGV[i] ~= 'enter' then
+    redis.call('HDEL', batch, '')
+    break
+  end
+end
 local result = {1, 0}
 for i = 2, #ARGV, ROW do
   local id = ARGV[i + 1]
-  local new = {id = id, state = ARGV[i + 2], retries = tonumber(ARGV[i + 3]) or 0,
+  local new = {state = ARGV[i + 2], retries = tonumber(ARGV[i + 3]) or 0,
     token = tonumber(ARGV[i + 4]) or 0, tag = ARGV[i + 5], queue = ARGV[i + 6],
     text = ARGV[i + 7]}
-  result[#result + 1] = does[ARGV[i]](id, id ~= '' and find(id), new)
+  local job = id ~= '' and find(id) or nil
+  local unreadable = job and not job.state
+  result[#result + 1] = unreadable and 0 or does[ARGV[i]](id, job, new)
+  conclude()
 end
-result[2] = cancelled and 1 or 0
+result[2] = is.cancelled and 1 or 0
 
--- What is due to be said, once: by whoever sees it first, or any later look at the batch.
-local counts = redis.call('HMGET', batch, 'waiting', 'delayed', 'working', 'retrying',
-  'succeeded', 'failed', 'error', 'dropped', 'said_failure', 'said_complete', 'said_success')
-for i = 1, 8 do
-  counts[i] = tonumber(counts[i]) or 0
-end
-local open = counts[1] + counts[2] + counts[3] + counts[4]
-if sealed and counts[6] + counts[7] > 0 and not counts[9] then
-  redis.call('HSETNX', batch, 'due_failure', now)
-end
-if sealed and open == 0 then
-  redis.call('HSETNX', batch, 'ended', now)
-  if not counts[10] then
-    redis.call('HSETNX', batch, 'due_complete', now)
+local written, gone = {}, {}
+for name, value in pairs(is) do
+  if value ~= was[name] and value then
+    written[#written + 1] = name
+    written[#written + 1] = string.format('%.0f', value)
+  elseif value ~= was[name] then
+    gone[#gone + 1] = name
   end
-  if counts[6] + counts[7] + counts[8] == 0 and not counts[11] then
-    redis.call('HSETNX', batch, 'due_success', now)
-  end
-elseif ended then
-  redis.call('HDEL', batch, 'ended')
+end
+if #gone > 0 then
+  redis.call('HDEL', batch, unpack(gone))
+end
+if #written > 0 then
+  redis.call('HSET', batch, unpack(written))
 end
 return result

@@ -4,21 +4,21 @@
 -- KEYS[2] guard (STRING)
 --
 -- ARGV[1] name (of its kind, for people)
--- ARGV[2..] field, value (what its producer notes with it)
+-- ARGV[2] created (when it was listed, in ms: the list has another slot)
+-- ARGV[3..] field, value (what its producer notes with it)
 --
--- Returns {1 when it is new or 0, when it was made, in ms}.
+-- Returns 1 when it is new or 0.
 -- Redis 6.2 or newer.
 local batch = KEYS[1]
-local name = ARGV[1]
+local name, created = ARGV[1], ARGV[2]
 
-local created = redis.call('HGET', batch, 'created')
-if created then
-  return {0, tonumber(created)}
+if redis.call('HEXISTS', batch, 'created') == 1 then
+  return 0
 end
-local time = redis.call('TIME')
-created = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', batch, 'created', string.format('%.0f', created), 'name', name)
-for i = 2, #ARGV, 2 do
-  redis.call('HSET', batch, ARGV[i], ARGV[i + 1])
+local fields = {}
+for i = 3, #ARGV, 2 do
+  fields[#fields + 1] = ARGV[i]
+  fields[#fields + 1] = ARGV[i + 1]
 end
-return {1, created}
+redis.call('HSET', batch, 'created', created, 'name', name, unpack(fields))
+return 1

@@ -14,6 +14,7 @@ local since = redis.call('HGET', batch, 'due_' .. callback)
 if not since then
   return 0
 end
-redis.call('HSET', batch, 'said_' .. callback, since)
+-- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', batch, 'due_' .. callback)
+redis.call('HSET', batch, 'said_' .. callback, since)
 return 1

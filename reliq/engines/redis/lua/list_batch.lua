@@ -1,0 +1,22 @@
+-- list_batch: enters a batch in the list of all, by its age and to be looked after.
+--
+-- KEYS[1] batches (ZSET)
+-- KEYS[2] batches_opened (ZSET)
+-- KEYS[3] guard (STRING)
+--
+-- ARGV[1] id (of the batch)
+--
+-- Returns when it was entered first, in ms.
+-- Redis 6.2 or newer.
+local batches, batches_opened = KEYS[1], KEYS[2]
+local id = ARGV[1]
+
+local opened = redis.call('ZSCORE', batches_opened, id)
+redis.call('ZCARD', batches) -- raises where it holds something else, before the first write
+if not opened then
+  local time = redis.call('TIME')
+  opened = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  redis.call('ZADD', batches_opened, opened, id)
+end
+redis.call('ZADD', batches, 'NX', opened, id)
+return tonumber(opened)

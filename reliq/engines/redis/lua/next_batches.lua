@@ -1,0 +1,22 @@
+-- next_batches: takes batches that are due to be looked after, each for one who asks.
+--
+-- KEYS[1] batches (ZSET)
+-- KEYS[2] guard (STRING)
+--
+-- ARGV[1] count (batches at most)
+-- ARGV[2] again (ms until a batch that is taken now is due again)
+--
+-- Returns {ids of batches}, those first that have been due longest.
+-- Redis 6.2 or newer.
+local batches = KEYS[1]
+local count, again = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A first write that does not grow lets the rest run when memory is full.
+redis.call('ZREM', batches, '')
+local due = redis.call('ZRANGEBYSCORE', batches, '-inf', now, 'LIMIT', 0, count)
+for _, id in ipairs(due) do
+  redis.call('ZADD', batches, 'XX', now + again, id)
+end
+return due

@@ -1,0 +1,257 @@
+"""Batches in a file: see :class:`reliq.store.jobs.Batches`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ...store.batches import batches as parted
+from ...store.jobs import (
+    CALLBACKS,
+    LETTERS,
+    STATES,
+    BatchRecord,
+    Callback,
+    Change,
+    Changed,
+    Job,
+    checked,
+)
+from ...store.limits import BATCH
+from ...store.unreadable import mapping, number
+from .disk_reserve import essential
+from .jobs import COUNTERS, FLAGS, Changing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ...store.protocol import OnResult
+    from .base import StoreBase
+    from .transaction import Row, Transaction
+
+_JOB = "id, state, retries, token, since, tag, queue"
+_FORGOTTEN_AT_ONCE = 1000
+
+
+class SqliteBatches:
+    """The batches in one file."""
+
+    def __init__(self, store: StoreBase) -> None:
+        self._store = store
+
+    def make_room(self) -> None:
+        """Have room to write where the disk is full: at the cost of the reserve."""
+        self._store.make_room()
+
+    @staticmethod
+    def _number(transaction: Transaction, batch: str) -> int | None:
+        """Return the number of *batch*, by which its jobs know it; None where there is none."""
+        row = transaction.execute(
+            "SELECT number FROM batches WHERE prefix = ? AND id = ? AND forgotten = 0",
+            (transaction.prefix, batch),
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
+        """Make *batch* unless there is one; whether there was none."""
+        self._store.require_room()
+        with self._store.write() as transaction:
+            if self._number(transaction, batch) is not None:
+                return False
+            transaction.execute(
+                "INSERT INTO batches (prefix, id, name, fields, created, check_at) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    transaction.prefix,
+                    batch,
+                    name,
+                    json.dumps(dict(fields)),
+                    transaction.now,
+                    transaction.now,
+                ),
+            )
+            return True
+
+    # -- changes
+
+    def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
+        """Change jobs, in order."""
+        cancelled, outcomes = False, []
+        for part in parted(checked(changes), BATCH):
+            found = self._change(batch, part, by)
+            if found is None:
+                return None
+            cancelled = found.cancelled
+            outcomes += found.outcomes
+        return Changed(cancelled, outcomes)
+
+    def post_change(
+        self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
+    ) -> None:
+        """Do what :meth:`change` does; the outcomes come when they are asked for."""
+        part = checked(changes)
+        self._store.post(lambda: self._change(batch, part, ""), on_result)
+
+    def _change(self, batch: str, changes: Sequence[Change], by: str) -> Changed | None:
+        if all(change.what == "enter" for change in changes):
+            # Their messages would be refused, too.
+            self._store.require_room()
+        return self._change_surely(batch, changes, by)
+
+    @essential
+    def _change_surely(self, batch: str, changes: Sequence[Change], by: str) -> Changed | None:
+        with self._store.write() as transaction:
+            known = self._number(transaction, batch)
+            if known is None:
+                return None
+            changing = Changing(transaction, known, by)
+            outcomes = changing.change(changes)
+            changing.save()
+            return Changed(changing.cancelled, outcomes)
+
+    @essential
+    def said(self, batch: str, callback: Callback) -> None:
+        """Note that a callback is published."""
+        due, said = (next(n for n in FLAGS if n == f"{w}_{callback}") for w in ("due", "said"))
+        with self._store.write() as transaction:
+            transaction.execute(
+                f"UPDATE batches SET {said} = {due}, {due} = NULL "  # noqa: S608 - known names
+                f"WHERE prefix = ? AND id = ? AND forgotten = 0 AND {due} IS NOT NULL",
+                (transaction.prefix, batch),
+            )
+
+    @essential
+    def forget_batch(self, batch: str) -> None:
+        """Remove *batch* in one step, and its jobs in as many as it takes.
+
+        Whoever forgets a batch goes on with what another one has left, who died meanwhile.
+        """
+        with self._store.write() as transaction:
+            transaction.execute(
+                "UPDATE batches SET forgotten = 1 WHERE prefix = ? AND id = ? AND forgotten = 0",
+                (transaction.prefix, batch),
+            )
+        while self._forget_some():
+            pass
+
+    def _forget_some(self) -> bool:
+        """Remove some jobs of a batch that is forgotten; whether there was one."""
+        with self._store.write() as transaction:
+            found = transaction.execute(
+                "SELECT number FROM batches WHERE prefix = ? AND forgotten = 1 LIMIT 1",
+                (transaction.prefix,),
+            ).fetchone()
+            if found is None:
+                return False
+            removed = transaction.execute(
+                "DELETE FROM jobs WHERE batch = ? AND id IN "
+                "(SELECT id FROM jobs WHERE batch = ? LIMIT ?)",
+                (*found, *found, _FORGOTTEN_AT_ONCE),
+            ).rowcount
+            if removed < _FORGOTTEN_AT_ONCE:
+                transaction.execute("DELETE FROM batches WHERE number = ?", found)
+            return True
+
+    # -- looking
+
+    @essential
+    def next_batches(self, limit: int, again_ms: int) -> list[str]:
+        """Return the ids of up to *limit* batches that are due to be looked after."""
+        with self._store.write() as transaction:
+            due = transaction.execute(
+                "SELECT number, id FROM batches WHERE prefix = ? AND check_at <= ? "
+                "AND forgotten = 0 ORDER BY check_at LIMIT ?",
+                (transaction.prefix, transaction.now, max(limit, 0)),
+            ).fetchall()
+            transaction.executemany(
+                "UPDATE batches SET check_at = ? WHERE number = ?",
+                [(transaction.now + again_ms, number) for number, _ in due],
+            )
+            return [str(name) for _, name in due]
+
+    def batch(self, batch: str) -> BatchRecord | None:
+        """Return what is known of *batch*, at one instant."""
+        columns = ", ".join((*FLAGS, *COUNTERS))
+        with self._store.read() as transaction:
+            row = transaction.execute(
+                f"SELECT name, fields, created, {columns} FROM batches "  # noqa: S608 - ours
+                "WHERE prefix = ? AND id = ? AND forgotten = 0",
+                (transaction.prefix, batch),
+            ).fetchone()
+        if row is None:
+            return None
+        name, fields, created, *rest = row
+        flags = dict(zip(FLAGS, rest, strict=False))
+        counts = map(number, rest[len(FLAGS) :])
+        return BatchRecord(
+            batch,
+            str(name),
+            dict(zip(STATES, counts, strict=True)),
+            number(created),
+            number(flags["sealed"]),
+            number(flags["cancelled"]),
+            number(flags["ended"]),
+            tuple(one for one in CALLBACKS if flags[f"due_{one}"] is not None),
+            tuple(one for one in CALLBACKS if flags[f"said_{one}"] is not None),
+            _fields(fields),
+        )
+
+    def batches(self, limit: int, before_ms: int = 0) -> list[str]:
+        """Return the ids of up to *limit* batches, those opened last first."""
+        with self._store.read() as transaction:
+            found = transaction.execute(
+                "SELECT id FROM batches WHERE prefix = ? AND forgotten = 0 AND created < ? "
+                "ORDER BY created DESC, number DESC LIMIT ?",
+                (transaction.prefix, before_ms or 2**62, max(limit, 0)),
+            ).fetchall()
+        return [str(name) for (name,) in found]
+
+    def job(self, batch: str, job: str) -> Job | None:
+        """Return what is known of a job."""
+        with self._store.read() as transaction:
+            row = transaction.execute(
+                f"SELECT {_JOB} FROM jobs WHERE batch = ? AND id = ?",  # noqa: S608 - ours
+                (self._number(transaction, batch), job),
+            ).fetchone()
+        return None if row is None else _job(row)
+
+    def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
+        """Yield all jobs, some hundred at a time, in the order of their ids."""
+        last = ""
+        while True:
+            with self._store.read() as transaction:
+                rows = transaction.execute(
+                    f"SELECT {_JOB} FROM jobs "  # noqa: S608 - ours
+                    "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
+                    (self._number(transaction, batch), last, at_once),
+                ).fetchall()
+            yield [job for job in map(_job, rows) if job is not None]
+            if len(rows) < at_once:
+                return
+            last = rows[-1][0]
+
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
+        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+        with self._store.read() as transaction:
+            found = transaction.execute(
+                "SELECT id, failed_at, error FROM jobs WHERE batch = ? AND failed_at IS NOT NULL "
+                "ORDER BY failed_at DESC, id DESC LIMIT ? OFFSET ?",
+                (self._number(transaction, batch), max(limit, 0), skip),
+            ).fetchall()
+        return [(str(job), number(at_ms), str(why or "")) for job, at_ms, why in found]
+
+
+def _fields(stored: object) -> dict[str, str]:
+    try:
+        return {name: str(value) for name, value in mapping(str(stored)).items()}
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _job(row: Row) -> Job | None:
+    """Return what is stored of a job; None where it cannot be read."""
+    name, state, retries, token, since, tag, queue = row
+    if state not in LETTERS:
+        return None
+    numbers = number(retries), number(token), number(since)
+    return Job(str(name), LETTERS[state], *numbers, str(tag), str(queue))

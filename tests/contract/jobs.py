@@ -1,0 +1,27 @@
+"""What is said of jobs in the tests of batches."""
+
+from __future__ import annotations
+
+from reliq.store.jobs import Change
+
+TAG, OTHER_TAG = "a" * 30, "b" * 30
+
+
+def enter(job="j", state="waiting", tag=TAG, retries=0, queue="q"):
+    """Say that a job is about to be published."""
+    return Change("enter", job, state, retries, tag=tag, queue=queue)
+
+
+def begin(job="j", token=1, retries=0, who="s/1", tag=TAG):
+    """Say that a delivery of a job is worked on."""
+    return Change("begin", job, "", retries, token, tag, "q", who)
+
+
+def end(state, job="j", token=1, retries=0, why=""):
+    """Say how it has ended."""
+    return Change("end", job, state, retries, token, text=why)
+
+
+def lost(job="j", tag=TAG, why="rejected"):
+    """Say that the broker has given up on a message."""
+    return Change("end", job, "lost", tag=tag, queue="q", text=why)

@@ -1,0 +1,257 @@
+"""What is said of a job late, twice, grouped or wrongly: nothing is counted twice or left over."""
+
+import pytest
+
+from reliq.errors import ConfigurationError, MessageRefused
+from reliq.store.jobs import DONE, NO_JOB, UNCHANGED, Change
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
+
+SEAL, CANCEL = Change("seal"), Change("cancel")
+
+
+def counted(batches):
+    """Return how many jobs are in each state that has some."""
+    return {state: n for state, n in batches.batch("b").counts.items() if n}
+
+
+# -- tokens
+
+
+def test_tokens_are_of_one_queue(change, batches):
+    """A dead letter that is replayed into another queue is begun under a lower one."""
+    change(enter(), begin(token=9), lost(), Change("replay", "j", tag=OTHER_TAG, queue="r"))
+    began = Change("begin", "j", "", 0, 1, OTHER_TAG, "r", "s/2")
+    assert [DONE] == change(began)
+    assert [DONE] == change(end("error", token=1))
+    assert {"error": 1} == counted(batches)
+
+
+def test_a_worker_of_another_queue_is_no_earlier_one(change, batches):
+    """Its message was moved there while it waited to be given out again."""
+    change(enter(), begin(token=9))
+    assert [DONE] == change(Change("begin", "j", "", 0, 1, TAG, "r", "s/2"))
+    assert "r" == batches.job("b", "j").queue
+    assert [DONE] == change(end("error", token=1))
+
+
+def test_the_end_of_a_replayed_one_whose_begin_was_not_heard(change):
+    """It counts, whatever the tokens were in the queue where it died."""
+    change(enter(), begin(token=9), lost(), Change("replay", "j", tag=OTHER_TAG, queue="r"))
+    assert [DONE] == change(end("error", token=1))
+
+
+@pytest.mark.parametrize("what", ["return", "replay"])
+def test_a_begin_that_is_said_again(change, state, what):
+    """Of a delivery that has gone back since, or died, it says nothing."""
+    change(enter(), begin(token=3))
+    if what == "return":
+        change(Change("return", "j", token=3))
+    else:
+        change(lost(), Change("replay", "j", tag=TAG, queue="q"))
+    assert [UNCHANGED] == change(begin(token=3))
+    assert "waiting" == state()
+    assert [DONE] == change(begin(token=4))
+
+
+def test_a_delivery_without_a_lease(change, state):
+    """A consumer that needs no ack has no token; its job is begun all the same."""
+    change(enter(), begin(token=0))
+    assert [UNCHANGED] * 2 == change(begin(token=0), Change("withdraw", "j", tag=TAG))
+    assert "working" == state()
+    assert [DONE, DONE] == change(Change("return", "j", token=0), begin(token=0))
+    assert [DONE] == change(end("succeeded", token=0))
+
+
+@pytest.mark.parametrize("number", [-1, 2**53 + 1, 2**63, 10**400], ids="abcd")
+def test_numbers_that_nobody_would_say(change, batches, number):
+    """A message's headers are whatever its publisher has put there: the job counts once."""
+    change(enter(retries=number), begin(retries=number, token=number))
+    assert [DONE] == change(end("succeeded", retries=number, token=number))
+    assert {"succeeded": 1} == counted(batches)
+    job = batches.job("b", "j")
+    assert (job.retries, job.token) == (max(0, min(number, 2**53 - 1)),) * 2
+
+
+@pytest.mark.parametrize("number", [999_999, 10**14 + 1, 10**15 + 1, 2**53 - 1])
+def test_a_number_is_kept_as_it_is(change, batches, number):
+    """However many digits it has."""
+    change(enter(), begin(token=number, retries=number))
+    job = batches.job("b", "j")
+    assert (number, number) == (job.retries, job.token)
+    assert [UNCHANGED] == change(begin(token=number - 1, retries=number))
+
+
+# -- since when
+
+
+def test_each_change_has_its_own_time(change, batches):
+    """Several in one step too: what was seen of a job is not taken for what came after."""
+    change(enter("i"), enter(), begin(), Change("return", "j", token=1))
+    first, last = batches.job("b", "i").since_ms, batches.job("b", "j").since_ms
+    assert first + 2 == last
+    seen = str(first)
+    assert [UNCHANGED] == change(Change("lose", "j", tag=TAG, text=seen))
+
+
+# -- retries
+
+
+def test_a_first_try_with_a_number_is_withdrawn(change, batches):
+    """A task may be published with its retries counted from elsewhere: there is no try before."""
+    change(enter(retries=2))
+    assert [DONE] == change(Change("withdraw", "j", tag=TAG))
+    assert {} == counted(batches)
+
+
+def test_a_dead_letter_after_a_retry_that_was_withdrawn(change, batches):
+    """The try before goes on with the message that it has, whichever that is."""
+    change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
+    change(Change("withdraw", "j", tag=OTHER_TAG))
+    assert [DONE] == change(lost())
+    assert {"error": 1} == counted(batches)
+
+
+def test_a_withdrawn_retry_is_not_withdrawn_again(change, batches):
+    """By who knows no tag either: the job works."""
+    change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
+    change(Change("withdraw", "j", tag=OTHER_TAG))
+    assert [UNCHANGED] == change(Change("withdraw", "j"))
+    assert {"working": 1} == counted(batches)
+
+
+@pytest.mark.parametrize("how", [lost(), end("error")])
+def test_the_next_try_of_one_that_was_given_up(change, state, batches, how):
+    """Its worker went on, and has published it: the batch has not ended."""
+    change(enter(), begin(), how, SEAL)
+    assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
+    assert "retrying" == state()
+    assert [] == batches.failures("b", 10)
+    assert 0 == batches.batch("b").ended_ms
+
+
+def test_a_retry_that_is_published_under_another_tag(change, state, batches):
+    """It is one still."""
+    change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
+    assert [DONE] == change(enter(tag="c" * 30, retries=1))
+    assert "retrying" == state()
+    assert "c" * 30 == batches.job("b", "j").tag
+
+
+# -- in one step, or in several
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [SEAL, CANCEL],
+        [enter(), begin(), SEAL, end("succeeded"), begin("i")],
+        [enter(), begin(), SEAL, end("failed"), Change("replay", "j", tag=TAG, queue="q")],
+        [enter(), Change("withdraw", "j", tag=TAG), enter(), SEAL, lost(), begin(token=2)],
+        [enter(), SEAL, Change("withdraw", "j", tag=TAG), CANCEL, enter()],
+        [enter(), enter("i"), begin(), CANCEL, begin("i"), end("succeeded"), begin("k")],
+    ],
+    ids=["cancel", "begin", "replay", "lost", "withdraw", "cancelled"],
+)
+def test_a_group_is_what_its_changes_are(batches, changes):
+    """Each sees what the one before it has left, whether they come in one step or one by one."""
+    found = []
+    for name, groups in (("one", [[item] for item in changes]), ("all", [changes])):
+        batches.open_batch(name, "", {})
+        outcomes = [o for group in groups for o in batches.change(name, group).outcomes]
+        record = batches.batch(name)
+        times = [bool(at) for at in (record.sealed_ms, record.cancelled_ms, record.ended_ms)]
+        found.append((outcomes, record.counts, times, record.due))
+    assert found[0] == found[1]
+
+
+def test_withdrawing_the_last_one_ends_a_sealed_batch(change, batches):
+    """There is nothing open any more."""
+    change(enter(), SEAL)
+    assert () == batches.batch("b").due
+    change(Change("withdraw", "j", tag=TAG))
+    assert {"success", "complete"} == set(batches.batch("b").due)
+    assert [NO_JOB] == change(begin())
+
+
+def test_a_cancelled_batch_does_not_succeed(change, batches):
+    """Not even where all that was published until then has."""
+    change(enter(), begin(), end("succeeded"), CANCEL)
+    assert ("complete",) == batches.batch("b").due
+
+
+def test_delayed_jobs_of_a_cancelled_batch(change, batches):
+    """They are counted when they would begin, and then the batch ends, once."""
+    change(enter(state="delayed"), CANCEL)
+    assert () == batches.batch("b").due
+    change(begin())
+    assert ("complete",) == batches.batch("b").due
+    batches.said("b", "complete")
+    assert [UNCHANGED] * 2 == change(begin(), end("succeeded"))
+    assert () == batches.batch("b").due
+
+
+def test_said_before_it_is_due(change, batches):
+    """It is due when its time comes."""
+    change(enter())
+    batches.said("b", "complete")
+    change(begin(), end("succeeded"), SEAL)
+    assert {"success", "complete"} == set(batches.batch("b").due)
+
+
+# -- what is too long, or nothing
+
+
+def test_a_long_reason_is_cut(change, batches):
+    """500 characters are kept of why a job failed."""
+    change(enter(), begin(), end("error", why="ü" * 100_000))
+    assert ["ü" * 500] == [why for _, _, why in batches.failures("b", 10)]
+
+
+def test_a_reason_of_any_text(change, batches):
+    """An exception may say what cannot be encoded."""
+    change(enter(), begin(), end("error", why="half \ud800 and \0"))
+    assert ["half \\ud800 and \0"] == [why for _, _, why in batches.failures("b", 10)]
+
+
+@pytest.mark.parametrize("job", ["", "x" * 256, "half \ud800"])
+def test_an_id_that_cannot_be_kept(change, batches, job):
+    """Nothing of the group is stored; the error says which and why."""
+    with pytest.raises(MessageRefused, match="nothing was stored"):
+        change(enter(), enter(job))
+    assert {} == counted(batches)
+    with pytest.raises(MessageRefused):
+        batches.post_change("b", [enter(), enter(job)], lambda _: None)
+    assert {} == counted(batches)
+
+
+def test_the_longest_id(change, batches):
+    """Of 255 characters."""
+    change(enter("ü" * 255))
+    assert "ü" * 255 == batches.job("b", "ü" * 255).id
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Change("enter", "j", "working"), Change("end", "j", "waiting"), Change("vanish", "j")],
+)
+def test_what_is_no_change(change, batches, wrong):
+    """Nothing of the group is stored."""
+    with pytest.raises(ConfigurationError):
+        change(enter(), wrong)
+    assert {} == counted(batches)
+
+
+@pytest.mark.parametrize("tag", ["a|b", "x" * 256])
+def test_a_tag_that_is_none_of_ours(change, batches, tag):
+    """Who has put it there did not use reliq: the job counts, its message is not known."""
+    change(enter(tag=tag, queue="a|b"), begin(tag=tag))
+    job = batches.job("b", "j")
+    assert ("", "q") == (job.tag, job.queue)
+    assert [DONE] == change(end("succeeded"))
+
+
+@pytest.mark.parametrize("queue", ["nul\0nul" + "x" * 20, "|", "%s%d", "\n"])
+def test_a_queue_of_any_name(change, batches, queue):
+    """It is what it was."""
+    change(enter(queue=queue))
+    assert (TAG, queue) == (batches.job("b", "j").tag, batches.job("b", "j").queue)

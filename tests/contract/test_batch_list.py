@@ -1,0 +1,112 @@
+"""Batches are listed, and looked after: each by one who asks at a time."""
+
+import threading
+
+from reliq.store.jobs import Change
+from tests.contract.jobs import enter
+from tests.support.waiting import wait_until
+
+LONG_MS = 60_000
+
+
+def test_a_batch_that_is_due_is_given_to_one(batches, other):
+    """At once when it is new; and then to nobody, until it is due again."""
+    batches.open_batch("b", "enrol", {})
+    assert ["b"] == batches.next_batches(10, LONG_MS)
+    assert [] == batches.next_batches(10, LONG_MS)
+    assert [] == other.store.batches.next_batches(10, LONG_MS)
+
+
+def test_it_is_due_again(batches, other):
+    """After the time that was asked for, to whoever asks first."""
+    batches.open_batch("b", "enrol", {})
+    assert ["b"] == batches.next_batches(10, 1)
+    wait_until(lambda: other.store.batches.next_batches(10, LONG_MS) == ["b"])
+
+
+def test_some_at_a_time(batches, other):
+    """Who asks shares the work with others: each is given to one of them."""
+    names = {f"b{n}" for n in range(5)}
+    for name in sorted(names):
+        batches.open_batch(name, "enrol", {})
+    assert [] == batches.next_batches(0, LONG_MS)
+    first = batches.next_batches(2, LONG_MS)
+    rest = other.store.batches.next_batches(10, LONG_MS)
+    assert (2, 3) == (len(first), len(rest))
+    assert names == {*first, *rest}
+
+
+def test_who_waits_longest_is_first(store, batches):
+    """However many there are, each has its turn."""
+    names = [f"b{n}" for n in (2, 0, 1)]
+    for name in names:
+        batches.open_batch(name, "enrol", {})
+        opened = store.store.now_ms()
+        wait_until(lambda opened=opened: store.store.now_ms() > opened)
+    assert names == [batches.next_batches(1, LONG_MS)[0] for _ in names]
+
+
+def test_many_who_ask_at_once(connect, batches):
+    """No batch is given to two of them."""
+    names = [f"b{n}" for n in range(40)]
+    for name in names:
+        batches.open_batch(name, "enrol", {})
+    stores = [connect(f"s/{n}").store for n in range(2, 5)]
+    found: list[str] = []
+
+    def ask(store):
+        while some := store.batches.next_batches(3, LONG_MS):
+            found.extend(some)
+
+    threads = [threading.Thread(target=ask, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(names) == sorted(found)
+
+
+def test_looking_after_it_changes_no_order(batches):
+    """The list is by age, whenever a batch is due next."""
+    for n in range(3):
+        batches.open_batch(f"b{n}", "enrol", {})
+    before = batches.batches(10)
+    batches.next_batches(2, LONG_MS)
+    assert before == batches.batches(10)
+    assert [] == batches.batches(0)
+
+
+def test_what_is_forgotten_is_due_no_more(batches):
+    """Nor listed. One of that name is a new one."""
+    batches.open_batch("b", "enrol", {})
+    batches.forget_batch("b")
+    assert [] == batches.next_batches(10, LONG_MS)
+    assert [] == batches.batches(10)
+    batches.forget_batch("b")
+    batches.open_batch("b", "enrol", {})
+    assert ["b"] == batches.batches(10)
+    assert ["b"] == batches.next_batches(10, LONG_MS)
+
+
+def test_many_jobs_are_forgotten(batches):
+    """More than one step removes."""
+    batches.open_batch("b", "enrol", {})
+    batches.change("b", [enter(f"j{n}") for n in range(2100)])
+    batches.forget_batch("b")
+    assert [] == [job for part in batches.jobs("b") for job in part]
+    batches.open_batch("b", "enrol", {})
+    assert [] == [job for part in batches.jobs("b") for job in part]
+    assert 1 == batches.change("b", [Change("seal")]).outcomes[0]
+
+
+def test_batches_of_another_prefix(connect, batches):
+    """They share a broker, and nothing else."""
+    theirs = connect("s/9", global_keyprefix="p.").store.batches
+    batches.open_batch("b", "ours", {})
+    theirs.open_batch("b", "theirs", {})
+    batches.change("b", [enter()])
+    assert (1, 0) == (batches.batch("b").total, theirs.batch("b").total)
+    theirs.forget_batch("b")
+    assert ["b"] == batches.batches(10)
+    assert [] == theirs.batches(10)
+    assert ["b"] == batches.next_batches(10, LONG_MS)

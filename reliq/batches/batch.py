@@ -1,0 +1,196 @@
+"""Batch: what a producer does with it, over a connection of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ..engines.urls import connect
+from ..errors import ConfigurationError, NotFound
+from ..integrations.celery import current_connection, open_store
+from ..integrations.outcomes import Membership, adding_to
+from ..store.jobs import CALLBACKS, Change
+from .callbacks import packed
+from .status import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from ..store.jobs import BatchRecord
+    from ..store.protocol import Store
+    from .status import BatchStatus
+
+_DAY_S = 86_400.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+_SHOWN = 20
+
+
+class Batch:
+    """Tasks that are counted together.
+
+    As a context manager it is opened, and what the block publishes joins it: also what another
+    thread publishes in a block of ``batch.adding()``. At the end of the block it is sealed; where
+    an exception leaves the block it stays open, and is sealed after *seal_timeout* seconds
+    without a new job, or by hand.
+
+    on_success, on_complete, on_failure: signatures of tasks, each published once, with the
+    batch's id as their first argument: when all jobs have succeeded, when all have ended, when the
+    first one failed. None of them before the seal. failures: exceptions, besides
+    :class:`reliq.Failed`, that count as failures and not as errors, or their dotted names.
+    batch_ttl: for how many seconds it is kept after its end.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        on_success: Any = None,
+        on_complete: Any = None,
+        on_failure: Any = None,
+        failures: tuple[type[Exception] | str, ...] = (),
+        seal_timeout: float = 3600.0,
+        batch_ttl: float = 7 * _DAY_S,
+        id: str | None = None,  # noqa: A002 - what it is called
+        url: str | None = None,
+        transport_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        for option, seconds in (("seal_timeout", seal_timeout), ("batch_ttl", batch_ttl)):
+            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds <= 0:
+                raise ConfigurationError(
+                    f"expected {option} to be a number of seconds above 0, got: {seconds!r}"
+                )
+        self.id = id or uuid4().hex
+        self.name = name
+        self._callbacks = dict(zip(CALLBACKS, (on_success, on_complete, on_failure), strict=True))
+        self._failures = tuple(map(_named, failures))
+        self._seal_timeout, self._ttl = seal_timeout, batch_ttl
+        self._opener = _opener(url, transport_options)
+        self._store: Store | None = None
+        self._block: AbstractContextManager[None] | None = None
+
+    @classmethod
+    def get(
+        cls,
+        id: str,  # noqa: A002 - what it is called
+        url: str | None = None,
+        transport_options: Mapping[str, Any] | None = None,
+    ) -> Batch:
+        """Return the batch of that *id*, to look at it; nothing is asked yet."""
+        return cls(id=id, url=url, transport_options=transport_options)
+
+    # -- the block
+
+    def __enter__(self) -> Batch:
+        """Open it; raises BrokerUnavailable, and ConfigurationError for an id that is taken."""
+        fields = {f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one}
+        fields["seal_timeout_ms"] = str(int(self._seal_timeout * 1000))
+        fields["ttl_ms"] = str(int(self._ttl * 1000))
+        if not self._connected().batches.open_batch(self.id, self.name, fields):
+            raise ConfigurationError(f"there is a batch {self.id!r} already")
+        self._block = self.adding()
+        self._block.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Seal it, unless an exception leaves the block."""
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(exc_type, exc, traceback)
+        try:
+            if exc_type is None:
+                self.seal()
+        finally:
+            self.close()
+
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """Let the tasks that a block of this thread publishes join the batch."""
+        with adding_to(Membership(self.id, self._failures)):
+            yield
+
+    # -- what is done with it
+
+    def seal(self) -> None:
+        """Say that there are no more jobs to come but by its own; harmless when repeated."""
+        self._change(Change("seal"))
+
+    def cancel(self) -> None:
+        """Have what waits dropped when it would begin; what runs sees ``reliq.cancelled()``."""
+        self._change(Change("cancel"))
+
+    def _change(self, change: Change) -> None:
+        if self._connected().batches.change(self.id, (change,)) is None:
+            raise self._missing()
+
+    def status(self, failures: int = _SHOWN, skip: int = 0) -> BatchStatus:
+        """Return what is known of it now; raises NotFound for one that is not there any more.
+
+        With the last *failures* of those that failed, after *skip* others.
+        """
+        batches = self._connected().batches
+        return status_of(self._record(), batches.failures(self.id, failures, skip))
+
+    def wait(self, timeout: float | None = None) -> BatchStatus:
+        """Return its status when it has ended; raises TimeoutError after *timeout* seconds."""
+        until = None if timeout is None else monotonic() + timeout
+        pause_s = _FIRST_PAUSE_S
+        while not self._record().ended_ms:
+            if until is not None and monotonic() >= until:
+                raise TimeoutError(f"batch {self.id!r} has not ended within {timeout:g} s")
+            sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return self.status()
+
+    def close(self) -> None:
+        """Close its connection; the next call opens one."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _record(self) -> BatchRecord:
+        record = self._connected().batches.batch(self.id)
+        if record is None:
+            raise self._missing()
+        return record
+
+    def _missing(self) -> NotFound:
+        return NotFound(
+            f"no batch {self.id!r} at {self._connected().broker}: it was not opened, or its "
+            "batch_ttl is over"
+        )
+
+    def _connected(self) -> Store:
+        if self._store is None:
+            self._store = self._opener()
+        return self._store
+
+
+def _named(failure: type[Exception] | str) -> str:
+    return failure if isinstance(failure, str) else f"{failure.__module__}.{failure.__qualname__}"
+
+
+def _opener(
+    url: str | None, transport_options: Mapping[str, Any] | None
+) -> Callable[[], Store]:
+    name = f"batch:{socket.gethostname().split('.')[0]}:{os.getpid()}"
+    if url is not None:
+        return lambda: connect(url, transport_options, name)
+
+    def of_celery() -> Store:
+        connection = current_connection()
+        if connection is None:
+            raise ConfigurationError("expected a url, because Celery is not in use here, got none")
+        return open_store(connection, name)
+
+    return of_celery

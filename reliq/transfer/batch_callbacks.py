@@ -1,0 +1,114 @@
+"""Callbacks of batches: messages that were made when the batch was opened, published when due.
+
+Each is stored once in every queue it is routed to, whoever is killed meanwhile: its number is that
+of the batch's callback, whoever publishes it. Then it is noted as said, and is not due again.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..message.envelope import EnvelopeError, pack, unpack
+from ..routing.routes import ROUTE_TRIES, Routes
+from ..store.jobs import CALLBACKS
+from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
+
+if TYPE_CHECKING:
+    from ..store.jobs import BatchRecord, Callback
+    from ..store.protocol import Store
+
+logger = logging.getLogger("reliq")
+
+FIELD = "on_"
+
+
+class CallbackMessage(NamedTuple):
+    """What is published when a callback is due."""
+
+    exchange: str
+    routing_key: str
+    envelope: bytes
+    rank: int
+    tag: str
+
+
+def packed(message: CallbackMessage) -> str:
+    """Return *message* as it is noted with the batch."""
+    return b64encode(pack(list(message))).decode()
+
+
+def _unpacked(stored: str) -> CallbackMessage | None:
+    try:
+        fields = unpack(b64decode(stored))
+        return CallbackMessage(*fields)
+    except (EnvelopeError, TypeError, ValueError):
+        return None
+
+
+def publish_due(store: Store, record: BatchRecord) -> None:
+    """Publish what is due of a batch, once each; waits. Raises ReliqError.
+
+    What finds no queue, or a full one, stays due: the next look tries it again.
+    """
+    for callback in record.due:
+        stored = record.fields.get(FIELD + callback)
+        if stored is None or _published(store, record, callback, stored):
+            store.batches.said(record.id, callback)
+
+
+def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:
+    message = _unpacked(stored)
+    if message is None:
+        logger.error(
+            "batch %r: the message of its callback on_%s cannot be read: it is not published",
+            record.id,
+            callback,
+        )
+        return True
+    routes = Routes(store)
+    number = 1 + CALLBACKS.index(callback)
+    for _ in range(ROUTE_TRIES):
+        queues, version = [message.routing_key], b""
+        if message.exchange:
+            route = routes.cached(message.exchange)
+            queues, version = list(route.lookup(message.routing_key)), route.version or b""
+        items = [_publication(record.id, message, queue, number, version) for queue in queues]
+        outcomes = store.publish(items) if items else []
+        if STALE in outcomes:
+            routes.refresh(message.exchange)
+            continue
+        if outcomes and not {FULL, NO_QUEUE}.intersection(outcomes):
+            for item, outcome in zip(items, outcomes, strict=True):
+                if outcome == CREATED:
+                    store.list_queue(item.queue)
+            return True
+        break
+    logger.warning(
+        "batch %r: its callback on_%s has no queue to go to, or a full one (exchange %r, routing "
+        "key %r); it is tried again",
+        record.id,
+        callback,
+        message.exchange,
+        message.routing_key,
+    )
+    return False
+
+
+def _publication(
+    batch: str, message: CallbackMessage, queue: str, number: int, version: bytes
+) -> Publication:
+    return Publication(
+        queue,
+        message.tag,
+        message.envelope,
+        message.rank,
+        f"batch:{batch}",
+        number,
+        0,
+        0,
+        -1,
+        message.exchange,
+        version,
+    )

@@ -27,6 +27,7 @@ from .transports import register
 
 if TYPE_CHECKING:
     from .claims import once
+    from .integrations.middleware import Middleware, add_middleware
 
 __all__ = [
     "BatchUncertain",
@@ -35,6 +36,7 @@ __all__ = [
     "BrokerUnavailable",
     "ConfigurationError",
     "MessageRefused",
+    "Middleware",
     "NotConfirmed",
     "NotFound",
     "PreconditionFailed",
@@ -42,6 +44,7 @@ __all__ = [
     "ReliqError",
     "Unroutable",
     "__version__",
+    "add_middleware",
     "once",
     "register",
 ]
@@ -50,9 +53,13 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    """Load ``once`` when it is asked for: the engines it needs are not for every process."""
+    """Load what is asked for by few: the engines it needs are not for every process."""
     if name == "once":
         from .claims import once  # noqa: PLC0415 - see above
 
         return once
+    if name in {"Middleware", "add_middleware"}:
+        from .integrations import middleware  # noqa: PLC0415 - see above
+
+        return getattr(middleware, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,6 +33,13 @@ from reliq.admin import (
     Report,
     acl_rule,
 )
+from reliq.integrations.middleware import (
+    BeginContext,
+    DeliverContext,
+    EndContext,
+    PublishContext,
+    apply_publish,
+)
 from reliq.metrics import Collector
 from reliq.migration.migrate import Migration, Plan, Step
 from reliq.options import Options, parse
@@ -224,3 +231,35 @@ def metrics(registry: CollectorRegistry, options: Mapping[str, object]) -> Itera
     found: Iterable[Metric] = collector.collect()
     collector.close()
     return found
+
+
+class Tenant(reliq.Middleware):
+    """The four methods, and what they are given."""
+
+    def publish(self, context: PublishContext) -> None:
+        """Change a header."""
+        context.headers["tenant"] = f"{context.name} {context.id}"
+
+    def deliver(self, context: DeliverContext) -> None:
+        """Read a header."""
+        tenant: Any = context.headers.get("tenant")
+        del tenant
+
+    def begin(self, context: BeginContext) -> None:
+        """Keep something for the end."""
+        context.local[self] = context.task.request
+
+    def end(self, context: EndContext) -> None:
+        """Read the outcome."""
+        error: BaseException | None = context.error
+        state: str = context.state
+        del error, state
+
+
+def middleware(app: Any) -> None:
+    """Add some to an app; apply them as who makes messages without Celery does."""
+    reliq.add_middleware(app, Tenant(), reliq.Middleware())
+    headers: dict[str, Any] = {}
+    apply_publish(
+        app, name="a", task_id="1", headers=headers, properties={}, args=(), kwargs={}, options={}
+    )

@@ -91,6 +91,10 @@ LATE_IMPORTS = {
         "reliq",
         "reliq.claims.once",
     ): "every Celery process loads the package, and few need an engine for it",
+    (
+        "reliq",
+        "reliq.integrations.middleware",
+    ): "every Celery process loads the package, and few have middleware",
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",

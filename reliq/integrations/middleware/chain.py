@@ -1,0 +1,170 @@
+"""The four methods, what each is given, and in which order those of a chain are called.
+
+Knows nothing of how Celery is made to call them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+logger = logging.getLogger("reliq")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishContext:
+    """A task that is about to be published, and is stored nowhere yet."""
+
+    app: Any
+    """The Celery application."""
+    name: str
+    """The task's name."""
+    id: str
+    """The task's id; that of a retry is the same as before."""
+    headers: dict[str, Any]
+    """All headers of the message, Celery's among them. What is changed here is published."""
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    """AMQP's properties that are known by now: ``correlation_id``, ``reply_to``."""
+    options: Mapping[str, Any]
+    """How it is sent: ``queue``, ``exchange``, ``routing_key``, ``priority`` and the like."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeliverContext:
+    """A task that a worker has received, and is about to hand to its pool."""
+
+    app: Any
+    """The Celery application."""
+    name: str
+    """The task's name."""
+    id: str
+    """The task's id."""
+    headers: Mapping[str, Any]
+    """All headers of the message, Celery's and the transport's among them."""
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    request: Any
+    """Celery's ``celery.worker.request.Request``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginContext:
+    """A task that is about to run in this process, thread or greenlet."""
+
+    app: Any
+    """The Celery application."""
+    name: str
+    """The task's name."""
+    id: str
+    """The task's id."""
+    headers: Mapping[str, Any]
+    """The message's headers that are not Celery's own: ``task.request.headers``."""
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    task: Any
+    """Celery's task; ``task.request`` says the rest, ``task.retry()`` may be raised."""
+    local: dict[Any, Any]
+    """Empty at first, and given to ``end`` again: what belongs to this run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndContext(BeginContext):
+    """A task that has run in this process, thread or greenlet."""
+
+    state: str
+    """SUCCESS, FAILURE, RETRY, REJECTED or IGNORED: Celery's names."""
+    value: Any
+    """What the task returned; None unless the state is SUCCESS."""
+    error: BaseException | None
+    """What was raised, by the task or a `begin`; None where the state is SUCCESS."""
+
+
+class Middleware:
+    """What is done around every task of an app; each method does nothing unless overridden.
+
+    One object serves all tasks of a process, in all its threads: what belongs to one run goes
+    into ``context.local``.
+    """
+
+    def publish(self, context: PublishContext) -> None:
+        """Run where a task is published, before anything is stored.
+
+        What it raises is raised to whoever publishes, and nothing is stored.
+        """
+
+    def deliver(self, context: DeliverContext) -> None:
+        """Run in a worker's own process, before a task is handed to the pool.
+
+        Raise ``celery.exceptions.Ignore`` to have the message acknowledged and the task not
+        run, ``Reject`` to have the message dead-lettered or, with ``requeue=True``, given
+        back and counted as a failed delivery. For any other exception it is dead-lettered.
+        """
+
+    def begin(self, context: BeginContext) -> None:
+        """Run where a task is about to run. What it raises counts as raised by the task."""
+
+    def end(self, context: EndContext) -> None:
+        """Run where a task has run, if `begin` had returned. What it raises is only logged."""
+
+
+class Chain:
+    """The middleware of one app, in order."""
+
+    def __init__(self) -> None:
+        # Replaced as a whole, never changed: threads go through it.
+        self.items: tuple[Middleware, ...] = ()
+
+    def add(self, item: Middleware) -> None:
+        """Append *item*, unless it is there."""
+        if item not in self.items:
+            self.items = (*self.items, item)
+
+    def publish(self, context: PublishContext) -> None:
+        """Run `publish` of each, in order; raises what the first raises that does."""
+        for item in self.items:
+            item.publish(context)
+
+    def deliver(self, context: DeliverContext) -> None:
+        """Run `deliver` of each, in order; raises what the first raises that does."""
+        for item in self.items:
+            item.deliver(context)
+
+    def begin(self, context: BeginContext, begun: list[Middleware]) -> None:
+        """Run `begin` of each, in order, and note in *begun* which have returned.
+
+        Raises what the first raises that does.
+        """
+        for item in self.items:
+            item.begin(context)
+            begun.append(item)
+
+
+def end(context: EndContext, begun: list[Middleware]) -> None:
+    """Run `end` of all that have *begun*, the last one first, and empty the list.
+
+    An exception is logged. What is none (SystemExit, a gevent timeout) is an order to the
+    process, and raised when all have ended.
+    """
+    order: BaseException | None = None
+    while begun:
+        # A soft time limit may be raised between two of them, too.
+        try:
+            while begun:
+                begun.pop().end(context)
+        except Exception:  # noqa: PERF203 - the others are to end all the same
+            logger.exception(
+                "the middleware's end raised for task %s[%s], which stays %s: mend the middleware",
+                context.name,
+                context.id,
+                context.state,
+            )
+        except BaseException as exc:  # noqa: BLE001 - see above; it is raised below
+            order = exc
+    if order is not None:
+        raise order

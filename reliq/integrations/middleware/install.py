@@ -1,0 +1,147 @@
+"""How an app gets its middleware, and keeps it when it is pickled.
+
+An app without middleware is not touched.
+"""
+
+# ruff: noqa: SLF001 - Celery's registry of tasks is to be had without finalizing the app
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.imports import symbol_by_name
+
+from ...errors import ConfigurationError
+from .chain import Chain, Middleware, PublishContext
+from .deliver import request_class
+from .publish import watch_publishing
+from .run import calling, watch_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_CHAIN = "reliq_chain"
+
+
+def add_middleware(app: Any, *middleware: Middleware) -> None:
+    """Append *middleware* to the chain of a Celery *app*; what is in it already stays as it is.
+
+    To be called where the app is made, in every process that publishes or runs its tasks. The
+    app's configuration is not read for it. Raises ConfigurationError for what is no Celery app
+    or no middleware, and then nothing is added.
+    """
+    app = getattr(app, "_get_current_object", lambda: app)()
+    celery = sys.modules.get("celery")
+    if celery is None or not isinstance(app, celery.Celery):
+        raise ConfigurationError(f"expected a Celery application, got: {app!r:.100}")
+    for item in middleware:
+        if not isinstance(item, Middleware):
+            raise ConfigurationError(
+                f"expected an instance of reliq.Middleware, got: {item!r:.100}"
+            )
+    if middleware:
+        chain = chain_of(app) or _begin_chain(app)
+        for item in middleware:
+            chain.add(item)
+
+
+def chain_of(app: Any) -> Chain | None:
+    """Return the chain of a Celery *app*; None if it has no middleware."""
+    chain: Chain | None = getattr(app, _CHAIN, None)
+    return chain
+
+
+def apply_publish(
+    app: Any,
+    *,
+    name: str,
+    task_id: str,
+    headers: dict[str, Any],
+    properties: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Run `publish` of *app*'s chain for a message that is not made by Celery.
+
+    It may change *headers*, which are to be complete. Raises what the middleware raises: the
+    message is not to be stored then. Does nothing for an app without middleware.
+    """
+    chain = chain_of(app)
+    if chain is not None:
+        chain.publish(
+            PublishContext(
+                app=app,
+                name=name,
+                id=task_id,
+                headers=headers,
+                args=args,
+                kwargs=kwargs,
+                properties=properties,
+                options=options,
+            )
+        )
+
+
+class _Carried:
+    """One of the app's fix-ups: Celery calls these for each app that it makes or unpickles.
+
+    So a child that is spawned, which gets the app as a pickle, has the same middleware.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    def __call__(self, app: Any) -> None:
+        add_middleware(app, *self._chain.items)
+
+
+def _begin_chain(app: Any) -> Chain:
+    """Have an empty chain called for *app*."""
+    chain = Chain()
+    setattr(app, _CHAIN, chain)
+    app.fixups = [*app.fixups, _Carried(chain)]
+    watch_publishing(app, chain)
+    watch_ends()
+    _watch_registry(app._tasks, chain)
+    return chain
+
+
+def _watch_registry(registry: Any, chain: Chain) -> None:
+    """Surround the tasks that are registered, and those that will be, each as it is."""
+    kind = type(registry)
+
+    class Registry(kind):  # type: ignore[misc,valid-type]
+        def __setitem__(self, name: str, task: Any) -> None:
+            super().__setitem__(name, task)
+            _surround(task, chain)
+
+    Registry.__name__, Registry.__qualname__ = kind.__name__, kind.__qualname__
+    registry.__class__ = Registry
+    for task in list(registry.values()):
+        _surround(task, chain)
+
+
+def _surround(task: Any, chain: Chain) -> None:
+    """Give *task*, and no other of its class, the hooks that Celery looks for in a class."""
+    base: Any = type(task)
+    celery_task = sys.modules.get("celery.app.task")
+    if celery_task is None or not isinstance(task, celery_task.Task) or hasattr(base, _CHAIN):
+        return
+    kind: Any = type(base)
+    surrounded = kind(
+        base.__name__,
+        (base,),
+        {
+            _CHAIN: chain,
+            "__call__": calling(base, chain),
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+        },
+    )
+    surrounded.Request = property(
+        lambda self: request_class(symbol_by_name(super(surrounded, self).Request), chain)
+    )
+    task.__class__ = surrounded

@@ -1,0 +1,91 @@
+"""`publish`: around the one place where Celery makes messages of tasks.
+
+That is `AMQP.create_task_message`, which comes before a connection is taken: what is raised
+later may be taken for an error of the broker's. Celery's signals would not do, since they
+swallow what a receiver raises.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .chain import PublishContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .chain import Chain
+
+_CREATE, _SEND = "create_task_message", "send_task_message"
+
+
+class _Prepared(NamedTuple):
+    """Celery's ``task_message``, of which the chain has seen all headers."""
+
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    body: Any
+    sent_event: dict[str, Any] | None
+
+
+def watch_publishing(app: Any, chain: Chain) -> None:
+    """Have *chain* called for each task that *app* publishes.
+
+    Reads nothing of the app's configuration: Celery does with the first task.
+    """
+    amqp = app.amqp
+    create, send = _maker(amqp, _CREATE), _maker(amqp, _SEND)
+
+    def create_task_message(*args: Any, **options: Any) -> Any:
+        return _prepared(app, chain, create()(*args, **options), options)
+
+    def send_task_message(
+        producer: Any, name: str, message: Any, *args: Any, **options: Any
+    ) -> Any:
+        if not isinstance(message, _Prepared):  # made by who knows AMQP.as_task_v2
+            message = _prepared(app, chain, message, options)
+        # Celery would put them over what the chain has made of them.
+        options.pop("headers", None)
+        return send()(producer, name, message, *args, **options)
+
+    setattr(amqp, _CREATE, create_task_message)
+    setattr(amqp, _SEND, send_task_message)
+
+
+def _maker(amqp: Any, name: str) -> Callable[[], Any]:
+    """Return what gives Celery's own function: it reads the configuration to make one."""
+    made: list[Any] = [vars(amqp)[name]] if name in vars(amqp) else []
+
+    def get() -> Any:
+        if not made:
+            # The attribute that this fills is ours by now.
+            descriptor = inspect.getattr_static(type(amqp), name)
+            make = getattr(descriptor, "func", None)
+            made.append(getattr(type(amqp), name).__get__(amqp) if make is None else make(amqp))
+        return made[0]
+
+    return get
+
+
+def _prepared(app: Any, chain: Chain, message: Any, options: dict[str, Any]) -> _Prepared:
+    """Return *message* with all its headers, as the chain leaves them; raises what it raises."""
+    headers, properties, body, sent_event = message
+    headers.update(options.get("headers") or {})
+    if isinstance(body, dict):  # protocol 1
+        name, task_id, args, kwargs = (body[key] for key in ("task", "id", "args", "kwargs"))
+    else:
+        name, task_id, (args, kwargs, _) = headers["task"], headers["id"], body
+    chain.publish(
+        PublishContext(
+            app=app,
+            name=name,
+            id=task_id,
+            headers=headers,
+            args=args,
+            kwargs=kwargs,
+            properties=properties,
+            options=options,
+        )
+    )
+    return _Prepared(headers, properties, body, sent_event)

@@ -18,6 +18,7 @@ from .errors import (
     MessageRefused,
     NotConfirmed,
     NotFound,
+    PartlyPublished,
     PreconditionFailed,
     QueueFull,
     ReliqError,
@@ -27,6 +28,7 @@ from .transports import register
 
 if TYPE_CHECKING:
     from .claims import once
+    from .many import publish_many
 
 __all__ = [
     "BatchUncertain",
@@ -37,12 +39,14 @@ __all__ = [
     "MessageRefused",
     "NotConfirmed",
     "NotFound",
+    "PartlyPublished",
     "PreconditionFailed",
     "QueueFull",
     "ReliqError",
     "Unroutable",
     "__version__",
     "once",
+    "publish_many",
     "register",
 ]
 
@@ -50,9 +54,13 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    """Load ``once`` when it is asked for: the engines it needs are not for every process."""
+    """Load these when they are asked for: what they need is not for every process."""
     if name == "once":
         from .claims import once  # noqa: PLC0415 - see above
 
         return once
+    if name == "publish_many":
+        from .many import publish_many  # noqa: PLC0415 - see above
+
+        return publish_many
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,7 +31,7 @@ _SENT_AT_ONCE = 100
 class Entry:
     """A message in the batch."""
 
-    __slots__ = ("item", "reached", "stored", "tag")
+    __slots__ = ("full", "item", "reached", "stored", "tag")
 
     def __init__(self, item: Outgoing) -> None:
         self.item = item
@@ -39,6 +39,8 @@ class Entry:
         """Made when it is first sent; its numbers make it the same on every try."""
         self.reached = False
         """Whether some queue has it, or was too full to have it."""
+        self.full = False
+        """Whether some queue was too full to have it."""
         self.stored: dict[str, Publication] = {}
         """By queue, where somebody wants to be told."""
 
@@ -158,7 +160,7 @@ def _send_once(
             entry.note(sent)
             stored.append(sent)
         elif outcome == FULL:
-            entry.reached = True
+            entry.reached = entry.full = True
             full.append(sent)
         elif turned_away(sent.queue, outcome):
             SPREAD.turn_away(store, entry.tag, sent.queue)

@@ -27,7 +27,7 @@ LAYERS = (
     {"reliq.failover"},
     {"reliq.consumer"},
     {"reliq.transports"},
-    {"reliq.admin", "reliq.claims", "reliq.migration"},
+    {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
     {"reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
@@ -91,6 +91,10 @@ LATE_IMPORTS = {
         "reliq",
         "reliq.claims.once",
     ): "every Celery process loads the package, and few need an engine for it",
+    (
+        "reliq",
+        "reliq.many.publish_many",
+    ): "every Celery process loads the package, and few publish so",
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",

@@ -10,11 +10,10 @@ from __future__ import annotations
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
-from uuid import uuid4
 
 from .errors import PartlyPublished
 from .integrations.collecting import Collector, Telling
-from .integrations.task_calls import TaskCalls, Way
+from .integrations.task_calls import TaskCalls, Way, task_ids
 from .transports.base import Transport
 from .transports.chunk import Chunk
 
@@ -162,8 +161,9 @@ class Many:
 
     def _send_each(self, taken: _Taken, producer: Any) -> None:
         """Have Celery publish each call by itself."""
-        for place, item in enumerate(taken.items):
-            job = (str(uuid4()), "")
+        ids = task_ids(len(taken.items))
+        for place, (item, task_id) in enumerate(zip(taken.items, ids, strict=True)):
+            job = (task_id, "")
             taken.jobs.append(job)
             self._announce([job])
             try:

@@ -11,8 +11,8 @@ import sys
 from types import NoneType
 from typing import Any
 
-_SCALARS = frozenset({int, float, bool, NoneType})
-_CONTAINERS = {tuple: "(%s)", list: "[%s]", dict: "{%s}"}
+_SCALARS: frozenset[Any] = frozenset({int, float, bool, NoneType})
+_CONTAINERS: dict[Any, str] = {tuple: "(%s)", list: "[%s]", dict: "{%s}"}
 
 
 def text_of(value: Any, longest: int, levels: int) -> str:

@@ -97,12 +97,14 @@ class Collector(Producer):
             properties["reply_to"] = reply_to.name
         timeout = prepared[_CONFIRM_TIMEOUT] if len(prepared) > _CONFIRM_TIMEOUT else None
         self.collected.append(
-            Prepared(
-                *prepared[:_PREPARED],
-                prepared[_EXCHANGE] or "",
-                prepared[_ROUTING_KEY] or "",
-                prepared[_DECLARE],
-                timeout,
+            Prepared._make(
+                (
+                    *prepared[:_PREPARED],
+                    prepared[_EXCHANGE] or "",
+                    prepared[_ROUTING_KEY] or "",
+                    prepared[_DECLARE],
+                    timeout,
+                )
             )
         )
 
@@ -125,7 +127,7 @@ class Telling(Producer):
     """Publishes as *producer* does, and tells *before* of headers and properties first."""
 
     def __init__(
-        self, producer: Any, before: Callable[[dict[str, Any], dict[str, Any]], None]
+        self, producer: Any, before: Callable[[dict[str, Any], dict[str, Any]], object]
     ) -> None:
         super().__init__(
             producer.connection,

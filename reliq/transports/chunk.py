@@ -48,6 +48,8 @@ class Chunk:
         """The channel that the batch was made by."""
         self._opened = False
         self._declare: list[Any] = []
+        self._declared: Any = None
+        """What the message before was to declare."""
         self._policy: Mapping[str, Any] | None = None
         self._waiting: list[tuple[int, Prepared]] = []
         self._published = 0
@@ -65,14 +67,11 @@ class Chunk:
         Raises what a publish of it raises before anything is stored, or where there is no
         connection; then it is not in the chunk.
         """
-        new = [
-            entity
-            for entity in message.declare or ()
-            if not any(entity is known for known in self._declare)
-        ]
-        if new or not self._opened:
-            self._declare += new
+        if message.declare is not self._declared or not self._opened:
+            known = {id(entity) for entity in self._declare}
+            self._declare += [one for one in message.declare or () if id(one) not in known]
             self._with_retries(self._open)
+            self._declared = message.declare
         batch = self._batch
         full = False
         if batch is not None:

@@ -45,15 +45,15 @@ class Site:
             **conf,
         )
 
-        @app.task(name="many.take")
+        @app.task(name="many.take", shared=False)
         def take(*args: Any, **kwargs: Any) -> None:
             """Take anything."""
 
-        @app.task(name="many.one", bind=True)
+        @app.task(name="many.one", shared=False, bind=True)
         def one(self: Any, value: Any) -> None:
             """Take one argument."""
 
-        @app.task(name="many.routed", expires=600, ignore_result=True, time_limit=9)
+        @app.task(name="many.routed", shared=False, expires=600, ignore_result=True, time_limit=9)
         def routed(*args: Any, **kwargs: Any) -> None:
             """Take anything, with options of its own."""
 
@@ -352,11 +352,11 @@ def test_what_depends_on_the_call_is_made_for_each(make_site):
     """Routers and task classes of one's own, stamps: Celery makes each message."""
     site = make_site()
 
-    @site.app.task(base=Own, name="many.own")
+    @site.app.task(base=Own, name="many.own", shared=False)
     def own(value):
         """Take one argument."""
 
-    @site.app.task(base=Shadowed, name="many.shadowed")
+    @site.app.task(base=Shadowed, name="many.shadowed", shared=False)
     def shadowed(value):
         """Take one argument."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from .errors import PartlyPublished
 from .integrations.collecting import Collector, Telling
-from .integrations.task_calls import TaskCalls, Way, task_ids
+from .integrations.task_calls import TaskCalls, Way, is_interrupt, task_ids
 from .transports.base import Transport
 from .transports.chunk import Chunk
 
@@ -54,8 +54,9 @@ def publish_many(
     the task's name, headers and properties of each message, and may change the two.
 
     Raises PartlyPublished where it stops early, for whatever reason, which is its cause, and
-    says what is stored, what is not, and what is uncertain; not atomic. Raises
-    ConfigurationError for wrong arguments, before anything is taken.
+    says what is stored, what is not, and what is uncertain; not atomic. A soft time limit and
+    Ctrl-C pass as they are. Raises ConfigurationError for wrong arguments, before anything is
+    taken.
     """
     calls = TaskCalls(task, app, options, star)
     return Many(calls, on_sent, before_send).publish(iterable)
@@ -126,7 +127,7 @@ class Many:
             if taken:
                 self._send(_Taken(taken))
             if error is not None:
-                raise self._stopped(error, _Taken([])) from error
+                self._stop(error, _Taken([]))
         return self._sent
 
     def _send(self, taken: _Taken) -> None:
@@ -142,7 +143,7 @@ class Many:
             except Exception as exc:  # noqa: BLE001 - the same
                 error = error or exc
         if error is not None:
-            raise self._stopped(error, taken) from error
+            self._stop(error, taken)
 
     def _send_all(self, taken: _Taken) -> None:
         calls = self._calls
@@ -189,8 +190,8 @@ class Many:
                 if call is None:
                     break
                 task_id, messages = call
-                if collector.retry:
-                    chunk.retry(collector.retry_policy)
+                if self._calls.retry_policy is not None:
+                    chunk.retry(self._calls.retry_policy)
                 for message in messages:
                     if before is not None:
                         before(name, message.headers, message.properties)
@@ -242,7 +243,10 @@ class Many:
         if self._observer is not None and jobs:
             self._observer.sent(jobs)
 
-    def _stopped(self, error: Exception, taken: _Taken) -> PartlyPublished:
+    def _stop(self, error: Exception, taken: _Taken) -> NoReturn:
+        """Raise what says that *error* has ended it."""
+        if is_interrupt(error):
+            raise error
         unsent, uncertain = taken.unsent, tuple(taken.ids(taken.uncertain))
         text = f"publishing many calls of {self._calls.name!r} stopped, {self._sent} are stored"
         if unsent:
@@ -252,7 +256,7 @@ class Many:
             if taken.batch is not None:
                 text += " (batch.flush() stores each once)"
         text += f": {type(error).__name__}: {error}"
-        return PartlyPublished(text, self._sent, unsent, uncertain, taken.batch)
+        raise PartlyPublished(text, self._sent, unsent, uncertain, taken.batch) from error
 
 
 def _take(items: Iterator[Any]) -> tuple[list[Any], Exception | None, bool]:

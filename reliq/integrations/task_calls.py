@@ -31,6 +31,7 @@ _STAYS_S = 0.01
 # Options by which what differs from call to call would be another thing than Celery's.
 _FOR_EACH = frozenset({"argsrepr", "kwargsrepr", "stamped_headers", "router"})
 _FILLED_IN = frozenset({"id", "root_id", "argsrepr", "kwargsrepr"})
+_TIMES = ("eta", "expires")
 _ELSEWHERE = frozenset({"connection", "publisher", "add_to_parent"})
 _PROTOCOL = 2
 _FIELDS = 3
@@ -46,6 +47,12 @@ class Way(Enum):
 
 def _celery(module: str) -> Any:
     return sys.modules[f"celery.{module}"]
+
+
+def is_interrupt(error: Exception) -> bool:
+    """Whether *error* ends whatever happens to run: a soft time limit."""
+    billiard = sys.modules.get("billiard.exceptions")
+    return billiard is not None and isinstance(error, billiard.SoftTimeLimitExceeded)
 
 
 def task_ids(count: int) -> Iterator[str]:
@@ -101,6 +108,10 @@ class TaskCalls:
         self.producer = options.get("producer")
         self._options = {name: value for name, value in options.items() if name != "producer"}
         self._star = star
+        self.retry_policy: Mapping[str, Any] | None = None
+        """By what the messages that were made last are tried again; None: they are not."""
+        self._template: _Template | None = None
+        self._until = 0.0
         signed = {} if self._signature is None else self._signature.options
         self._all_options = {**signed, **self._options}
         for name in ("task_id", "args", "kwargs"):
@@ -126,10 +137,10 @@ class TaskCalls:
             f"expected a tuple of arguments or a mapping of keyword arguments, got: {item!r}"
         )
 
-    def apply(self, item: Any, task_id: str, producer: Any) -> None:
+    def apply(self, item: Any, task_id: str, producer: Any, **more: Any) -> None:
         """Have Celery publish a call with *producer*, or with one of its own; or run it."""
         args, kwargs = self.arguments(item)
-        options = {"add_to_parent": False, **self._options}
+        options = {"add_to_parent": False, **self._options, **more}
         if producer is not None:
             options["producer"] = producer
         self._apply(args, kwargs, task_id=task_id, **options)
@@ -229,30 +240,41 @@ class TaskCalls:
         A task class of its own may publish none, or several. *way* is never PLAIN. Headers and
         properties are the message's own, down to the first level.
         """
-        template: _Template | None = None
-        until = 0.0
         check = self._check()
         for item, task_id in zip(items, task_ids(len(items)), strict=True):
-            if template is not None and (not template.timed or monotonic() < until):
-                args, kwargs = self.arguments(item)
-                if self._signature is not None:
-                    merge = self._signature._merge  # noqa: SLF001 - how Celery adds them
-                    args, kwargs, _ = merge(args, kwargs)
-                if check is not None:
-                    check(*args, **kwargs)
-                yield task_id, [template.fill(task_id, args, kwargs)]
+            if way is not Way.FILLED or self._template is None:
+                yield task_id, self._made(item, task_id, collector, way)
                 continue
-            self.apply(item, task_id, collector)
-            prepared, contents = collector.take()
-            if way is Way.FILLED and len(prepared) == 1:
-                limits = (
-                    self.app.amqp.argsrepr_maxsize,
-                    self.app.amqp.kwargsrepr_maxsize,
-                    getattr(self.app.conf, "task_repr_maxlevels", _FIELDS),
-                )
-                template = _Template.of(task_id, prepared[0], contents[0], collector, limits)
-                until = monotonic() + _STAYS_S
-            yield task_id, prepared
+            template = self._template
+            if template.timed and monotonic() > self._until:
+                # Not for its result: what a backend does for one is done, for the first call.
+                self.apply(item, task_id, collector, ignore_result=True)
+                (message,), _ = collector.take()
+                template.time_as(message)
+                self._until = monotonic() + _STAYS_S
+            args, kwargs = self.arguments(item)
+            if self._signature is not None:
+                merge = self._signature._merge  # noqa: SLF001 - how Celery adds them
+                args, kwargs, _ = merge(args, kwargs)
+            if check is not None:
+                check(*args, **kwargs)
+            yield task_id, [template.fill(task_id, args, kwargs, collector)]
+
+    def _made(self, item: Any, task_id: str, collector: Collector, way: Way) -> list[Prepared]:
+        """Have Celery make the message of a call; keep it as a template where it may be one."""
+        self.apply(item, task_id, collector)
+        prepared, contents = collector.take()
+        self.retry_policy = collector.retry_policy if collector.retry else None
+        self._template = None
+        if way is Way.FILLED and len(prepared) == 1:
+            limits = (
+                self.app.amqp.argsrepr_maxsize,
+                self.app.amqp.kwargsrepr_maxsize,
+                getattr(self.app.conf, "task_repr_maxlevels", _FIELDS),
+            )
+            self._template = _Template.of(task_id, prepared[0], contents[0], collector, limits)
+            self._until = monotonic() + _STAYS_S
+        return prepared
 
     def _check(self) -> Callable[..., Any] | None:
         """Return what checks the arguments of a call, as Celery does before it sends it."""
@@ -270,7 +292,6 @@ class _Template:
         self,
         message: Prepared,
         content: Content,
-        collector: Collector,
         limits: tuple[int, int, int],
     ) -> None:
         task_id = message.headers["id"]
@@ -279,7 +300,6 @@ class _Template:
         self._properties = dict(message.properties)
         self._content = content
         self._embedded = content.body[2]
-        self._collector = collector
         self._limits = limits
         self._rest = (message.exchange, message.routing_key, message.declare)
         self._priority, self._timeout = message.priority, message.confirm_timeout
@@ -305,12 +325,19 @@ class _Template:
         headers, body = message.headers, content.body
         if type(body) is not tuple or len(body) != _FIELDS or not headers.keys() >= _FILLED_IN:
             return None
-        template = cls(message, content, collector, limits)
-        again = template.fill(task_id, body[0], body[1])
+        template = cls(message, content, limits)
+        again = template.fill(task_id, body[0], body[1], collector)
         # Two texts of the same arguments may differ where one has an address in it.
         return template if headers["id"] == task_id and again == message else None
 
-    def fill(self, task_id: str, args: Any, kwargs: Any) -> Prepared:
+    def time_as(self, message: Prepared) -> None:
+        """Have times count from when *message* was made."""
+        for name in _TIMES:
+            self._headers[name] = message.headers[name]
+        if "expiration" in message.properties:
+            self._properties["expiration"] = message.properties["expiration"]
+
+    def fill(self, task_id: str, args: Any, kwargs: Any, collector: Collector) -> Prepared:
         """Return the message of a call with these arguments; raises what serializing raises."""
         of_args, of_kwargs, levels = self._limits
         headers = self._headers.copy()
@@ -324,7 +351,7 @@ class _Template:
             properties["correlation_id"] = task_id
         _, serializer, compression = self._content
         content = Content((args, kwargs, self._embedded), serializer, compression)
-        body, content_type, encoding = self._collector.serialize(content, headers)
+        body, content_type, encoding = collector.serialize(content, headers)
         return Prepared(
             body,
             self._priority,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from reliq.integrations.task_calls import TaskCalls, Way
 from reliq.message.envelope import decode
 from tests.support.audits import assert_balanced
 from tests.support.site import close_app
+from tests.support.waiting import wait_until
 
 QUEUES = ("celery", "other", "routed", "bound")
 TIMES = ("eta", "x-eta", "expires")
@@ -393,6 +395,23 @@ def test_a_wrapper_around_apply_async_is_called(site, monkeypatch):
     assert Way.EACH == way_of(site, site.take)
     reliq.publish_many(site.take, [7, 8])
     assert ["7", "8"] == [stored[-1].headers["trace"] for stored in site.stored()]
+
+
+def test_times_count_from_each_call(site):
+    """Where it takes a while, a countdown and an expiry count from when each message is made."""
+
+    def dawdle(*_):
+        until = datetime.now(timezone.utc) + timedelta(seconds=0.05)
+        wait_until(lambda: datetime.now(timezone.utc) > until, interval_s=0.005)
+
+    options = {"countdown": 100, "expires": 200, "ignore_result": False}
+    assert 4 == reliq.publish_many(site.take, range(4), before_send=dawdle, **options)
+    found = [stored[-1].headers for stored in site.stored()]
+    for name in ("x-eta", "expires"):
+        moments = sorted(datetime.fromisoformat(headers[name]) for headers in found)
+        steps = [later - before for before, later in pairwise(moments)]
+        assert min(steps) >= timedelta(seconds=0.04)
+    assert [False] * 4 == [headers["ignore_result"] for headers in found]
 
 
 def test_a_million_ids_of_which_none_is_kept(site):

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 from kombu import Connection, Queue
 
 import reliq
@@ -142,6 +143,20 @@ def test_an_iterable_that_raises(one, redis_url):
         reliq.publish_many(one, rows())
     assert_told(caught[0], 700, [])
     assert list(range(700)) == args_of(redis_url)
+
+
+def test_a_soft_time_limit(one, redis_url):
+    """It passes as it is, for whoever expects it; what came before is stored, and told."""
+    ids = []
+
+    def rows():
+        yield from range(3)
+        raise SoftTimeLimitExceeded
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        reliq.publish_many(one, rows(), on_sent=ids.extend)
+    assert [0, 1, 2] == args_of(redis_url)
+    assert 3 == len(ids)
 
 
 @pytest.mark.parametrize("which", ["on_sent", "before_send"])

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from itertools import count as count_up
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
 from benchmarks import child
-from benchmarks.model import Figure, Row
+from benchmarks.model import Figure, Row, Target
 from benchmarks.peers import CLASSIC, KOMBU, RELIQ, SQLITE, connect, is_reliq, queue_of
 from benchmarks.publish import wait_until_stored
 
@@ -29,10 +31,13 @@ SECONDS = 2.0
 MANY = 16
 
 
-def delay_loop(broker: Broker, seconds: float, threads: int, pooled: bool) -> tuple[int, float]:
+def delay_loop(
+    broker: Broker, seconds: float, threads: int, pooled: bool, many: bool = False
+) -> tuple[int, float]:
     """Call `delay()` for so many seconds in each thread, after a tenth of it as a warm-up.
 
-    Returns count and seconds. Raises unless all that was published is stored in the end.
+    With `many`, and reliq, by `publish_many`. Returns count and seconds. Raises unless all that
+    was published is stored in the end.
     """
     if is_reliq(broker["url"]):
         import reliq  # noqa: F401  # registers the schemes
@@ -42,8 +47,9 @@ def delay_loop(broker: Broker, seconds: float, threads: int, pooled: bool) -> tu
         app.conf.broker_pool_limit = 0
     task = app.task(name="web.nothing")(_nothing)
     app.finalize()  # before the threads: Celery makes a task when it is used first, for one of them
-    before, _ = _publish(task, seconds / 10, threads)
-    count, took = _publish(task, seconds, threads)
+    publish = _publish_many if many and is_reliq(broker["url"]) else _publish
+    before, _ = publish(task, seconds / 10, threads)
+    count, took = publish(task, seconds, threads)
     app.close()
     with connect(broker) as connection:
         wait_until_stored(queue_of(broker, QUEUE)(connection.default_channel), before + count)
@@ -74,21 +80,41 @@ def _publish(task: Any, seconds: float, threads: int) -> tuple[int, float]:
     return sum(counts), time.perf_counter() - start
 
 
+def _publish_many(task: Any, seconds: float, threads: int) -> tuple[int, float]:
+    """Publish with one call, in one thread; return count and seconds."""
+    import reliq
+
+    del threads
+    start = time.perf_counter()
+    until_over = takewhile(lambda _: time.perf_counter() < start + seconds, count_up())
+    return reliq.publish_many(task, until_over), time.perf_counter() - start
+
+
 def _nothing(number: int) -> None:
     """Do nothing: it is never run."""
 
 
-def measure(setting: Setting, key: str, threads: int, pooled: bool = True) -> Mapping[str, float]:
+def measure(
+    setting: Setting, key: str, threads: int, pooled: bool = True, many: bool = False
+) -> Mapping[str, float]:
     """Return tasks a second that one process publishes with so many threads."""
     seconds = setting.seconds(SECONDS)
-    arguments = {"seconds": seconds, "threads": threads, "pooled": pooled}
+    arguments = {"seconds": seconds, "threads": threads, "pooled": pooled, "many": many}
     count, took = child.run(delay_loop, broker=setting.broker, **arguments)
     return {key: count / took}
 
 
-def _figure(key: str, title: str, peers: tuple[str, ...], threads: int, **how: bool) -> Figure:
+def _figure(
+    key: str,
+    title: str,
+    peers: tuple[str, ...],
+    threads: int,
+    target: float | None = None,
+    **how: Any,
+) -> Figure:
     measured = partial(measure, key=key, threads=threads, **how)
-    return Figure(key, (Row(key, title, "tasks/s"),), measured, peers, warm_up=False)
+    targets = () if target is None else (Target("ratio_at_least", target),)
+    return Figure(key, (Row(key, title, "tasks/s", targets),), measured, peers, warm_up=False)
 
 
 _PEERS = (RELIQ, KOMBU, CLASSIC)
@@ -96,6 +122,14 @@ FIGURES = (
     _figure("web-delay", "task.delay(), one thread", _PEERS, 1),
     _figure("web-delay-threads", f"task.delay(), {MANY} threads", _PEERS, MANY),
     _figure("web-delay-unpooled", "task.delay(), broker_pool_limit=0", _PEERS, 1, pooled=False),
+    _figure(
+        "web-many",
+        "reliq.publish_many(), of the others a loop of task.delay()",
+        _PEERS,
+        1,
+        target=10,
+        many=True,
+    ),
 )
 EMBEDDED = (
     _figure("embedded-delay", "task.delay() to a file, one thread", (SQLITE, KOMBU), 1),

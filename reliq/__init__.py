@@ -18,6 +18,7 @@ from .errors import (
     MessageRefused,
     NotConfirmed,
     NotFound,
+    PartlyPublished,
     PreconditionFailed,
     QueueFull,
     ReliqError,
@@ -28,6 +29,7 @@ from .transports import register
 if TYPE_CHECKING:
     from .claims import once
     from .integrations.middleware import Middleware, add_middleware
+    from .many import publish_many
 
 __all__ = [
     "BatchUncertain",
@@ -39,6 +41,7 @@ __all__ = [
     "Middleware",
     "NotConfirmed",
     "NotFound",
+    "PartlyPublished",
     "PreconditionFailed",
     "QueueFull",
     "ReliqError",
@@ -46,6 +49,7 @@ __all__ = [
     "__version__",
     "add_middleware",
     "once",
+    "publish_many",
     "register",
 ]
 
@@ -53,7 +57,7 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for by few: the engines it needs are not for every process."""
+    """Load these when they are asked for: what they need is not for every process."""
     if name == "once":
         from .claims import once  # noqa: PLC0415 - see above
 
@@ -62,4 +66,8 @@ def __getattr__(name: str) -> Any:
         from .integrations import middleware  # noqa: PLC0415 - see above
 
         return getattr(middleware, name)
+    if name == "publish_many":
+        from .many import publish_many  # noqa: PLC0415 - see above
+
+        return publish_many
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -146,6 +146,37 @@ class BatchUncertain(ReliqError):
         self.queues = queues
 
 
+class PartlyPublished(ReliqError):
+    """``publish_many`` has stopped before the end of what it was given. The cause says why.
+
+    What it took of the iterable is in one of three states, each item in one, and no other
+    item was taken.
+
+    sent: how many items are stored (or dropped, where no queue is bound for them, as by
+        ``delay()``). Their ids were handed to ``on_sent``.
+    unsent: the items that were certainly not stored, in their order. Where one of them is to
+        blame it is the first.
+    uncertain: the ids of tasks that may be stored or not: the broker went away while they were
+        being sent.
+    batch: what keeps the uncertain ones; its ``flush()`` stores each once, however often it is
+        called. None where nothing is uncertain, or where the broker is no broker of reliq.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        sent: int,
+        unsent: list[Any],
+        uncertain: tuple[str, ...] = (),
+        batch: Flushable | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.sent = sent
+        self.unsent = unsent
+        self.uncertain = uncertain
+        self.batch = batch
+
+
 class NotFound(ReliqError, ChannelError):
     """A queue, an exchange or a dead letter does not exist (AMQP 404).
 

@@ -176,8 +176,10 @@ def change(store: Store, queue: str, partitions: int) -> None:
     until = monotonic() + _ATTACHED_WITHIN_S
 
     def attached(partition: str) -> None:
-        wanted = set(store.consumers_of(queue))
-        while not wanted <= set(store.consumers_of(partition)) and monotonic() < until:
+        # Asked anew each time: one that has died never comes, until the others notice.
+        while not set(store.consumers_of(queue)) <= set(store.consumers_of(partition)):
+            if monotonic() > until:
+                return
             sleep(_LOOK_EVERY_S)
 
     divide(store, queue, partitions, attached)

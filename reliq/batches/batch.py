@@ -9,6 +9,8 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from typing_extensions import Self
+
 from ..engines.urls import connect
 from ..errors import ConfigurationError, NotFound
 from ..integrations.celery import current_connection, open_store
@@ -86,9 +88,11 @@ class Batch:
 
     # -- the block
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> Self:
         """Open it; raises BrokerUnavailable, and ConfigurationError for an id that is taken."""
-        fields = {f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one}
+        fields = {
+            f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one
+        }
         fields["seal_timeout_ms"] = str(int(self._seal_timeout * 1000))
         fields["ttl_ms"] = str(int(self._ttl * 1000))
         if not self._connected().batches.open_batch(self.id, self.name, fields):
@@ -180,9 +184,7 @@ def _named(failure: type[Exception] | str) -> str:
     return failure if isinstance(failure, str) else f"{failure.__module__}.{failure.__qualname__}"
 
 
-def _opener(
-    url: str | None, transport_options: Mapping[str, Any] | None
-) -> Callable[[], Store]:
+def _opener(url: str | None, transport_options: Mapping[str, Any] | None) -> Callable[[], Store]:
     name = f"batch:{socket.gethostname().split('.')[0]}:{os.getpid()}"
     if url is not None:
         return lambda: connect(url, transport_options, name)

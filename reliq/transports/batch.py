@@ -13,24 +13,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kombu import exceptions
 
 from ..errors import (
+    BatchClosed,
     BatchUncertain,
     BrokerTimeout,
     BrokerUnavailable,
     NotConfirmed,
+    NotFound,
     QueueFull,
     ReliqError,
     Unroutable,
+    again,
 )
 from ..forks import OwnLock, here
-from ..integrations.outcomes import BATCH, join_batch
+from ..integrations.outcomes import BATCH
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
-from .job_entries import enter, entry_of
+from .job_entries import enter, entry_of, withdraw
+from .outgoing import goes_elsewhere
 from .sending import Entry, NotStored, send
 
 if TYPE_CHECKING:
+    from ..store.protocol import Store
     from ..store.values import Publication
+    from .job_entries import JobEntry
     from .outgoing import Outgoing
     from .parts import Parts
 
@@ -70,6 +76,8 @@ class PublishBatch:
             raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
         self.channel = channel
         self.max_size = max_size
+        self.refused: tuple[int, ...] = ()
+        """Of the last flush: the places of the messages that were certainly not stored."""
         self._closed = False
         self._reset()
 
@@ -100,28 +108,49 @@ class PublishBatch:
         """
         self._leave_parent()
         with self._lock:
-            if self._closed:
-                raise RuntimeError("the batch is closed")
-            transport = self.channel.transport
-            join_batch(message.get("headers") or {})
-            item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
+            item = self._encode(message, exchange, routing_key, confirm_timeout)
             if self._uncertain:
                 self._flush("the message that was to be added now is not in it")
-            simple = not item.exchange and item.confirm.by_storing
-            copies = 1 if simple else self._copies_of(item)
+            copies = self._copies_of(item)
             if not copies:
-                transport.unroutable.report(item.exchange, item.routing_key)
                 return
             size = copies * len(item.envelope)
             if self._new and (
                 self._copies + copies > self.max_size or self._bytes + size > _MOST_BYTES
             ):
                 self._flush("the message that was to be added now is not in it")
-            self._new.append(Entry(item))
-            self._copies += copies
-            self._bytes += size
-            if self._copies >= self.max_size or self._bytes >= _MOST_BYTES:
+            if self._add(item, copies):
                 self._flush("the message that was added last is in it")
+
+    def collect(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+    ) -> bool:
+        """Add *message* as :meth:`publish` does, but leave it to the caller to flush.
+
+        Returns whether the batch is full. What no queue is bound for is dropped, and is not in it.
+        """
+        self._leave_parent()
+        with self._lock:
+            item = self._encode(message, exchange, routing_key, confirm_timeout)
+            copies = self._copies_of(item)
+            return copies > 0 and self._add(item, copies)
+
+    def __len__(self) -> int:
+        """Return how many messages are in it that were never sent."""
+        return len(self._new)
+
+    def __bool__(self) -> bool:
+        """Return True, also where nothing is in it."""
+        return True
+
+    @property
+    def uncertain(self) -> int:
+        """How many messages a flush that failed has left uncertain."""
+        return len(self._uncertain)
 
     def flush(self) -> None:
         """Store what is in the batch, and wait for its confirmation, once for all.
@@ -135,6 +164,31 @@ class PublishBatch:
         self._leave_parent()
         with self._lock:
             self._flush("")
+
+    def flush_over(self, channel: Owner) -> None:
+        """Flush over *channel* from now on: another of the same broker, or of the next one.
+
+        For who tries again by a policy: raises BrokerUnavailable (NotConfirmed) where
+        :meth:`flush` raises BatchUncertain for one of them, and notes it for the failover as a
+        single publish does. The messages stay in the batch with their numbers.
+        """
+        self._leave_parent()
+        with self._lock:
+            if channel is not self.channel:
+                self.channel = channel
+                for entry in (*self._uncertain, *self._new):
+                    entry.item = channel.transport.encoder.as_here(entry.item)
+            try:
+                self._flush("")
+            except BatchUncertain as exc:
+                reason = exc.__cause__
+                if not isinstance(reason, BrokerUnavailable):
+                    raise
+                transport = channel.transport
+                store, items = transport.link.store, [entry.item for entry in self._uncertain]
+                elsewhere = all(goes_elsewhere(store, item, reason) for item in items)
+                transport.failback.step_failed(reason, helps_itself=elsewhere)
+                raise again(reason) from None
 
     def discard(self) -> None:
         """Drop what was never sent; what a failed flush left uncertain can still be flushed."""
@@ -154,11 +208,32 @@ class PublishBatch:
         if self._process != here():
             self._reset()
 
+    def _encode(
+        self,
+        message: dict[str, Any],
+        exchange: str,
+        routing_key: str,
+        confirm_timeout: float | None,
+    ) -> Outgoing:
+        if self._closed:
+            raise RuntimeError("the batch is closed")
+        encoder = self.channel.transport.encoder
+        return encoder.encode(message, exchange, routing_key, confirm_timeout)
+
+    def _add(self, item: Outgoing, copies: int) -> bool:
+        """Add *item*; return whether the batch is full."""
+        self._new.append(Entry(item))
+        self._copies += copies
+        self._bytes += copies * len(item.envelope)
+        return self._copies >= self.max_size or self._bytes >= _MOST_BYTES
+
     def _copies_of(self, item: Outgoing) -> int:
         """Return how many queues *item* goes to; 1 while the broker cannot be asked.
 
-        Raises BrokerRefused where it can never confirm what *item* asks for.
+        None is reported. Raises BrokerRefused where it can never confirm what *item* asks for.
         """
+        if not item.exchange and item.confirm.by_storing:
+            return 1
         channel = self.channel
         if channel.closed or self._blind:
             return 1
@@ -173,6 +248,8 @@ class PublishBatch:
         except BrokerUnavailable:
             self._blind = True  # do not wait for it with each message: the flush will ask
             return 1
+        if not found:
+            channel.transport.unroutable.report(item.exchange, item.routing_key)
         return len(found)
 
     def _flush(self, remark: str) -> None:
@@ -181,7 +258,7 @@ class PublishBatch:
         self._uncertain += self._new
         self.discard()
         self._blind = False
-        self._enter_jobs()
+        entered = self._enter_jobs()
         try:
             nowhere, full = self._send_surely()
         except ReliqError as exc:
@@ -190,6 +267,12 @@ class PublishBatch:
             *[entry.tag for entry in self._uncertain if entry.tag is not None]
         )
         flushed, self._uncertain = self._uncertain, []
+        failed = [found for entry, found in entered if entry.full or not entry.reached]
+        if failed:
+            withdraw(self._store, failed)
+        self.refused = tuple(
+            place for place, entry in enumerate(flushed) if entry.full or not entry.reached
+        )
         if message_published.receivers:
             broker = self.channel.transport.link.store.broker
             for entry in flushed:
@@ -198,9 +281,12 @@ class PublishBatch:
                     emit_published(broker, stored, item.headers, item.routing_key)
         self._report(nowhere, full)
 
-    def _enter_jobs(self) -> None:
-        """Have the jobs among them in their batches before they are stored."""
-        entries = []
+    def _enter_jobs(self) -> list[tuple[Entry, JobEntry]]:
+        """Have the jobs among them in their batches before they are stored; return these.
+
+        Raises BatchClosed, and then they are in this batch no more; the others are.
+        """
+        entered = []
         for entry in self._uncertain:
             if BATCH not in entry.item.headers:
                 continue
@@ -208,11 +294,21 @@ class PublishBatch:
                 entry.tag = PUBLISHER.tag(entry.item.rank)
             found = entry_of(entry.item, str(entry.tag), self._queue_of(entry.item))
             if found is not None:
-                entries.append(found)
-        if entries:
-            link = self.channel.transport.link
-            store = link.session.spare_store() if self.channel.closed else link.store
-            enter(store, entries)
+                entered.append((entry, found))
+        if entered:
+            try:
+                enter(self._store, [found for _, found in entered])
+            except (BatchClosed, NotFound):
+                jobs = [entry for entry, _ in entered]
+                self._new = [entry for entry in self._uncertain if entry not in jobs]
+                self._uncertain = []
+                raise
+        return entered
+
+    @property
+    def _store(self) -> Store:
+        link = self.channel.transport.link
+        return link.session.spare_store() if self.channel.closed else link.store
 
     def _queue_of(self, item: Outgoing) -> str:
         if not item.exchange:

@@ -19,7 +19,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH, join_batch
+from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .batch import PublishBatch
 from .client import Client
@@ -222,7 +222,6 @@ class Channel(virtual.Channel):
         safe. Atomic for each queue, not across queues.
         """
         transport = self.transport
-        join_batch(message.get("headers") or {})
         item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
         try:
             transport.publishing.publish(item, message["properties"])

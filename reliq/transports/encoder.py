@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MessageRefused
+from ..integrations.outcomes import join_batch
 from ..message.envelope import NOT_STORED, Envelope, encode, is_reply
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import number_of, queue_of
@@ -63,12 +64,24 @@ class Encoder:
             )
         if "delivery_info" in properties:
             properties["delivery_info"].update(exchange=exchange, routing_key=routing_key)
-        headers, delay_ms = take_delay(message.get("headers") or {}, self._options.native_delay)
+        given = message.get("headers") or {}
+        join_batch(given)
+        headers, delay_ms = take_delay(given, self._options.native_delay)
         envelope = self._envelope(message, headers, exchange, routing_key)
         expires_ms = ttl_ms(properties)
         create = bool(exchange) or self._creates(routing_key, properties, headers)
         route = (exchange, routing_key, envelope, rank, delay_ms, expires_ms)
         return Outgoing(*route, confirm, headers, create, _partition_key(headers))
+
+    def as_here(self, item: Outgoing) -> Outgoing:
+        """Return *item*, encoded for another broker of the list, as it is for this one."""
+        return item._replace(create=True) if self._away else item
+
+    @property
+    def _away(self) -> bool:
+        """Whether this broker is not the first of its list."""
+        urls = self._failback.urls
+        return bool(urls) and self._failback.url != urls[0]
 
     def _creates(self, queue: str, properties: dict[str, Any], headers: dict[str, Any]) -> bool:
         """Whether a message for *queue*, by its name, makes it where it is not there.
@@ -77,8 +90,7 @@ class Encoder:
         and so does what goes to a queue that was to go by itself: made anew, it would stay.
         Away from the primary broker all is stored: the primary decides.
         """
-        failback = self._failback
-        if failback.urls and failback.url != failback.urls[0]:
+        if self._away:
             return True
         declared = self._declarations.queues.get(queue)
         if declared is not None and not is_durable(declared[1]):

@@ -7,7 +7,7 @@ found by whoever looks after the batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BatchClosed, NotFound
 from ..integrations.outcomes import adding_job
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from .outgoing import Outgoing
 
 
-def entry_of(item: Outgoing, tag: str, queue: str) -> tuple[str, Change] | None:
+JobEntry: TypeAlias = "tuple[str, Change]"
+"""A batch, and the change that enters a job into it."""
+
+
+def entry_of(item: Outgoing, tag: str, queue: str) -> JobEntry | None:
     """Return the batch of *item* and what enters it there; None where it is no job."""
     found = job_of(item.headers)
     if found is None:
@@ -31,7 +35,7 @@ def entry_of(item: Outgoing, tag: str, queue: str) -> tuple[str, Change] | None:
     return batch, Change("enter", job, state, retries, 0, tag, queue)
 
 
-def enter(store: Store, entries: Sequence[tuple[str, Change]]) -> None:
+def enter(store: Store, entries: Sequence[JobEntry]) -> None:
     """Enter jobs into their batches; waits. Atomic for some hundred of one batch.
 
     Raises BatchClosed where one of a batch takes no more jobs; those that were entered are taken
@@ -58,7 +62,7 @@ def enter(store: Store, entries: Sequence[tuple[str, Change]]) -> None:
             )
 
 
-def withdraw(store: Store, entries: Iterable[tuple[str, Change]]) -> None:
+def withdraw(store: Store, entries: Iterable[JobEntry]) -> None:
     """Take out jobs whose messages were certainly not stored; waits."""
     by_batch: dict[str, list[Change]] = {}
     for batch, change in entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BrokerUnavailable, ReliqError, again
@@ -31,16 +32,28 @@ _SENT_AT_ONCE = 100
 class Entry:
     """A message in the batch."""
 
-    __slots__ = ("item", "reached", "stored", "tag")
+    __slots__ = ("added", "full", "item", "reached", "stored", "tag")
 
     def __init__(self, item: Outgoing) -> None:
         self.item = item
+        self.added = monotonic() if item.delay_ms else 0.0
         self.tag: PublishTag | None = None
         """Made when it is first sent; its numbers make it the same on every try."""
         self.reached = False
         """Whether some queue has it, or was too full to have it."""
+        self.full = False
+        """Whether some queue was too full to have it."""
         self.stored: dict[str, Publication] = {}
         """By queue, where somebody wants to be told."""
+
+    @property
+    def outgoing(self) -> Outgoing:
+        """The message as it is sent now: what waits for a time has waited since it was added."""
+        item = self.item
+        if not item.delay_ms:
+            return item
+        waited_ms = int((monotonic() - self.added) * 1000)
+        return item._replace(delay_ms=max(item.delay_ms - waited_ms, 0))
 
     def note(self, sent: Publication) -> None:
         """Note that a queue has it."""
@@ -137,7 +150,7 @@ def _send_once(
     owners: list[Entry] = []
     nowhere: list[Entry] = []
     for entry in entries:
-        item, tag = entry.item, entry.tag
+        item, tag = entry.outgoing, entry.tag
         if tag is None:
             tag = entry.tag = PUBLISHER.tag(item.rank)
         sending.begin(tag)
@@ -158,7 +171,7 @@ def _send_once(
             entry.note(sent)
             stored.append(sent)
         elif outcome == FULL:
-            entry.reached = True
+            entry.reached = entry.full = True
             full.append(sent)
         elif turned_away(sent.queue, outcome):
             SPREAD.turn_away(store, entry.tag, sent.queue)

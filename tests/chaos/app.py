@@ -18,9 +18,18 @@ from kombu import Exchange, Queue
 
 from tests.chaos import broken
 from tests.chaos.ledger import FINISHED, HANDED_ON, RETRIED, STARTED, Writer
-from tests.chaos.settings import QUEUES
+from tests.chaos.settings import DIVIDED, PARTITIONS, QUEUES
 
 broken.register()
+
+
+def _queues():
+    """Yield the queues of the run; RELIQ_CHAOS_QUEUES names them."""
+    for name in json.loads(os.environ.get("RELIQ_CHAOS_QUEUES", json.dumps(QUEUES))):
+        arguments = {"x-partitions": PARTITIONS} if name == DIVIDED else None
+        exchange = Exchange("chaos", "direct")
+        yield Queue(name, exchange, routing_key=name, queue_arguments=arguments)
+
 
 BASE = {
     "broker_connection_retry_on_startup": True,
@@ -40,7 +49,7 @@ BASE = {
     # Queues of killed workers are gone soon, so that the end of a run can be looked at.
     "control_queue_expires": 5.0,
     "event_queue_expires": 5.0,
-    "task_queues": [Queue(name, Exchange("chaos", "direct"), routing_key=name) for name in QUEUES],
+    "task_queues": list(_queues()),
     "task_default_queue": QUEUES[0],
     "task_default_exchange": "chaos",
     "task_default_routing_key": QUEUES[0],

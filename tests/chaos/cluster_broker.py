@@ -22,10 +22,11 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from reliq.engines.redis.keys import queue_keys, queues
+from reliq.message.queue_names import partition_names
 from tests.chaos import keys
 from tests.chaos.broker import Broker, View
 from tests.chaos.model import Fault
-from tests.chaos.settings import QUEUES
+from tests.chaos.settings import DIVIDED, MOST_PARTITIONS, QUEUES
 from tests.support.cluster import ClusterNode, RedisCluster
 from tests.support.servers import RedisServer, redis_binary
 
@@ -60,8 +61,12 @@ PROMOTION = "promotion"
 HANDED_OVER = "node-failover"
 ANCHOR = "%"
 """Stands for what belongs to no queue: consumers, exchanges, the list of queues."""
-KEYS = {**{name: queue_keys("", name).meta for name in QUEUES}, ANCHOR: queues("")}
-"""A key in each of the slots that a run uses."""
+_PARTITIONS = partition_names(DIVIDED, MOST_PARTITIONS)
+KEYS = {
+    **{name: queue_keys("", name).meta for name in (*QUEUES, *_PARTITIONS)},
+    ANCHOR: queues(""),
+}
+"""A key in each of the slots that a run uses: of queues, of partitions, and of neither."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from tests.chaos.cluster_broker import (
     slot,
 )
 from tests.chaos.kind import FaultKind
+from tests.chaos.settings import DIVIDED, MOST_PARTITIONS
 from tests.support.cluster import Migration
+from tests.support.commands import RELIQ, environment
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
@@ -405,6 +407,33 @@ class AnchorFlap(OfTheCluster):
             self._turn(0.0)
 
 
+class Repartition(OfTheCluster):
+    """Partitions come and go under load: none is missed, and none goes that holds anything."""
+
+    name, about = "repartition", "`reliq queue set` of another number of partitions"
+    second = False
+    span = (0.1, 0.1)
+    process: Process
+
+    def _strike(self) -> Fault:
+        count = self.chance.randint(1, MOST_PARTITIONS)
+        self.process = Process(
+            [*RELIQ, "queue", "set", DIVIDED, "--partitions", str(count)],
+            log_path=self.broker.masters()[0].directory / "repartition.log",
+            env=environment(self.broker.url("reliq")),
+        )
+        return self._fault(note=f"{DIVIDED}: {count}")
+
+    def ready(self) -> bool:
+        """Whether all consumers have come to the new ones."""
+        return not self.process.running
+
+    def undo(self) -> None:
+        """Look whether it was done, or refused since a worker that was at it has been killed."""
+        said = "" if self.process.wait(60) == 0 else self.process.tail()
+        assert not said or "changed by somebody else" in said, said
+
+
 class Promotion(OfTheCluster):
     """Nobody's doing, and in no schedule: seen in the logs of the nodes afterwards."""
 
@@ -430,5 +459,6 @@ KINDS: tuple[type[FaultKind], ...] = (
     TargetRestart,
     TargetKill,
     AnchorFlap,
+    Repartition,
     Promotion,
 )

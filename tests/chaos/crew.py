@@ -87,6 +87,10 @@ class Crew:
         self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
         options = {**settings.options, **more}
         self._config = {**settings.config, "broker_transport_options": options}
+        self._environment = {
+            "RELIQ_CHAOS_QUEUES": json.dumps(settings.queues),
+            **settings.environment,
+        }
         if settings.brokers == "two":
             self._config["broker_failover_strategy"] = "primary"
 
@@ -95,7 +99,7 @@ class Crew:
     def environment(self, ledger: str) -> dict[str, str]:
         """Return what a process of the run needs that writes the ledger of this name."""
         journal = Journal(self.settings.directory / f"{ledger}.ledger")
-        extra = {"MALLOC_ARENA_MAX": "2", **self.settings.environment}
+        extra = {"MALLOC_ARENA_MAX": "2", **self._environment}
         return app_environment(self.url, journal, self._config, extra)
 
     def _start_worker(self, name: str, pool: str) -> CeleryWorker:
@@ -109,7 +113,7 @@ class Crew:
             pool=pool,
             concurrency=CONCURRENCY[pool],
             config=self._config,
-            env=dict(self.settings.environment),
+            env=dict(self._environment),
         )
 
     def pids(self) -> dict[str, list[int]]:

@@ -98,6 +98,9 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
         elif name.startswith("reliq:bindings:{"):
             if name[len("reliq:bindings:{") : -1] not in exchanges:
                 wrong.append(f"{key}: bindings of an exchange that was not declared")
+        elif name.startswith("reliq:once:{"):  # of who changes the partitions of a queue
+            if client.ttl(raw) == -1:
+                wrong.append(f"{key}: a claim that never ends")
         else:
             wrong.append(f"{key}: not in the catalogue ({kind})")
     for queue in sorted(queues):

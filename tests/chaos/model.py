@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from reliq.message.queue_names import queue_of
+
 Cause = Literal["death", "freeze", "outage", "exit in an outage"]
 
 
@@ -38,7 +40,7 @@ class Fault:
     outage: bool = False
     """Whether the broker could not be reached, or did not answer, from `at` to `until`."""
     queues: frozenset[str] = frozenset()
-    """Whose node it hit; empty: the broker has one node, and it hit all."""
+    """Queues and partitions whose node it hit; empty: the broker has one node, and it hit all."""
     served: float = 0.0
     """When another node had the queues, where that was before `until`."""
     master: bool = False
@@ -62,8 +64,8 @@ class Fault:
         return self.served or self.until
 
     def hit(self, queue: str) -> bool:
-        """Whether it hit the node of *queue*."""
-        return not self.queues or queue in self.queues
+        """Whether it hit the node of *queue*, or of one of its partitions."""
+        return not self.queues or queue in map(queue_of, self.queues)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from celery.exceptions import OperationalError
 from tests.chaos import ledger as record
 from tests.chaos.app import app, ledger
 from tests.chaos.gate import END, PUBLISH, Gate
-from tests.chaos.settings import QUEUES
 
 RETRY = {"max_retries": 20, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.5}
 TASKS = {record.RETRYING: "chaos.again", record.POISON: "chaos.poison"}
@@ -36,6 +35,7 @@ class Producer:
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(str(settings["seed"]))
         self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
+        self.queues = [queue.name for queue in app.conf.task_queues]
         self.number = 0
 
     def run(self) -> None:
@@ -71,7 +71,7 @@ class Producer:
         chance, self.number = self.chance, self.number + 1
         task_id = f"{kind}{self.name}-{self.number}"
         args: tuple[object, ...] = ()
-        queue = chance.choice(QUEUES)
+        queue = chance.choice(self.queues)
         options: dict[str, object] = {"queue": queue}
         countdown = 0.0
         if kind == record.DELAYED:

@@ -21,13 +21,13 @@ from tests.chaos.plan import plan
 from tests.chaos.processor import Processor
 from tests.chaos.reconnects import reconnects, without_a_cause
 from tests.chaos.recovery import Recovery
-from tests.chaos.settings import QUEUES, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.chaos.model import Exit, Fault, Limits, Strike
+    from tests.chaos.settings import Settings
 
 _STEP_S = 0.02
 _LOOK_S = 0.25
@@ -207,7 +207,7 @@ class _Run:
     def _restless(self) -> str:
         for view in self.broker.views():
             with Inspector(view.url) as inspector:
-                for queue in set(QUEUES) & set(inspector.queues()):
+                for queue in set(self.settings.queues) & set(inspector.queues()):
                     status = inspector.status(queue)
                     left = {name: getattr(status, name) for name in ("ready", "delayed", "unacked")}
                     if any(left.values()):
@@ -283,7 +283,7 @@ class _Run:
         for where, url, connect in self.broker.views():
             try:
                 with Inspector(url) as inspector:
-                    for queue in set(QUEUES) & set(inspector.queues()):
+                    for queue in set(self.settings.queues) & set(inspector.queues()):
                         dead_letters = inspector.dead_letters(queue, None)
                         dead += [
                             (dead_letter.id, dead_letter.reason) for dead_letter in dead_letters

@@ -34,6 +34,9 @@ SHORT: Mapping[str, Any] = {
 }
 KOMBU: Mapping[str, Any] = {"visibility_timeout": 4.0, "socket_timeout": 1.5}
 QUEUES = ("chaos", "chaos.second")
+# Over a cluster there is another one, in partitions, whose number changes.
+DIVIDED = "chaos.divided"
+PARTITIONS, MOST_PARTITIONS = 3, 4
 POOLS = ("prefork", "threads", "gevent", "solo")
 CONCURRENCY = {"prefork": 2, "threads": 4, "gevent": 10, "solo": 1}
 
@@ -74,6 +77,11 @@ class Settings:
     def reliq(self) -> bool:
         """Whether the broker can be inspected: the transport is ours, or a broken one of ours."""
         return self.scheme.startswith("reliq")
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that tasks go to."""
+        return (*QUEUES, DIVIDED) if self.brokers == "cluster" else QUEUES
 
     @property
     def limits(self) -> Limits:

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from reliq.message.queue_names import partition_names
 from tests.chaos.cluster_broker import elections, layout, owner_of, promotions, read_claim
 from tests.chaos.faults import FAULTS, kinds
 from tests.chaos.kind import FaultKind
@@ -138,6 +139,13 @@ def test_an_outage_is_that_of_a_queue_and_over_when_it_is_served(book):
     assert not later.verdict().passed
     other = killed(lost_ack(Book(), finish=4.6, queue="chaos.second"))
     assert not other.fault("worker-kill", 6.5, worker="w1").verdict().passed
+
+
+def test_a_partition_is_of_its_queue(book):
+    """A run is excused by the node of any of them: which one its message was in is not known."""
+    name = partition_names("chaos", 2)[1]
+    verdict = killed(lost_ack(book), queues=[name]).verdict()
+    assert Counter({"node-kill": 1}) == verdict.duplicates
 
 
 def test_recovery_is_that_of_the_queues_that_were_hit(book):

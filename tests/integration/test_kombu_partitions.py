@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from reliq import (
     PreconditionFailed,
     QueueFull,
 )
+from reliq.admin import partitions as operators
 from reliq.message.queue_names import partition_names, partition_of_key
 from reliq.routing import partitions
 from reliq.routing.publish_ids import PUBLISHER
@@ -277,6 +279,21 @@ def test_partitions_come_and_go_under_a_consumer(client, operator):
         assert ["q"] == operator.queues()
         turns = consumer.connection.transport.turns
         wait_until(lambda: ["q"] == [item.queue for item in turns.subscriptions])
+
+
+def test_a_consumer_that_has_died_is_not_waited_for(client, operator):
+    """The others notice that it is gone; it would never come to a new partition."""
+    queue = divided(2)
+    queue(client.connect().default_channel).declare()
+    with Taking(client.connect(), queue) as consumer:
+        wait_until(lambda: len(consumer.connection.transport.turns.subscriptions) == 2)
+        operator.attach("q", "ghost:1:0/1", 1)
+        began = time.monotonic()
+        operators.change(operator, "q", 4)
+        waited_s = time.monotonic() - began
+        assert all("ghost" not in str(operator.consumers_of(name)) for name in NAMES[:4])
+        assert 4 == len(consumer.connection.transport.turns.subscriptions)
+    assert waited_s < 20
 
 
 def test_what_is_only_sent_reaches_an_open_partition(client, operator):

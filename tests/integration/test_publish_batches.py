@@ -520,3 +520,21 @@ def test_a_fork_inside_a_batch(client):
     expected = [["before", 0], *([who, n] for who in ("child", "parent") for n in range(5))]
     assert expected == sorted(payloads(Taker(client.connect(), "q").take(11)))
     assert 11 == published(client)
+
+
+def test_a_delay_counts_from_its_publish(client):
+    """What waits in a batch waits for that much less in its queue."""
+    connection = client.connect()
+    producer = connection.Producer()
+
+    def now_ms():
+        seconds, microseconds = client.raw.time()
+        return seconds * 1000 + microseconds // 1000
+
+    with producer.batch():
+        before = now_ms()
+        producer.publish(1, routing_key="q", headers={"x-delay": 10_000})
+        after = now_ms()
+        wait_until(lambda: now_ms() > after + 500)
+    ((_, due),) = client.raw.zrange("reliq:{q}:delayed", 0, -1, withscores=True)
+    assert before + 9_995 <= due <= after + 10_005

@@ -14,6 +14,7 @@ from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
 from reliq.errors import BrokerRefused, BrokerTimeout
 from reliq.options import Options
+from tests.support.waiting import wait_until
 
 
 def test_a_script_that_is_sent_again_keeps_its_place(redis_server, redis_url):
@@ -51,6 +52,23 @@ def wire(fresh_redis):
     wire.connect()
     yield wire
     wire.close()
+
+
+def test_a_posted_script_runs_though_nobody_reads(wire, fresh_redis):
+    """The server has an empty cache, as one that was restarted: an ack that is written is done."""
+    names = queue_keys("", "q")
+    keys = scripts.ACK.of(names)
+    with closing(fresh_redis.client()) as client:
+        client.script_flush()
+        for number in range(3):
+            tag = f"tag{number}"
+            client.hset(names.messages, tag, b"any")
+            wire.post_script(scripts.ACK, keys, (tag,))
+            wait_until(lambda tag=tag: not client.hexists(names.messages, tag), timeout_s=5)
+        calls = {
+            name: client.info("commandstats").get(f"cmdstat_{name}") for name in ("eval", "evalsha")
+        }
+    assert (1, 2) == (calls["eval"]["calls"], calls["evalsha"]["calls"])
 
 
 def test_what_has_waited_long_waits_only_for_the_rest(wire, fresh_redis):

@@ -27,7 +27,7 @@ LAYERS = (
     {"reliq.failover"},
     {"reliq.consumer"},
     {"reliq.transports"},
-    {"reliq.admin", "reliq.claims", "reliq.migration"},
+    {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
     {"reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
@@ -95,6 +95,10 @@ LATE_IMPORTS = {
         "reliq",
         "reliq.integrations.middleware",
     ): "every Celery process loads the package, and few have middleware",
+    (
+        "reliq",
+        "reliq.many.publish_many",
+    ): "every Celery process loads the package, and few publish so",
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",

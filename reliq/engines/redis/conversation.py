@@ -26,7 +26,7 @@ from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, Part, register
 from .connect import translate
 from .roles import Role, Turn, Waiters, in_turn
-from .unanswered import Unanswered
+from .unanswered import Unanswered, with_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,7 +147,7 @@ class Conversation:
                 if stream is None or not (unanswered or monotonic() - self._used <= silence_s):
                     return False
                 try:
-                    stream.write(data)
+                    stream.write(with_texts(asked, stream.scripts) or data)
                     end = stream.written
                     for item in asked:
                         unanswered.add(item)

@@ -60,6 +60,8 @@ class Stream:
         """How many bytes were written so far."""
         self.sent = 0
         """How many of them the socket has taken."""
+        self.scripts: set[str] = set()
+        """Digests of the scripts whose text went over it: its server has them, unless flushed."""
         self._reads_first = False  # whether TLS has to read before it can write
         self._readable = Readable(self._sock.fileno())
         self._waiting: set[object] = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -66,6 +66,28 @@ class Asked:
         """Whether the handler was called."""
         self.finished = False
         """Whether it has returned; without one, whether the reply is here."""
+
+    def send_text(self) -> None:
+        """Let it be sent with the script's text: EVAL runs it and caches it."""
+        if self.script is not None:
+            self.command = ("EVAL", self.script.text, *self.command[2:])
+            self.script = None
+
+
+def with_texts(asked: Sequence[Asked], known: set[str]) -> bytes | None:
+    """Pack what is *asked* where a posted script is not *known*, with its text; it is, then.
+
+    None where each is. Nobody may read the reply for long: what it is posted for, an ack above
+    all, is not to wait for that where the server was restarted and has no script in its cache.
+    """
+    found = False
+    for item in asked:
+        script = item.script
+        if script is not None and item.handler is not None and script.sha not in known:
+            known.add(script.sha)
+            item.send_text()
+            found = True
+    return b"".join([pack(item.command) for item in asked]) if found else None
 
 
 class Unanswered:
@@ -155,11 +177,9 @@ class Unanswered:
         return dismissed
 
     def _ask_again(self, stream: Stream) -> None:
-        """Send the oldest again: not run, and not in the cache; EVAL runs it and caches it."""
+        """Send the oldest again: not run, and not in the cache."""
         asked = self._asked[0]
-        if asked.script is not None:
-            asked.command = ("EVAL", asked.script.text, *asked.command[2:])
-            asked.script = None
+        asked.send_text()
         stream.write(pack(asked.command))
         self._asked.rotate(-1)
 

@@ -1,0 +1,364 @@
+"""Many calls of one task: what Celery makes of a call is made once, and filled in for each.
+
+Of the calls of a task with the same options nearly everything is the same: route, headers,
+declaration. So Celery's own code makes one message, with a producer that collects it, and the
+others are made of that. Where anything might depend on the single call (a signal's receiver, a
+router of one's own, a task class with its own ``apply_async``, stamps), Celery makes each.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from time import monotonic
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from kombu import Producer
+from kombu.exceptions import OperationalError
+
+from ..errors import ConfigurationError
+from .argument_texts import text_of
+from .collecting import Collector, Content, Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+# Of a task with a countdown or an expiry a message is made anew so often: both count from now.
+_STAYS_S = 0.01
+# Options by which what differs from call to call would be another thing than Celery's.
+_FOR_EACH = frozenset({"argsrepr", "kwargsrepr", "stamped_headers", "router"})
+_FILLED_IN = frozenset({"id", "root_id", "argsrepr", "kwargsrepr"})
+_TIMES = ("eta", "expires")
+_ELSEWHERE = frozenset({"connection", "publisher", "add_to_parent"})
+_PROTOCOL = 2
+_FIELDS = 3
+
+
+class Way(Enum):
+    """How the messages of calls are made."""
+
+    FILLED = "one is made by Celery, the others are made of it"
+    EACH = "Celery makes each, and they are sent together"
+    PLAIN = "Celery makes and sends each"
+
+
+def _celery(module: str) -> Any:
+    return sys.modules[f"celery.{module}"]
+
+
+def is_interrupt(error: Exception) -> bool:
+    """Whether *error* ends whatever happens to run: a soft time limit."""
+    billiard = sys.modules.get("billiard.exceptions")
+    return billiard is not None and isinstance(error, billiard.SoftTimeLimitExceeded)
+
+
+def task_ids(count: int) -> Iterator[str]:
+    """Yield so many random UUIDs of version 4, as Celery's task ids are, at a third of the time."""
+    text = os.urandom(16 * count).hex()
+    for at in range(0, 32 * count, 32):
+        a, b, c, d, e = at + 8, at + 12, at + 16, at + 20, at + 32
+        variant = "89ab"[int(text[c], 16) & 3]
+        yield f"{text[at:a]}-{text[a:b]}-4{text[b + 1 : c]}-{variant}{text[c + 1 : d]}-{text[d:e]}"
+
+
+def _is_celerys(function: Any, module: Any) -> bool:
+    """Whether *function* is defined in *module*: not replaced, wrapped or overridden."""
+    if type(function) is MethodType:
+        function = function.__func__
+    # By its type: wrappers say that they are functions.
+    return type(function) is FunctionType and function.__globals__ is vars(module)
+
+
+def _receivers(name: str) -> bool:
+    return bool(getattr(getattr(_celery("signals"), name, None), "receivers", None))
+
+
+class TaskCalls:
+    """Calls of *task* with the same *options*: a task, a signature, or a name of *app*.
+
+    Raises ConfigurationError where it is none of them, or for options that no two calls share.
+    """
+
+    def __init__(self, task: Any, app: Any, options: Mapping[str, Any], star: bool) -> None:
+        current = getattr(task, "_get_current_object", None)
+        task = current() if current is not None else task  # of a shared task, that of the app
+        self._signature: Any = None
+        self._type: Any = None
+        if "celery.canvas" not in sys.modules:
+            raise ConfigurationError(f"expected a task of Celery, got: {task!r}")
+        if isinstance(task, _celery("app.task").Task):
+            self.app, self.name, self._type = task.app, task.name, task
+            self._apply = task.apply_async
+        elif isinstance(task, _celery("canvas").Signature):
+            self.app, self.name, self._signature = app or task.app, task.task, task
+            self._type = self.app.tasks.get(task.task) if task.task in self.app.tasks else None
+            self._apply = task.apply_async
+        elif isinstance(task, str) and task:
+            if app is None:
+                raise ConfigurationError(f"expected an app beside the name {task!r}, got none")
+            self.app, self.name = app, task
+            self._apply = self._by_name
+        else:
+            raise ConfigurationError(
+                f"expected a task, a signature or a task's name, got: {task!r}"
+            )
+        self.producer = options.get("producer")
+        self._options = {name: value for name, value in options.items() if name != "producer"}
+        self._star = star
+        self.retry_policy: Mapping[str, Any] | None = None
+        """By what the messages that were made last are tried again; None: they are not."""
+        self._template: _Template | None = None
+        self._until = 0.0
+        signed = {} if self._signature is None else self._signature.options
+        self._all_options = {**signed, **self._options}
+        for name in ("task_id", "args", "kwargs"):
+            if name in self._all_options:
+                raise ConfigurationError(
+                    f"expected no {name}: each item of the iterable is a call of its own"
+                )
+
+    def _by_name(self, args: Any, kwargs: Any, **options: Any) -> Any:
+        return self.app.send_task(self.name, args, kwargs, **options)
+
+    # -- one call
+
+    def arguments(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that *item* stands for; raises TypeError."""
+        if not self._star:
+            return (item,), {}
+        if isinstance(item, Mapping):
+            return (), dict(item)
+        if isinstance(item, (tuple, list)):
+            return tuple(item), {}
+        raise TypeError(
+            f"expected a tuple of arguments or a mapping of keyword arguments, got: {item!r}"
+        )
+
+    def apply(self, item: Any, task_id: str, producer: Any, **more: Any) -> None:
+        """Have Celery publish a call with *producer*, or with one of its own; or run it."""
+        args, kwargs = self.arguments(item)
+        options = {"add_to_parent": False, **self._options, **more}
+        if producer is not None:
+            options["producer"] = producer
+        self._apply(args, kwargs, task_id=task_id, **options)
+
+    def may_be_sent(self, error: Exception) -> bool:
+        """Whether a call whose :meth:`apply` has raised *error* may be published all the same."""
+        if self.eager:
+            return False
+        return isinstance(error, (OSError, OperationalError))
+
+    # -- how
+
+    @property
+    def eager(self) -> bool:
+        """Whether calls run here and now."""
+        return bool(self.app.conf.task_always_eager) and self._apply != self._by_name
+
+    def way(self, producer: Any) -> Way:
+        """Return how the messages are made now, at best. All conditions may change meanwhile."""
+        conf, options = self.app.conf, self._all_options
+        kind = None if self._signature is None else type(self._signature)
+        if (
+            self.eager
+            or type(producer) is not Producer
+            or (kind is not None and kind is not _celery("canvas").Signature)  # a chain, a group
+            or not _ELSEWHERE.isdisjoint(options)
+            or conf.task_send_sent_event
+            # What they are told must be true when they are told.
+            or _receivers("after_task_publish")
+            or _receivers("task_sent")
+        ):
+            return Way.PLAIN
+        headers = options.get("headers") or {}
+        if (
+            conf.task_protocol == _PROTOCOL
+            and not _receivers("before_task_publish")
+            and _FOR_EACH.isdisjoint(options)
+            and _FILLED_IN.isdisjoint(headers)
+            and self._is_unchanged()
+            and self._routes_by_name()
+        ):
+            return Way.FILLED
+        return Way.EACH
+
+    def _is_unchanged(self) -> bool:
+        """Whether all that makes a message is Celery's and Kombu's own code."""
+        app, task = self.app, self._type
+        amqp = _celery("app.amqp")
+        ours = (
+            _is_celerys(type(app).send_task, _celery("app.base"))
+            and _is_celerys(app.send_task, _celery("app.base"))
+            and _is_celerys(app.amqp.create_task_message, amqp)
+            and _is_celerys(app.amqp.send_task_message, amqp)
+            and _is_celerys(Producer.publish, sys.modules["kombu.messaging"])
+        )
+        if not (self._ignores_results or self._is_told_of_calls_by_celery()):
+            return False
+        if task is None or not ours:
+            return ours
+        module = _celery("app.task")
+        return (
+            _is_celerys(task.apply_async, module)
+            and _is_celerys(task.shadow_name, module)
+            and getattr(task, "_dump_pydantic_arguments", None) is None
+            and not getattr(task, "__v2_compat__", False)
+        )
+
+    @property
+    def _ignores_results(self) -> bool:
+        ignored = self._all_options.get("ignore_result")
+        return bool(getattr(self._type, "ignore_result", False) if ignored is None else ignored)
+
+    def _is_told_of_calls_by_celery(self) -> bool:
+        """Whether what the result backend does as a call is published is known.
+
+        Celery's declare a queue for all results, or subscribe to one early.
+        """
+        told = getattr(self.app.backend.on_task_call, "__func__", None)
+        return str(getattr(told, "__module__", "")).startswith("celery.backends.")
+
+    def _routes_by_name(self) -> bool:
+        """Whether a task's name is all that its route depends on."""
+        routes = _celery("app.routes")
+        router = self.app.amqp.router
+        evaluate = _celery("utils.functional").maybe_evaluate
+        return type(router) is routes.Router and all(
+            type(evaluate(route)) is routes.MapRoute for route in router.routes
+        )
+
+    # -- the messages
+
+    def messages(
+        self, items: Sequence[Any], collector: Collector, way: Way
+    ) -> Iterator[tuple[str, list[Prepared]]]:
+        """Yield the id of each call, and its message; raises what Celery raises for one.
+
+        A task class of its own may publish none, or several. *way* is never PLAIN. Headers and
+        properties are the message's own, down to the first level.
+        """
+        check = self._check()
+        for item, task_id in zip(items, task_ids(len(items)), strict=True):
+            if way is not Way.FILLED or self._template is None:
+                yield task_id, self._made(item, task_id, collector, way)
+                continue
+            template = self._template
+            if template.timed and monotonic() > self._until:
+                # Not for its result: what a backend does for one is done, for the first call.
+                self.apply(item, task_id, collector, ignore_result=True)
+                (message,), _ = collector.take()
+                template.time_as(message)
+                self._until = monotonic() + _STAYS_S
+            args, kwargs = self.arguments(item)
+            if self._signature is not None:
+                merge = self._signature._merge  # noqa: SLF001 - how Celery adds them
+                args, kwargs, _ = merge(args, kwargs)
+            if check is not None:
+                check(*args, **kwargs)
+            yield task_id, [template.fill(task_id, args, kwargs, collector)]
+
+    def _made(self, item: Any, task_id: str, collector: Collector, way: Way) -> list[Prepared]:
+        """Have Celery make the message of a call; keep it as a template where it may be one."""
+        self.apply(item, task_id, collector)
+        prepared, contents = collector.take()
+        self.retry_policy = collector.retry_policy if collector.retry else None
+        self._template = None
+        if way is Way.FILLED and len(prepared) == 1:
+            limits = (
+                self.app.amqp.argsrepr_maxsize,
+                self.app.amqp.kwargsrepr_maxsize,
+                getattr(self.app.conf, "task_repr_maxlevels", _FIELDS),
+            )
+            self._template = _Template.of(task_id, prepared[0], contents[0], collector, limits)
+            self._until = monotonic() + _STAYS_S
+        return prepared
+
+    def _check(self) -> Callable[..., Any] | None:
+        """Return what checks the arguments of a call, as Celery does before it sends it."""
+        task = self._type
+        if task is None or not task.typing:
+            return None
+        check: Callable[..., Any] | None = getattr(task, "__header__", None)
+        return check
+
+
+class _Template:
+    """A message of a call, of which those of others are made."""
+
+    def __init__(
+        self,
+        message: Prepared,
+        content: Content,
+        limits: tuple[int, int, int],
+    ) -> None:
+        task_id = message.headers["id"]
+        self._headers = dict(message.headers)
+        self._headers.pop("compression", None)
+        self._properties = dict(message.properties)
+        self._content = content
+        self._embedded = content.body[2]
+        self._limits = limits
+        self._rest = (message.exchange, message.routing_key, message.declare)
+        self._priority, self._timeout = message.priority, message.confirm_timeout
+        self.timed = bool(
+            message.headers.get("eta")
+            or message.headers.get("expires")
+            or message.properties.get("expiration")
+        )
+        """Whether something in it counts from the moment at which it was made."""
+        self._own_root = message.headers["root_id"] == task_id
+        self._own_correlation = message.properties.get("correlation_id") == task_id
+
+    @classmethod
+    def of(
+        cls,
+        task_id: str,
+        message: Prepared,
+        content: Content,
+        collector: Collector,
+        limits: tuple[int, int, int],
+    ) -> _Template | None:
+        """Return a template; None where the message is not as those that are known."""
+        headers, body = message.headers, content.body
+        if type(body) is not tuple or len(body) != _FIELDS or not headers.keys() >= _FILLED_IN:
+            return None
+        template = cls(message, content, limits)
+        again = template.fill(task_id, body[0], body[1], collector)
+        # Two texts of the same arguments may differ where one has an address in it.
+        return template if headers["id"] == task_id and again == message else None
+
+    def time_as(self, message: Prepared) -> None:
+        """Have times count from when *message* was made."""
+        for name in _TIMES:
+            self._headers[name] = message.headers[name]
+        if "expiration" in message.properties:
+            self._properties["expiration"] = message.properties["expiration"]
+
+    def fill(self, task_id: str, args: Any, kwargs: Any, collector: Collector) -> Prepared:
+        """Return the message of a call with these arguments; raises what serializing raises."""
+        of_args, of_kwargs, levels = self._limits
+        headers = self._headers.copy()
+        headers["id"] = task_id
+        if self._own_root:
+            headers["root_id"] = task_id
+        headers["argsrepr"] = text_of(args, of_args, levels)
+        headers["kwargsrepr"] = text_of(kwargs, of_kwargs, levels) if kwargs else "{}"
+        properties = self._properties.copy()
+        if self._own_correlation:
+            properties["correlation_id"] = task_id
+        _, serializer, compression = self._content
+        content = Content((args, kwargs, self._embedded), serializer, compression)
+        body, content_type, encoding = collector.serialize(content, headers)
+        return Prepared(
+            body,
+            self._priority,
+            content_type,
+            encoding,
+            headers,
+            properties,
+            *self._rest,
+            self._timeout,
+        )

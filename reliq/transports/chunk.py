@@ -1,0 +1,152 @@
+"""Chunk: prepared messages that are sent together, and tried again as a single one would be.
+
+Owns the retries by Celery's policy, over other connections and other brokers of the list, and
+what became of each message. The messages are a batch's; where the list leads to a broker that is
+none of reliq, they are published one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kombu.exceptions import OperationalError
+
+from .channel import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..errors import Flushable
+    from ..integrations.collecting import Prepared
+    from .batch import PublishBatch
+
+# More than are ever added before they are flushed: but for its bytes, the caller decides.
+_MOST = 100_000
+
+
+class Flushed(NamedTuple):
+    """What became of the messages of a flush, by the places that they were added for.
+
+    What is in neither set is stored.
+    """
+
+    refused: frozenset[int] = frozenset()
+    """Certainly not stored."""
+    uncertain: frozenset[int] = frozenset()
+    error: Exception | None = None
+    batch: Flushable | None = None
+    """What keeps the uncertain ones."""
+
+
+class Chunk:
+    """Messages for *producer* to send over whatever connection it has by then."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self._batch: PublishBatch | None = None
+        self._made_by: Any = None
+        """The channel that the batch was made by."""
+        self._opened = False
+        self._declare: list[Any] = []
+        self._declared: Any = None
+        """What the message before was to declare."""
+        self._policy: Mapping[str, Any] | None = None
+        self._waiting: list[tuple[int, Prepared]] = []
+        self._published = 0
+        """How many of those that wait were published one by one."""
+
+    def retry(self, policy: Mapping[str, Any]) -> None:
+        """Try again by *policy*, that of Kombu's publish."""
+        if policy is not self._policy:
+            self._policy = policy
+            self._producer.connection.transport_options.update(policy)  # as Kombu does
+
+    def add(self, place: int, message: Prepared) -> bool:
+        """Add a message; return whether it is time to flush.
+
+        Raises what a publish of it raises before anything is stored, or where there is no
+        connection; then it is not in the chunk.
+        """
+        if message.declare is not self._declared or not self._opened:
+            known = {id(entity) for entity in self._declare}
+            self._declare += [one for one in message.declare or () if id(one) not in known]
+            self._with_retries(self._open)
+            self._declared = message.declare
+        batch = self._batch
+        full = False
+        if batch is not None:
+            *content, properties = message[:6]
+            prepared = self._made_by.prepare_message(*content, dict(properties))
+            before = len(batch)
+            full = batch.collect(
+                prepared, message.exchange, message.routing_key, message.confirm_timeout
+            )
+            if len(batch) == before:  # no queue is bound for it
+                return False
+        self._waiting.append((place, message))
+        return full
+
+    def flush(self) -> Flushed:
+        """Send what was added, and say what became of it. Raises nothing."""
+        if not self._waiting:
+            return Flushed()
+        try:
+            self._with_retries(self._send)
+        except Exception as exc:  # noqa: BLE001 - it is handed on, with what is known
+            return self._failed(exc)
+        finally:
+            self._waiting, self._published = [], 0
+        return Flushed()
+
+    def discard(self) -> None:
+        """Forget what was added since the last flush."""
+        if self._batch is not None:
+            self._batch.discard()
+        self._waiting = []
+
+    # -- inside
+
+    def _failed(self, error: Exception) -> Flushed:
+        places, batch = [place for place, _ in self._waiting], self._batch
+        if batch is None:  # published one by one: all before that one are stored
+            rest = places[self._published :]
+            cut = 1 if isinstance(error, (OSError, OperationalError)) else 0
+            return Flushed(frozenset(rest[cut:]), frozenset(rest[:cut]), error)
+        if batch.uncertain:
+            return Flushed(uncertain=frozenset(places), error=error, batch=batch)
+        if len(batch):  # it was never tried
+            batch.discard()
+            return Flushed(frozenset(places), error=error)
+        return Flushed(frozenset(places[at] for at in batch.refused), error=error)
+
+    def _with_retries(self, step: Callable[[], None]) -> None:
+        if self._policy is not None:
+            step = self._producer.connection.ensure(self._producer, step, **self._policy)
+        step()
+
+    def _open(self) -> None:
+        channel = self._producer.channel
+        if not self._opened and isinstance(channel, Channel):
+            channel.prepare_message("")  # fails back where that is due, before it declares
+            self._batch, self._made_by = channel.create_publish_batch(_MOST), channel
+        self._do_declare()
+        self._opened = True
+
+    def _do_declare(self) -> None:
+        for entity in self._declare:
+            self._producer.maybe_declare(entity)
+
+    def _send(self) -> None:
+        channel = self._producer.channel
+        self._do_declare()
+        if self._batch is not None and isinstance(channel, Channel):
+            self._batch.flush_over(channel)
+            return
+        self._batch = None
+        for _, message in self._waiting[self._published :]:
+            *content, properties = message[:6]
+            prepared = channel.prepare_message(*content, dict(properties))
+            channel.basic_publish(
+                prepared, exchange=message.exchange, routing_key=message.routing_key
+            )
+            self._published += 1

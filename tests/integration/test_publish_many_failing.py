@@ -1,0 +1,469 @@
+"""publish_many where something goes wrong: what is stored, what is not, and how to go on."""
+
+from __future__ import annotations
+
+import threading
+from ast import literal_eval
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu import Connection, Queue
+
+import reliq
+from reliq.admin import Inspector
+from reliq.errors import BrokerUnavailable, MessageRefused, PartlyPublished, QueueFull
+from reliq.integrations.task_calls import TaskCalls
+from reliq.many import Many
+from tests.support.audits import assert_balanced
+from tests.support.proxy import Proxy
+from tests.support.site import close_app
+from tests.support.waiting import wait_until
+
+POLICY = {"max_retries": 5, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.2}
+FAST = {"socket_timeout": 1, "socket_connect_timeout": 1, "probe_interval": 0.5}
+
+
+@pytest.fixture
+def make_app():
+    """Return a function that makes an application with a task; all are closed in the end."""
+    with ExitStack() as stack:
+
+        def make(broker, options=None, **conf):
+            app = Celery("many", broker=broker, set_as_current=False)
+            app.conf.update(
+                result_backend=None,
+                broker_transport_options={**FAST, **(options or {})},
+                task_publish_retry_policy=POLICY,
+                **{"broker_failover_strategy": "primary", **conf},
+            )
+
+            @app.task(name="many.one", shared=False)
+            def one(value):
+                """Take one argument."""
+                return value
+
+            stack.callback(close_app, app)
+            return app.tasks["many.one"]
+
+        yield make
+
+
+@pytest.fixture
+def one(make_app, redis_url):
+    """Return the task of an application on the shared server, which is audited."""
+    yield make_app(redis_url)
+    assert_balanced(redis_url)
+
+
+def published(url, queue="celery"):
+    """Return how many messages the ledger of *queue* counts at *url*."""
+    with Inspector(url) as inspector:
+        if queue not in inspector.queues():
+            return 0
+        return inspector.status(queue).ledger.get("published", 0)
+
+
+def args_of(url, queue="celery"):
+    """Return the arguments of what waits at *url*, in its order."""
+    with Inspector(url) as inspector:
+        if queue not in inspector.queues():
+            return []
+        waiting = inspector.peek(queue, limit=10_000)
+    return [literal_eval(message.args)[0] for message in waiting]
+
+
+def waiting_at(url, queue="celery"):
+    """Return the messages that wait at *url*, in their order; they stay."""
+    with Connection(url) as connection:
+        return list(iter(Queue(queue)(connection.default_channel).get, None))
+
+
+@contextmanager
+def stopping(*kinds):
+    """Expect PartlyPublished because of one of *kinds*; yield a list that has it in the end."""
+    caught: list[PartlyPublished] = []
+    with pytest.raises(PartlyPublished) as info:
+        yield caught
+    caught.append(info.value)
+    assert isinstance(info.value.__cause__, kinds)
+
+
+def assert_told(error, sent, unsent, uncertain=0):
+    """Fail unless the error says so."""
+    assert (sent, unsent, uncertain) == (error.sent, error.unsent, len(error.uncertain))
+    for word in ("'many.one'", f"{sent} are stored", type(error.__cause__).__name__):
+        assert word in str(error)
+
+
+# -- what is at fault
+
+
+def test_wrong_arguments(one, redis_url):
+    """Celery's check holds: what came before is stored, the wrong one and the rest are not."""
+    ids = []
+    items = [(1,), (2,), (3, 4), (5,)]
+    with stopping(TypeError) as caught:
+        reliq.publish_many(one, items, star=True, on_sent=ids.extend)
+    assert_told(caught[0], 2, [(3, 4), (5,)])
+    assert [1, 2] == args_of(redis_url)
+    assert 2 == len(set(ids))
+
+
+def test_what_cannot_be_serialized(one, redis_url):
+    """And the first of all may be the one at fault."""
+    wrong = object()
+    with stopping(Exception) as caught:
+        reliq.publish_many(one, [wrong, 1])
+    assert_told(caught[0], 0, [wrong, 1])
+    with stopping(Exception) as caught:
+        reliq.publish_many(one, (value for value in [1, 2, wrong, 3]))
+    assert_told(caught[0], 2, [wrong, 3])
+    assert [1, 2] == args_of(redis_url)
+
+
+def test_a_message_that_is_too_large(make_app, redis_url):
+    """It is refused, and stops there."""
+    one = make_app(redis_url, {"max_message_bytes": 5000})
+    with stopping(MessageRefused) as caught:
+        reliq.publish_many(one, [1, "x" * 5000, 2])
+    assert_told(caught[0], 1, ["x" * 5000, 2])
+    assert [1] == args_of(redis_url)
+
+
+def test_an_iterable_that_raises(one, redis_url):
+    """All that it gave before is stored."""
+
+    def rows():
+        yield from range(700)
+        raise LookupError("no more rows")
+
+    with stopping(LookupError) as caught:
+        reliq.publish_many(one, rows())
+    assert_told(caught[0], 700, [])
+    assert list(range(700)) == args_of(redis_url)
+
+
+def test_a_soft_time_limit(one, redis_url):
+    """It passes as it is, for whoever expects it; what came before is stored, and told."""
+    ids = []
+
+    def rows():
+        yield from range(3)
+        raise SoftTimeLimitExceeded
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        reliq.publish_many(one, rows(), on_sent=ids.extend)
+    assert [0, 1, 2] == args_of(redis_url)
+    assert 3 == len(ids)
+
+
+@pytest.mark.parametrize("which", ["on_sent", "before_send"])
+def test_a_callback_that_raises(one, redis_url, which):
+    """It stops, and the error says what is stored by then."""
+
+    def fail(*_):
+        raise LookupError
+
+    with stopping(LookupError) as caught:
+        reliq.publish_many(one, range(600), **{which: fail})
+    stored = 500 if which == "on_sent" else 0
+    assert_told(caught[0], stored, [] if stored else list(range(500)))
+    assert stored == published(redis_url)
+
+
+def test_a_full_queue(make_app, redis_url):
+    """Those that it refuses are unsent; those before are stored."""
+    queue = Queue("celery", queue_arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+    one = make_app(redis_url, task_queues=[queue])
+    ids = []
+    with stopping(QueueFull) as caught:
+        reliq.publish_many(one, range(6), on_sent=ids.extend)
+    assert_told(caught[0], 3, [3, 4, 5])
+    assert [0, 1, 2] == args_of(redis_url)
+    assert 3 == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (print, {}),
+        ("by.name", {}),
+        (None, {"task_id": "x"}),
+        (None, {"args": (1,)}),
+    ],
+)
+def test_wrong_use(one, task, options):
+    """It is refused before anything is taken."""
+    items = iter([1])
+    with pytest.raises(reliq.ConfigurationError, match="expected"):
+        reliq.publish_many(task or one, items, **options)
+    assert [1] == list(items)
+
+
+def test_an_item_that_is_no_call(one):
+    """With star an item is a tuple, a list or a mapping."""
+    with stopping(TypeError) as caught:
+        reliq.publish_many(one, ["ab"], star=True)
+    assert_told(caught[0], 0, ["ab"])
+
+
+# -- the broker is away
+
+
+def test_a_reply_that_is_lost(make_app, fresh_redis):
+    """Where the connection is cut at any flush, each message is stored once."""
+    with ExitStack() as stack:
+        proxy = Proxy(fresh_redis)
+        stack.callback(proxy.close)
+        one = make_app(proxy.url())
+        reliq.publish_many(one, range(500))
+
+        def rows():
+            for number in range(500, 2500):
+                if number % 500 == 0:
+                    (proxy.cut_replies if number % 1000 else proxy.cut_requests)(
+                        20_000 if number == 2000 else 1
+                    )
+                yield number
+
+        ids = []
+        assert 2000 == reliq.publish_many(one, rows(), on_sent=ids.extend)
+        proxy.disarm()
+        assert proxy.cuts >= 3
+        assert 2000 == len(set(ids))
+    url = fresh_redis.url("reliq")
+    assert 2500 == published(url)
+    assert list(range(2500)) == sorted(args_of(url))
+    assert_balanced(url)
+
+
+def test_a_broker_that_stays_away(make_app, fresh_redis):
+    """After the policy's retries it says what is uncertain; flushing the batch stores each once."""
+    url = fresh_redis.url("reliq")
+    one = make_app(url)
+    ids = []
+
+    def rows():
+        yield from range(500)
+        fresh_redis.freeze()
+        yield from range(500, 1200)
+
+    policy = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
+    with stopping(Exception) as caught:
+        reliq.publish_many(one, rows(), on_sent=ids.extend, retry_policy=policy)
+    fresh_redis.thaw()
+    error = caught[0]
+    assert_told(error, 500, [], 500)
+    assert 500 == len(ids)
+    for _ in range(2):
+        error.batch.flush()
+    assert list(range(1000)) == args_of(url)
+    assert 1000 == published(url)
+    assert_balanced(url)
+
+
+def test_without_retries(make_app, fresh_redis):
+    """retry=False: the first failure is the last, and nothing is forgotten."""
+    url = fresh_redis.url("reliq")
+    one = make_app(url)
+    reliq.publish_many(one, [0])
+    fresh_redis.freeze()
+    with stopping(BrokerUnavailable) as caught:
+        reliq.publish_many(one, [1, 2], retry=False)
+    fresh_redis.thaw()
+    assert_told(caught[0], 0, [], 2)
+    caught[0].batch.flush()
+    assert [0, 1, 2] == args_of(url)
+    assert_balanced(url)
+
+
+def test_a_broker_that_was_never_there(make_app, redis_factory):
+    """Nothing is sent, and all that was taken is unsent."""
+    server = redis_factory()
+    one = make_app(server.url("reliq"))
+    server.kill()
+    policy = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
+    with stopping(Exception) as caught:
+        reliq.publish_many(one, [1, 2], retry_policy=policy)
+    assert_told(caught[0], 0, [1, 2])
+
+
+@pytest.mark.parametrize("second", ["reliq", "spool", "redis"])
+def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
+    """The first dies in the middle: the rest goes to the second, whatever that is, each once."""
+    first = redis_factory(appendonly=True)
+    urls = {"spool": f"reliq-sqlite:///{tmp_path}/spool.db"}
+    if second != "spool":
+        other = redis_factory()
+        urls = {name: other.url(name) for name in ("reliq", "redis")}
+    strategy = "round-robin" if second == "redis" else "primary"
+    one = make_app(f"{first.url('reliq')};{urls[second]}", broker_failover_strategy=strategy)
+
+    def rows():
+        yield from range(700)
+        first.kill()
+        yield from range(700, 1600)
+
+    assert 1600 == reliq.publish_many(one, rows())
+    home = first.url("reliq")
+    if second == "redis":
+        with Connection(urls["redis"]) as connection:
+            assert 1100 == connection.default_channel.client.llen("celery")
+        first.start()
+        assert list(range(500)) == args_of(home)
+        return
+    assert 1100 == published(urls[second])
+    first.start()
+    wait_until(lambda: reliq.publish_many(one, [-1]) and -1 in args_of(home))
+    if second == "spool":  # which is emptied, and held what the first might have had
+        wait_until(lambda: len(set(args_of(home))) == 1601, timeout_s=20)
+        assert list(range(1600)) == sorted(number for number in args_of(home) if number >= 0)
+    else:
+        assert list(range(500, 1600)) == [value for value in args_of(urls[second]) if value >= 0]
+    for url in (home, urls[second]):
+        assert_balanced(url)
+
+
+# -- other brokers, other ways
+
+
+def test_over_kombus_redis(make_app, fresh_redis):
+    """Over a broker of Kombu's own each call is published as ever."""
+    one = make_app(fresh_redis.url("redis"), {"probe_interval": None})
+    ids, told = [], []
+    sent = reliq.publish_many(
+        one, range(3), on_sent=ids.extend, before_send=lambda name, *_: told.append(name)
+    )
+    assert (3, 3, ["many.one"] * 3) == (sent, len(set(ids)), told)
+    with Connection(fresh_redis.url("redis")) as connection:
+        found = [connection.SimpleQueue("celery").get(timeout=5) for _ in range(3)]
+    assert ids == [message.headers["id"] for message in found]
+    with stopping(TypeError) as caught:
+        reliq.publish_many(one, [(1,), (2, 3), (4,)], star=True)
+    assert_told(caught[0], 1, [(2, 3), (4,)])
+
+
+def test_eagerly(make_app):
+    """With task_always_eager the calls run here, and no broker is needed."""
+    ran = []
+    one = make_app("reliq://127.0.0.1:1/0", task_always_eager=True)
+    one.run = ran.append
+    assert 3 == reliq.publish_many(one, "abc")
+    assert ["a", "b", "c"] == ran
+
+
+def test_publishing_while_the_items_are_made(make_app, redis_url):
+    """The iterable may publish, too, with a pool of one connection."""
+    one = make_app(redis_url, broker_pool_limit=1)
+
+    def rows():
+        for number in range(3):
+            one.delay(f"by {number}")
+            yield number
+
+    assert 3 == reliq.publish_many(one, rows())
+    assert ["by 0", "by 1", "by 2", 0, 1, 2] == args_of(redis_url)
+
+
+def test_threads(one, redis_url):
+    """Several at a time: each stores its own."""
+    counts = []
+
+    def publish(number):
+        counts.append(reliq.publish_many(one, [number] * 700))
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [700] * 4 == counts
+    assert sorted([0, 1, 2, 3] * 700) == sorted(args_of(redis_url))
+
+
+def test_before_send(one, redis_url):
+    """It may change the headers and the properties of each message, and no other's."""
+
+    def mark(name, headers, properties):
+        headers["tenant"] = headers["argsrepr"]
+        if headers["argsrepr"] == "(2,)":
+            properties["priority"] = 0
+            headers["only"] = name
+
+    assert 3 == reliq.publish_many(one, [1, 2, 3], before_send=mark, priority=5)
+    found = waiting_at(redis_url)
+    assert [2, 1, 3] == [message.payload[0][0] for message in found]
+    assert ["(2,)", "(1,)", "(3,)"] == [message.headers["tenant"] for message in found]
+    assert ["many.one", None, None] == [message.headers.get("only") for message in found]
+
+
+class Journal:
+    """What an observer is told."""
+
+    def __init__(self, url):
+        self.url, self.told = url, []
+
+    def sending(self, jobs):
+        """Note it."""
+        self.told.append(("sending", len(jobs), published(self.url)))
+        self.jobs = list(jobs)
+
+    def sent(self, jobs):
+        """Note it."""
+        self.told.append(("sent", len(jobs), published(self.url)))
+
+    def not_sent(self, jobs):
+        """Note it."""
+        self.told.append(("not sent", len(jobs), published(self.url)))
+
+
+def test_an_observer_is_told_of_each_chunk(make_app, redis_url):
+    """Before it is stored, and what became of it."""
+    queue = Queue("celery", queue_arguments={"x-max-length": 700, "x-overflow": "reject-publish"})
+    one = make_app(redis_url, task_queues=[queue])
+    observer = Journal(redis_url)
+    ids = []
+    many = Many(TaskCalls(one, None, {}, False), ids.extend, None, observer)
+    with stopping(QueueFull):
+        many.publish(range(900))
+    expected = [
+        ("sending", 500, 0),
+        ("sent", 500, 500),
+        ("sending", 400, 500),
+        ("not sent", 200, 700),
+        ("sent", 200, 700),
+    ]
+    assert expected == observer.told
+    assert [(task_id, "celery") for task_id in ids[500:]] == observer.jobs[:200]
+
+
+def test_in_a_task(one, redis_url):
+    """What a task publishes has its root and its parent, as by delay()."""
+
+    @one.app.task(name="many.parent", shared=False)
+    def parent():
+        one.delay(0)
+        reliq.publish_many(one, [1, 2])
+
+    task = one.app.tasks["many.parent"]
+    task.apply(task_id="the-parent")
+    found = waiting_at(redis_url)
+    assert [[0], [1], [2]] == [message.payload[0] for message in found]
+    family = {(item.headers["root_id"], item.headers["parent_id"]) for item in found}
+    assert {("the-parent", "the-parent")} == family
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_runs_them(site, pool):
+    """Each once, and the results come by their ids."""
+    ids = []
+    sent = reliq.publish_many(
+        "record", [()] * 50, star=True, app=site.app, on_sent=ids.extend, countdown=0.1
+    )
+    assert 50 == sent
+    site.worker(pool=pool, concurrency=2)
+    assert ids == [site.app.AsyncResult(task_id).get(timeout=30) for task_id in ids]
+    assert dict.fromkeys(ids, 1) == dict(site.journal.started())
+    site.settled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ...store.batches import batches as parted
@@ -19,12 +20,12 @@ from ...store.jobs import (
     checked,
 )
 from ...store.limits import BATCH
-from ...store.unreadable import number
+from ...store.unreadable import left_out, number
 from . import keys, scripts
 from .base import text_of, texts, then
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ...store.protocol import OnResult
     from .commands import Commands
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 # A hash's field of that name says when the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
-_FIELDS = 6
+# What change_jobs.lua writes and reads.
+_RECORD = re.compile(
+    r"([a-z])\|(\d{1,19})\|(\d{1,19})\|(\d{1,19})\|([^|]*)\|(.*)", re.ASCII | re.DOTALL
+)
 
 
 class RedisBatches:
@@ -158,20 +162,24 @@ class RedisBatches:
     def job(self, batch: str, job: str) -> Job | None:
         """Return what is known of a job."""
         stored = self._wire.call(("HGET", self._named(batch)["jobs"], job))
-        return None if stored is None else _job(job, stored)
+        return None if stored is None else self._read(batch, [(job, stored)]).get(job)
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order."""
         key, cursor = self._named(batch)["jobs"], b"0"
         while True:
             cursor, found = self._wire.call(("HSCAN", key, cursor, "COUNT", at_once))
-            jobs = [
-                _job(text_of(name), stored)
-                for name, stored in zip(found[::2], found[1::2], strict=True)
-            ]
-            yield [job for job in jobs if job is not None]
+            stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
+            yield [*self._read(batch, stored).values()]
             if cursor == b"0":
                 return
+
+    def _read(self, batch: str, stored: Iterable[tuple[str, bytes]]) -> dict[str, Job]:
+        """Return jobs by their ids; those that cannot be read are left out, and named."""
+        jobs = {name: _job(name, record) for name, record in stored}
+        wrong = [name for name, job in jobs.items() if job is None]
+        left_out(str(self._wire.address), f"jobs of batch {batch!r}", wrong)
+        return {name: job for name, job in jobs.items() if job is not None}
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
         """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
@@ -196,8 +204,8 @@ def _changed(reply: Reply) -> Changed | None:
 
 def _job(name: str, stored: bytes) -> Job | None:
     """Return what is stored of a job; None where it cannot be read."""
-    letter, *rest = text_of(stored).split("|", _FIELDS - 1)
-    if letter not in LETTERS or len(rest) != _FIELDS - 1:
+    found = _RECORD.fullmatch(text_of(stored))
+    if found is None or found[1] not in LETTERS:
         return None
-    retries, token, since, tag, queue = rest
-    return Job(name, LETTERS[letter], number(retries), number(token), number(since), tag, queue)
+    state, retries, token, since, tag, queue = found.groups()
+    return Job(name, LETTERS[state], int(retries), int(token), int(since), tag, queue)

@@ -12,11 +12,13 @@ local batches, batches_opened = KEYS[1], KEYS[2]
 local id = ARGV[1]
 
 local opened = redis.call('ZSCORE', batches_opened, id)
-redis.call('ZCARD', batches) -- raises where it holds something else, before the first write
+local listed = redis.call('ZSCORE', batches, id)
 if not opened then
   local time = redis.call('TIME')
   opened = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
   redis.call('ZADD', batches_opened, opened, id)
 end
-redis.call('ZADD', batches, 'NX', opened, id)
+if not listed then
+  redis.call('ZADD', batches, opened, id)
+end
 return tonumber(opened)

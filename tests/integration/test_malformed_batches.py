@@ -1,0 +1,220 @@
+"""Each script of a batch with junk in one field or key, and at a Redis whose memory is full.
+
+It ends, or refuses before it begins; and no job is counted twice.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from reliq.engines.redis.keys import batch_keys, batches, batches_opened
+from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
+from reliq.errors import BrokerRefused, ReliqError
+from reliq.options import parse
+from reliq.store.jobs import DONE, UNCHANGED, Change
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
+
+K = batch_keys("", "b")
+LISTS = (batches(""), batches_opened(""))
+COUNTERS = (
+    *("waiting", "delayed", "working", "retrying"),
+    *("succeeded", "failed", "error", "dropped"),
+)
+FLAGS = (
+    *("sealed", "cancelled", "ended", "due_failure", "due_complete", "due_success"),
+    *("said_failure", "said_complete", "said_success", "created"),
+)
+OWN = {K.failures: "zadd", **dict.fromkeys(LISTS, "zadd")}
+VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
+RECORDS = (*VALUES, "w", "q|0|0|0||", "w|0|0|x|t|q", "w|-1|0|0|t|q", "k|0|1e3|0|t|q", "|||||")
+
+
+class Batch:
+    """A batch with a job in each state, made anew for each piece of junk."""
+
+    def __init__(self, server) -> None:
+        self.raw = server.client()
+        self.raw.flushall()
+        self.store = RedisStore(address(server.url()), parse({}), "s/1")
+        self.batches = self.store.batches
+        self.batches.open_batch("b", "enrol", {})
+        jobs = "wkrsfexc"
+        self.batches.change("b", [enter(job) for job in jobs])
+        ends = [end(how, job) for how, job in (("succeeded", "s"), ("failed", "f"), ("error", "e"))]
+        ends += [end("cancelled", "c"), lost("x")]
+        retry = enter("r", tag=OTHER_TAG, retries=1)
+        self.batches.change("b", [*(begin(job) for job in jobs[1:]), retry, *ends, Change("seal")])
+        self.since = str(self.batches.job("b", "w").since_ms)
+        self.dumps = self.contents()
+
+    def fresh(self) -> None:
+        """Have all as it was, without junk."""
+        with self.raw.pipeline() as pipe:
+            pipe.delete(*K, *LISTS)
+            for key, dump in self.dumps.items():
+                pipe.restore(key, 0, dump, replace=True)
+            pipe.execute()
+
+    def contents(self):
+        """Return every key as it is."""
+        names = self.raw.keys()
+        with self.raw.pipeline() as pipe:
+            for name in names:
+                pipe.dump(name)
+            return dict(zip(names, pipe.execute(), strict=True))
+
+    def close(self) -> None:
+        """Let go."""
+        self.raw.config_set("maxmemory", 0)
+        self.raw.flushall()
+        self.store.close()
+        self.raw.close()
+
+    def operations(self):
+        """Return name -> what is called."""
+
+        def change(*changes, by=""):
+            return lambda: self.batches.change("b", changes, by=by)
+
+        whole = [begin("w", token=2), end("error", "w", token=2), Change("replay", "f", tag=TAG)]
+        return {
+            "enter": change(enter("new"), by="k"),
+            "enter a retry": change(enter("k", tag=OTHER_TAG, retries=1), by="k"),
+            "withdraw": change(Change("withdraw", "w", tag=TAG)),
+            "withdraw a retry": change(Change("withdraw", "r", tag=OTHER_TAG)),
+            "begin": change(begin("w")),
+            "begin again": change(begin("x", token=2)),
+            "begin a new one": change(begin("new")),
+            "return": change(Change("return", "k", token=1)),
+            "succeed": change(end("succeeded", "k")),
+            "fail": change(end("failed", "k", why="no")),
+            "give up": change(lost("w")),
+            "lose": change(Change("lose", "w", tag=TAG, text=self.since)),
+            "replay": change(Change("replay", "e", tag=TAG)),
+            "cancel": change(Change("cancel"), begin("w")),
+            "several": change(*whole, enter("r", tag="c" * 30, retries=2)),
+            "said": lambda: self.batches.said("b", "failure"),
+            "next": lambda: self.batches.next_batches(10, 1000),
+            "open again": lambda: self.batches.open_batch("b", "enrol", {}),
+            "open": lambda: self.batches.open_batch("new", "enrol", {}),
+            "forget": lambda: self.batches.forget_batch("b"),
+            "look": self._look,
+        }
+
+    def _look(self):
+        self.batches.batch("b")
+        self.batches.batches(10)
+        self.batches.failures("b", 10)
+        return [self.batches.job("b", job) for job in "wkrsfexc"], list(self.batches.jobs("b"))
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Return a batch on a server whose memory can be filled."""
+    from tests.support.servers import RedisServer
+
+    server = RedisServer(extra=["--maxmemory-policy", "noeviction"])
+    try:
+        made = Batch(server.start())
+        yield made
+        made.close()
+    finally:
+        server.destroy()
+
+
+def junk(every):
+    """Yield (key, field or command, value) for each field and key, with one value or all."""
+    for field in (*COUNTERS, *FLAGS):
+        for value in VALUES if every else VALUES[:1]:
+            yield K.batch, field, value
+    for job in "wkrfex" if every else "w":
+        for value in RECORDS:
+            yield K.jobs, job, value
+    for key in (*K[:5], *LISTS):
+        for kind in ("set", "rpush", "sadd", "hset", "zadd") if every else ("set",):
+            if kind != OWN.get(key, "hset"):
+                yield key, kind, None
+
+
+def put(raw, key, field, value):
+    """Put one piece of junk where *key* is."""
+    if value is not None:
+        raw.hset(key, field, value)
+        return
+    raw.delete(key)
+    arguments = {"set": ("x",), "rpush": ("x",), "sadd": ("x",), "hset": ("x", 1)}
+    raw.execute_command(field, key, *arguments.get(field, (1, "x")))
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_no_job_is_counted_twice_by_a_script_that_meets_junk(batch, every):
+    """The counters are as many as the jobs then; what is refused has changed nothing."""
+    found = []
+    for name, operation in batch.operations().items():
+        for key, field, value in junk(every):
+            batch.fresh()
+            put(batch.raw, key, field, value)
+            wrong = _run(batch, name, operation, key, field, value)
+            if wrong:
+                found.append((name, key, field, value, wrong))
+    assert "" == "\n".join(map(str, found))
+
+
+def _run(batch, name, operation, key, field, value):
+    """Do it; return what is wrong afterwards."""
+    before = batch.contents()
+    try:
+        operation()
+    except ReliqError as exc:
+        if value is not None:
+            return f"a field made it fail: {exc}"
+        # Opening a batch, and forgetting one, are steps of their own in the list and beside it.
+        if name not in {"open", "open again", "forget"} and before != batch.contents():
+            return f"refused, and changed: {exc}"
+        return ""
+    except ValueError as exc:
+        return f"a reply that cannot be read: {exc!r}"
+    if (key in {K.batch, K.jobs} and value is None) or field in COUNTERS or name == "forget":
+        return ""
+    counted = sum(int(batch.raw.hget(K.batch, counter) or 0) for counter in COUNTERS)
+    there = batch.raw.hlen(K.jobs)
+    return "" if counted == there else f"{counted} counted, {there} there"
+
+
+def test_a_job_that_cannot_be_read(batch, caplog):
+    """Nothing is changed of it, and it is named; the others go on."""
+    batch.fresh()
+    batch.raw.hset(K.jobs, "torn", "junk")
+    result = batch.batches.change("b", [begin("torn"), end("error", "torn"), begin("w")])
+    assert [UNCHANGED, UNCHANGED, DONE] == result.outcomes
+    assert b"junk" == batch.raw.hget(K.jobs, "torn")
+    assert batch.batches.job("b", "torn") is None
+    assert 8 == len([job for part in batch.batches.jobs("b") for job in part])
+    assert "'torn'" in caplog.text
+    assert "jobs of batch 'b'" in caplog.text
+
+
+REFUSED = {"enter", "enter a retry", "open"}
+"""What brings something new: it is refused as a whole."""
+
+
+def test_full_memory_stops_only_what_is_new(batch):
+    """How a job ends is noted, and what a batch has to say; nothing is counted twice."""
+    for name, operation in batch.operations().items():
+        batch.fresh()
+        before = batch.contents()
+        batch.raw.config_set("maxmemory", 1)
+        error = None
+        try:
+            operation()
+        except BrokerRefused as exc:
+            error = exc
+        finally:
+            batch.raw.config_set("maxmemory", 0)
+        assert (error is not None) == (name in REFUSED), (name, error)
+        if error is not None:
+            assert before == batch.contents(), name
+        elif name != "forget":
+            counts = batch.batches.batch("b").counts
+            assert sum(counts.values()) == batch.raw.hlen(K.jobs), name

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from ..integrations.outcomes import BATCH
 from ..message.envelope import decode
+from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
     from ..integrations.outcomes import Outcome
@@ -36,6 +38,9 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
         info["redelivered"] = headers["redelivered"] = True
         if delivery.failed > 0:
             headers["x-delivery-count"] = delivery.failed
+    if BATCH in headers:
+        # For who runs the task, perhaps in another process.
+        info["reliq_lease"] = [queue_of(delivery.queue), delivery.token]
     return {
         "body": envelope.body,
         "content-type": envelope.content_type,

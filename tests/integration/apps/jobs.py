@@ -1,0 +1,93 @@
+"""An app whose tasks are jobs of batches, and end in every way that there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+
+import reliq
+from reliq.batches import BatchMiddleware, cancelled
+from reliq.errors import Failed
+from tests.integration.apps.tasks import app, journal
+from tests.support.journal import FINISHED, STARTED
+
+reliq.add_middleware(app, BatchMiddleware())
+
+
+class NotQualified(Exception):
+    """A business failure that its batch names."""
+
+
+def _first(task):
+    """Whether a task runs for the first time."""
+    return len(journal.entries(STARTED, task.request.id)) == 1
+
+
+def _end(task, how):
+    """End as told."""
+    journal.write(STARTED, task.request.id)
+    if how == "failed":
+        raise Failed("price is missing")
+    if how == "named":
+        raise NotQualified("too young")
+    if how == "error":
+        raise ValueError("as told")
+    if how == "ignore":
+        raise Ignore
+    if how == "reject":
+        raise Reject("not this one", requeue=False)
+    if how == "requeue" and _first(task):
+        raise Reject("not now", requeue=True)
+    if how == "retry" and _first(task):
+        raise task.retry(countdown=0)
+    if how == "retry later" and _first(task):
+        raise task.retry(countdown=1)
+    if how == "kill" and _first(task):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "kill always":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "soft limit":
+        try:
+            time.sleep(30)
+        except SoftTimeLimitExceeded:
+            raise
+    if how == "sleep":
+        time.sleep(60)
+    if how == "until cancelled":
+        while not cancelled():
+            time.sleep(0.05)
+    journal.write(FINISHED, task.request.id)
+    return how
+
+
+@app.task(bind=True, name="end_early")
+def end_early(self, how):
+    """Acknowledged when it begins."""
+    return _end(self, how)
+
+
+@app.task(bind=True, name="end_late", acks_late=True)
+def end_late(self, how):
+    """Acknowledged when it has ended."""
+    return _end(self, how)
+
+
+@app.task(bind=True, name="end_late_requeued", acks_late=True, reject_on_worker_lost=True)
+def end_late_requeued(self, how):
+    """Delivered again when its child dies."""
+    return _end(self, how)
+
+
+@app.task(bind=True, name="end_late_unacked", acks_late=True, acks_on_failure_or_timeout=False)
+def end_late_unacked(self, how):
+    """Dead-lettered when it fails."""
+    return _end(self, how)
+
+
+@app.task(name="report")
+def report(what, batch):
+    """Note which callback has come, for which batch."""
+    journal.write(f"callback-{what}", batch)

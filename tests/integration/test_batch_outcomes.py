@@ -1,0 +1,181 @@
+"""How a job ends is known to its batch, in every pool, with early and with late acks."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from reliq.batches import Batch
+from tests.support.servers import RedisServer
+from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
+from tests.support.workers import POOLS
+
+APP = "tests.integration.apps.jobs"
+ENDS_S = 20
+TASKS = ["end_early", "end_late"]
+NAMED = "tests.integration.apps.jobs.NotQualified"
+
+
+class Jobs:
+    """A site with one worker, and a batch of one job at a time."""
+
+    def __init__(self, site, pool):
+        self.site, self.pool = site, pool
+        self.url = site.broker
+
+    def batch(self, **options):
+        """Return a batch of the site's broker."""
+        return Batch("test", url=self.url, transport_options=self.site.transport_options, **options)
+
+    def run(self, task, how, **options):
+        """Publish a job, wait for its batch; return the state of the job, and why."""
+        with self.batch(failures=(NAMED,)) as batch:
+            self.site.send(task, how, **options)
+        status = batch.wait(ENDS_S)
+        batch.close()
+        assert 1 == status.total
+        (state,) = [state for state, count in status.counts.items() if count]
+        return state, [failure.reason for failure in status.failures]
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def jobs(request, scheme, tmp_path_factory):
+    """Return a site with one running worker of the pool."""
+    with ExitStack() as stack:
+        server = RedisServer()
+        stack.callback(server.destroy)
+        site = CelerySite(server.start(), scheme, tmp_path_factory.mktemp(request.param))
+        stack.callback(site.close)
+        site.worker(app=APP, pool=request.param, concurrency=2)
+        yield Jobs(site, request.param)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("how", "state", "why"),
+    [
+        ("succeed", "succeeded", []),
+        ("failed", "failed", ["price is missing"]),
+        ("named", "failed", ["NotQualified: too young"]),
+        ("error", "error", ["ValueError: as told"]),
+        ("ignore", "succeeded", []),
+        ("retry", "succeeded", []),
+        ("retry later", "succeeded", []),
+    ],
+)
+def test_how_a_job_ends(jobs, task, how, state, why):
+    """In the words of the exception, where there is one."""
+    assert (state, why) == jobs.run(task, how)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_rejected_job(jobs, task):
+    """With late acks its message is a dead letter; with early ones it is gone."""
+    state, (why,) = jobs.run(task, "reject")
+    assert "error" == state
+    assert "not this one" in why
+
+
+def test_a_job_that_is_given_back(jobs):
+    """It runs again, and counts once."""
+    assert ("succeeded", []) == jobs.run("end_late", "requeue")
+
+
+def test_a_failed_job_that_is_not_acked(jobs):
+    """Its message is a dead letter; the batch has the error."""
+    assert ("error", ["ValueError: as told"]) == jobs.run("end_late_unacked", "error")
+
+
+def test_a_revoked_job(jobs):
+    """One that has not begun: the worker drops it."""
+    if jobs.pool == "solo":
+        pytest.skip("it hears of it only between two tasks")
+    with jobs.batch() as batch:
+        result = jobs.site.send("end_late", "succeed", countdown=2)
+        jobs.site.app.control.revoke(result.id)
+    status = batch.wait(ENDS_S)
+    assert 1 == status.counts["error"]
+    assert "revoked" in status.failures[0].reason
+
+
+def test_a_soft_time_limit(jobs):
+    """It is an exception like any other."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be interrupted")
+    state, (why,) = jobs.run("end_late", "soft limit", soft_time_limit=1)
+    assert ("error", True) == (state, "SoftTimeLimitExceeded" in why)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_hard_time_limit(jobs, task):
+    """The child is killed; the worker tells."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be killed")
+    state, (why,) = jobs.run(task, "sleep", time_limit=1)
+    assert ("error", True) == (state, "TimeLimitExceeded" in why)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_child_that_dies(jobs, task):
+    """The worker tells."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be killed")
+    state, (why,) = jobs.run(task, "kill always")
+    assert ("error", True) == (state, "WorkerLostError" in why)
+
+
+def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
+    """It counts once."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be killed")
+    assert ("succeeded", []) == jobs.run("end_late_requeued", "kill")
+
+
+def test_a_terminated_job(jobs):
+    """It was running; the worker tells."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be killed")
+    with jobs.batch() as batch:
+        result = jobs.site.send("end_late", "sleep")
+        wait_until(lambda: batch.status().counts["working"], what="the job to begin")
+        jobs.site.app.control.revoke(result.id, terminate=True, signal="SIGKILL")
+    status = batch.wait(ENDS_S)
+    assert 1 == status.counts["error"], status
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_cancelled_batch(jobs, task):
+    """What waits does not run; what runs is told."""
+    with jobs.batch() as batch:
+        if jobs.pool != "solo":
+            jobs.site.send(task, "until cancelled")
+            wait_until(lambda: batch.status().counts["working"], what="the job to begin")
+        later = jobs.site.send(task, "succeed", countdown=1)
+        batch.cancel()
+    status = batch.wait(ENDS_S)
+    assert (1, int(jobs.pool != "solo")) == (status.counts["cancelled"], status.counts["succeeded"])
+    assert [] == jobs.site.journal.entries("started", later.id)
+
+
+def test_callbacks_are_published_once(jobs):
+    """Each with the batch's id; of success and failure the one that fits."""
+    report = jobs.site.app.signature
+    callbacks = {
+        f"on_{what}": report("report", (what,), app=jobs.site.app)
+        for what in ("success", "complete", "failure")
+    }
+    for how, said in (("succeed", {"success", "complete"}), ("failed", {"failure", "complete"})):
+        with jobs.batch(**callbacks) as batch:
+            for _ in range(3):
+                jobs.site.send("end_late", how)
+        batch.wait(ENDS_S)
+
+        def heard(batch=batch):
+            every = jobs.site.journal.entries(key=batch.id)
+            return [entry.event.removeprefix("callback-") for entry in every]
+
+        wait_until(lambda heard=heard, said=said: said <= set(heard()), what=f"{said}")
+        jobs.site.settled()
+        assert sorted(said) == sorted(heard())

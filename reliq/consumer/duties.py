@@ -19,6 +19,7 @@ from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..failover.jitter import JITTER
 from ..store.nodes import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
+from .batch_passes import BatchPasses
 from .dead_consumers import Orphans
 from .each_node import NODE_PATIENCE_S
 from .heartbeat import Heartbeat
@@ -88,6 +89,7 @@ class BackgroundDuties:
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
+        self.batches = BatchPasses(self._later)
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._later)
         self.dead_consumers = Orphans(
@@ -154,6 +156,7 @@ class BackgroundDuties:
             self._next_look = now + self.heartbeat.interval_s
             store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
         self.passes.tick(store)
+        self.batches.tick()
 
     def _send_owed(self, store: Store) -> None:
         self._send_at = 0.0

@@ -44,6 +44,9 @@ class JobReports:
     lock = OwnLock(reentrant=True)
     """Guards what is owed. Nothing is sent, and nobody waits, under it."""
 
+    def __init__(self, look_soon: Callable[[str], None]) -> None:
+        self._look_soon = look_soon
+
     def begin(self) -> None:
         """Owe nothing, as a child does: what was owed is its parent's."""
         self._owed: dict[int, _Report] = {}
@@ -115,6 +118,8 @@ class JobReports:
             report = self._owed.pop(number, None)
         if report is None:
             return
+        if result is not None and not isinstance(result, ReliqError) and result.due:
+            self._look_soon(report.batch)
         if isinstance(result, ReliqError):
             logger.error(
                 "job %s of batch %s: that it has %s could not be noted, and its message is "

@@ -73,7 +73,7 @@ class Session:
         # Parts that are used by their locks stay the same in a child, and begin anew there.
         self.leases = Leases(options)
         self._running = Running()
-        self.reports = JobReports()
+        self.reports = JobReports(self._look_after_batch)
         self.outbox = Outbox(self.leases, self.carriers, self._running)
         self.registration = Registration(self.carriers, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
@@ -214,6 +214,9 @@ class Session:
                 away = away or again(exc)  # one of the nodes: the others are told all the same
         if away is not None:
             raise again(away)
+
+    def _look_after_batch(self, batch: str) -> None:
+        self.duties.batches.soon(batch)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""

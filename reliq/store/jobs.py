@@ -137,6 +137,8 @@ class Changed(NamedTuple):
     cancelled: bool
     """Whether the batch is cancelled now."""
     outcomes: list[int]
+    due: bool = False
+    """Whether something of the batch is to be said now."""
 
 
 class Job(NamedTuple):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # A hash's field of that name says when the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
+_DUE = 2
 # What change_jobs.lua writes and reads.
 _RECORD = re.compile(
     r"([a-z])\|(\d{1,19})\|(\d{1,19})\|(\d{1,19})\|([^|]*)\|(.*)", re.ASCII | re.DOTALL
@@ -76,15 +77,15 @@ class RedisBatches:
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
-        cancelled, outcomes = False, []
+        cancelled, due, outcomes = False, False, []
         for part in parted(checked(changes), BATCH):
             command = self._change(batch, part, by)
             found = _changed(self._wire.call(command, scripts.CHANGE_JOBS))
             if found is None:
                 return None
-            cancelled = found.cancelled
+            cancelled, due = found.cancelled, found.due
             outcomes += found.outcomes
-        return Changed(cancelled, outcomes)
+        return Changed(cancelled, outcomes, due)
 
     def post_change(
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
@@ -199,7 +200,7 @@ class RedisBatches:
 def _changed(reply: Reply) -> Changed | None:
     if reply[0] == 0:
         return None
-    return Changed(reply[1] == 1, reply[2:])
+    return Changed(reply[1] & 1 != 0, reply[2:], reply[1] & _DUE != 0)
 
 
 def _job(name: str, stored: bytes) -> Job | None:

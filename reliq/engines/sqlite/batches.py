@@ -76,14 +76,14 @@ class SqliteBatches:
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
-        cancelled, outcomes = False, []
+        cancelled, due, outcomes = False, False, []
         for part in parted(checked(changes), BATCH):
             found = self._change(batch, part, by)
             if found is None:
                 return None
-            cancelled = found.cancelled
+            cancelled, due = found.cancelled, found.due
             outcomes += found.outcomes
-        return Changed(cancelled, outcomes)
+        return Changed(cancelled, outcomes, due)
 
     def post_change(
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
@@ -107,7 +107,7 @@ class SqliteBatches:
             changing = Changing(transaction, known, by)
             outcomes = changing.change(changes)
             changing.save()
-            return Changed(changing.cancelled, outcomes)
+            return Changed(changing.cancelled, outcomes, changing.due)
 
     @essential
     def said(self, batch: str, callback: Callback) -> None:

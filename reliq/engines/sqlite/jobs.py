@@ -100,6 +100,11 @@ class Changing:
         }
 
     @property
+    def due(self) -> bool:
+        """Whether something of the batch is to be said now."""
+        return any(self._flags[name] is not None for name in FLAGS if name.startswith("due_"))
+
+    @property
     def cancelled(self) -> bool:
         """Whether the batch is cancelled now."""
         return self._flags["cancelled"] is not None

@@ -16,7 +16,8 @@
 -- change is one of enter, withdraw, begin, return, end, lose, replay, seal, cancel. retries and
 -- token say which delivery of which try it is about: later ones have higher numbers.
 --
--- Returns {0} where there is no such batch; else {1, 1 when cancelled or 0, outcome of each}:
+-- Returns {0} where there is no such batch; else {1, 1 when cancelled or 0, and 2 more when
+-- something is due to be said, outcome of each}:
 -- 1 done; 0 nothing changed, it was so or is older than what is known; -1 the batch is
 -- cancelled; -2 it is sealed; -3 no such job.
 -- Redis 6.2 or newer.
@@ -297,6 +298,9 @@ for i = 2, #ARGV, ROW do
   conclude()
 end
 result[2] = is.cancelled and 1 or 0
+if is.due_success or is.due_complete or is.due_failure then
+  result[2] = result[2] + 2
+end
 
 local written, gone = {}, {}
 for name, value in pairs(is) do

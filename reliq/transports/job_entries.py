@@ -17,6 +17,7 @@ from .job_ends import job_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..store.jobs import State
     from ..store.protocol import Store
     from .outgoing import Outgoing
 
@@ -31,7 +32,7 @@ def entry_of(item: Outgoing, tag: str, queue: str) -> JobEntry | None:
     if found is None:
         return None
     batch, job, retries = found
-    state = "delayed" if item.delay_ms > 0 else "waiting"
+    state: State = "delayed" if item.delay_ms > 0 else "waiting"
     return batch, Change("enter", job, state, retries, 0, tag, queue)
 
 

@@ -17,7 +17,7 @@ from tests.support.journal import FINISHED, STARTED
 reliq.add_middleware(app, BatchMiddleware())
 
 
-class NotQualified(Exception):  # noqa: N818
+class NotQualified(Exception):
     """A business failure that its batch names."""
 
 

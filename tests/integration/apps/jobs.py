@@ -85,6 +85,6 @@ def end_late_unacked(self, how):
 
 
 @app.task(name="report")
-def report(what, batch):
+def report(batch, what):
     """Note which callback has come, for which batch."""
     journal.write(f"callback-{what}", batch)

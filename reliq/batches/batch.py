@@ -16,6 +16,7 @@ from ..errors import ConfigurationError, NotFound
 from ..integrations.celery import current_connection, open_store
 from ..integrations.outcomes import Membership, adding_to
 from ..store.jobs import CALLBACKS, Change
+from ..transfer.batch_callbacks import publish_due
 from .callbacks import packed
 from .status import status_of
 
@@ -134,8 +135,12 @@ class Batch:
         self._change(Change("cancel"))
 
     def _change(self, change: Change) -> None:
-        if self._connected().batches.change(self.id, (change,)) is None:
+        store = self._connected()
+        changed = store.batches.change(self.id, (change,))
+        if changed is None:
             raise self._missing()
+        if changed.due:  # whoever dies before: a consumer looks, too
+            publish_due(store, self._record())
 
     def status(self, failures: int = _SHOWN, skip: int = 0) -> BatchStatus:
         """Return what is known of it now; raises NotFound for one that is not there any more.

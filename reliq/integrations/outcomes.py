@@ -139,25 +139,33 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     learns = {"callback": of_result, "error_callback": of_failure, "timeout_callback": of_timeout}
     for name, learn in learns.items():
         if found.get(name) is not None:
-            found[name] = _noting(message, found[name], learn)
+            found[name] = _noting(request, found[name], learn)
     if found.get("accept_callback") is not None:
         found["accept_callback"] = _begun(message, found["accept_callback"])
     return found
 
 
 def _noting(
-    message: Any, function: Callable[..., Any], learn: Callable[..., Outcome | None]
+    request: Any, function: Callable[..., Any], learn: Callable[..., Outcome | None]
 ) -> Callable[..., Any]:
+    """Return *function* so that what it settles is settled with the outcome.
+
+    What settles the message may do so later, in the thread of the worker's loop.
+    """
+    message = request.message
+
     @wraps(function)
     def noting(*args: Any, **kwargs: Any) -> Any:
-        outcome = learn(*args, **kwargs)
+        outcome, settled = learn(*args, **kwargs), request.acknowledged
         if outcome is not None:
             message.outcome = outcome
         try:
             return function(*args, **kwargs)
         finally:
-            if outcome is not None and message.outcome is outcome:
+            if outcome is not None and settled:
                 message.tell_outcome()
+            elif outcome is not None and not request.acknowledged:
+                message.outcome = None  # it stays unacked, and is delivered again
 
     return noting
 

@@ -71,7 +71,9 @@ def watch_over(consumer: Any) -> None:
     if getattr(worker, "semaphore", None) is not None:
         worker._process_task = _releasing(worker, _watched(worker._process_task, to_dead_letter))
     pool = consumer.pool
-    if type(pool).__module__ != "celery.concurrency.solo":
+    if type(pool).__module__ == "celery.concurrency.solo":
+        pool.on_apply = _observed(pool.on_apply)
+    else:
         pool.on_apply = _applied(
             pool.on_apply, to_dead_letter, type(pool).__module__ in _IN_PROCESS
         )
@@ -136,6 +138,19 @@ def _answered_for(
             return None
 
     return answered_for
+
+
+def _observed(on_apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *on_apply* of a pool in which what is raised is answered for elsewhere."""
+
+    @wraps(on_apply)
+    def applied(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        request = getattr(options.get("callback"), "__self__", None)
+        if request is not None:
+            options = observed(request, options)
+        return on_apply(target, args, kwargs, **options)
+
+    return applied
 
 
 def _applied(

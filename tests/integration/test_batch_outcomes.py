@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from reliq.admin import Inspector
 from reliq.batches import Batch
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
@@ -161,6 +162,8 @@ def test_a_cancelled_batch(jobs, task):
 
 def test_callbacks_are_published_once(jobs):
     """Each with the batch's id; of success and failure the one that fits."""
+    with Inspector(jobs.url, transport_options=jobs.site.transport_options) as inspector:
+        inspector.purge_dead_letters("celery")
     report = jobs.site.app.signature
     callbacks = {
         f"on_{what}": report("report", (what,), app=jobs.site.app)

@@ -63,8 +63,7 @@ class BatchKeys(NamedTuple):
     """The keys of one batch, which are in a slot of their own."""
 
     batch: str  # HASH what it is, how many jobs are in each state, what is to be said of it
-    jobs: str  # HASH job -> "state|retries|token|since|tag|queue"
-    workers: str  # HASH job -> who works on it
+    jobs: str  # HASH job -> "state|retries|token|since|tag|who works on it|queue"
     failures: str  # ZSET job -> when it failed, server ms
     errors: str  # HASH job -> why
     progress: str  # HASH job -> msgpack of how far it is

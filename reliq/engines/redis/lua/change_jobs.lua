@@ -265,16 +265,18 @@ function does.cancel()
   return 1
 end
 
--- What is due to be said, once: by whoever sees it first, or any later look at the batch. It
--- stays due when a job goes on after all.
+-- A callback is due, once: to be said by whoever sees it first, or any later look at the batch.
+local function due(callback)
+  local name = 'due_' .. callback
+  is[name] = is[name] or not is['said_' .. callback] and now
+end
+
+-- What is due now. It stays due when a job goes on after all.
 local function conclude()
   if not is.sealed then
     return
   end
   local bad = is.failed + is.error
-  local function due(callback)
-    is['due_' .. callback] = is['due_' .. callback] or not is['said_' .. callback] and now
-  end
   if bad > 0 then
     due('failure')
   end

@@ -59,9 +59,9 @@ NO_JOB = -3
 LOST = "lost with the broker's data"
 """Why a job ended that was found nowhere."""
 MOST_ID = 255
-"""So many characters the id of a job has at most."""
+"""So many characters the id of a job, and who works on it, have at most."""
 MOST_TEXT = 500
-"""So many characters are kept of who works on a job, and of why it failed."""
+"""So many characters are kept of why a job failed."""
 MOST_NUMBER = 2**53 - 1
 """The largest number that every engine counts with."""
 
@@ -115,6 +115,8 @@ def _checked(change: Change) -> Change:
         )
     if len(tag) > MOST_ID or "|" in tag:
         tag = ""  # reliq gives none like that: where the message is is not known
+    if what == "begin":
+        text = text[:MOST_ID].replace("|", "/")
     text = text[:MOST_TEXT].encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
     return Change(what, job, state, _bounded(retries), _bounded(token), tag, queue, text)
 
@@ -152,6 +154,8 @@ class Job(NamedTuple):
     """Since when it has this state, by the broker's clock."""
     tag: str
     queue: str
+    worker: str = ""
+    """Who works on it, where it is *working*."""
 
 
 class BatchRecord(NamedTuple):

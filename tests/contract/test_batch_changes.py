@@ -255,3 +255,17 @@ def test_a_queue_of_any_name(change, batches, queue):
     """It is what it was."""
     change(enter(queue=queue))
     assert (TAG, queue) == (batches.job("b", "j").tag, batches.job("b", "j").queue)
+
+
+def test_who_works_on_a_job(change, batches):
+    """As long as somebody does."""
+    change(enter(), begin(who="s|1" + "x" * 300))
+    assert "s/1" + "x" * 252 == batches.job("b", "j").worker
+    change(begin(token=2, who="s/2"))
+    assert ["s/2"] == [job.worker for part in batches.jobs("b") for job in part]
+    change(Change("return", "j", token=2))
+    assert "" == batches.job("b", "j").worker
+    change(begin(token=3), enter(tag=OTHER_TAG, retries=1))
+    assert "" == batches.job("b", "j").worker
+    change(begin(retries=1, tag=OTHER_TAG), end("succeeded", retries=1))
+    assert "" == batches.job("b", "j").worker

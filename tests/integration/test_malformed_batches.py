@@ -27,7 +27,7 @@ FLAGS = (
 )
 OWN = {K.failures: "zadd", **dict.fromkeys(LISTS, "zadd")}
 VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
-RECORDS = (*VALUES, "w", "q|0|0|0||", "w|0|0|x|t|q", "w|-1|0|0|t|q", "k|0|1e3|0|t|q", "|||||")
+RECORDS = (*VALUES, "w", "q|0|0|0|||", "w|0|0|x|t||q", "w|-1|0|0|t||q", "k|0|1e3|0|t||q", "||||||")
 
 
 class Batch:
@@ -131,7 +131,7 @@ def junk(every):
     for job in "wkrfex" if every else "w":
         for value in RECORDS:
             yield K.jobs, job, value
-    for key in (*K[:5], *LISTS):
+    for key in (*K[:4], *LISTS):
         for kind in ("set", "rpush", "sadd", "hset", "zadd") if every else ("set",):
             if kind != OWN.get(key, "hset"):
                 yield key, kind, None

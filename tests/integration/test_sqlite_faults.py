@@ -241,6 +241,16 @@ def test_who_starts_on_a_full_disk(tmp_path):
     assert list(range(100)) == json.loads(done.stdout)
 
 
+def test_jobs_end_on_a_full_disk(tmp_path):
+    """With the room of the reserve; those that are new are refused, as their messages are."""
+    done = run_on_small_disk("tests.integration.apps.full_batch", tmp_path, 32)
+    assert 0 == done.returncode, done.stderr
+    noted, refused, counts, listed = json.loads(done.stdout)
+    assert noted
+    assert "the disk is full" in refused
+    assert ({"working": 2000, "succeeded": 1000}, 3000) == (counts, listed)
+
+
 def test_the_reserve_is_made_through_no_link(path):
     """In a directory that others write to, it would be another's file that grows."""
     target = path.with_name("precious")

@@ -36,8 +36,9 @@ _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled":
 _OWN_FIELD = "field:"
 _DUE = 2
 # What change_jobs.lua writes and reads.
+_NUMBER = r"(\d{1,19})"
 _RECORD = re.compile(
-    r"([a-z])\|(\d{1,19})\|(\d{1,19})\|(\d{1,19})\|([^|]*)\|(.*)", re.ASCII | re.DOTALL
+    rf"([a-z])\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|([^|]*)\|([^|]*)\|(.*)", re.ASCII | re.DOTALL
 )
 
 
@@ -96,7 +97,7 @@ class RedisBatches:
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
         names = scripts.CHANGE_JOBS.named(
-            **self._named(batch, "batch", "jobs", "workers", "failures", "errors", "guard")
+            **self._named(batch, "batch", "jobs", "failures", "errors", "guard")
         )
         rows = [
             part
@@ -208,5 +209,6 @@ def _job(name: str, stored: bytes) -> Job | None:
     found = _RECORD.fullmatch(text_of(stored))
     if found is None or found[1] not in LETTERS:
         return None
-    state, retries, token, since, tag, queue = found.groups()
-    return Job(name, LETTERS[state], int(retries), int(token), int(since), tag, queue)
+    state, retries, token, since, tag, worker, queue = found.groups()
+    numbers = int(retries), int(token), int(since)
+    return Job(name, LETTERS[state], *numbers, tag, queue, worker)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .base import StoreBase
     from .transaction import Row, Transaction
 
-_JOB = "id, state, retries, token, since, tag, queue"
+_JOB = "id, state, retries, token, since, tag, queue, worker"
 _FORGOTTEN_AT_ONCE = 1000
 
 
@@ -250,8 +250,8 @@ def _fields(stored: object) -> dict[str, str]:
 
 def _job(row: Row) -> Job | None:
     """Return what is stored of a job; None where it cannot be read."""
-    name, state, retries, token, since, tag, queue = row
+    name, state, retries, token, since, tag, queue, worker = row
     if state not in LETTERS:
         return None
     numbers = number(retries), number(token), number(since)
-    return Job(str(name), LETTERS[state], *numbers, str(tag), str(queue))
+    return Job(str(name), LETTERS[state], *numbers, str(tag), str(queue), str(worker or ""))

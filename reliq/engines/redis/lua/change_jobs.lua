@@ -5,10 +5,9 @@
 --
 -- KEYS[1] batch (HASH)
 -- KEYS[2] jobs (HASH)
--- KEYS[3] workers (HASH)
--- KEYS[4] failures (ZSET)
--- KEYS[5] errors (HASH)
--- KEYS[6] guard (STRING)
+-- KEYS[3] failures (ZSET)
+-- KEYS[4] errors (HASH)
+-- KEYS[5] guard (STRING)
 --
 -- ARGV[1] by (job that adds others; "": the producer)
 -- ARGV[2..] change, job, state, retries, token, tag, queue, text (of each; what it lacks is "")
@@ -21,7 +20,7 @@
 -- 1 done; 0 nothing changed, it was so or is older than what is known; -1 the batch is
 -- cancelled; -2 it is sealed; -3 no such job.
 -- Redis 6.2 or newer.
-local batch, jobs, workers, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local batch, jobs, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local by = ARGV[1]
 local ROW = 8
 -- One letter of each state is stored. An error is the worker's (e) or the broker's (x).
@@ -55,49 +54,64 @@ for i, value in ipairs(redis.call('HMGET', batch, unpack(counters))) do
   value = tonumber(string.match(value or '', '^%d+$') or 0)
   was[counters[i]], is[counters[i]] = value, value
 end
-intact({jobs, workers, errors}, {failures})
+intact({jobs, errors}, {failures})
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- Returns what is known of a job, nil where there is none. One that cannot be read has no state:
+-- Returns what is stored of a job, nil where there is nothing. What cannot be read has no state:
 -- it was counted in one, and stays so.
-local function find(id)
-  local stored = redis.call('HGET', jobs, id)
+local function read(stored)
   if not stored then
     return nil
   end
-  local state, retries, token, since, tag, queue =
-    string.match(stored, '^(%l)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
+  local state, retries, token, since, tag, worker, queue =
+    string.match(stored, '^(%l)|(%d+)|(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
   if not counter[state or ''] then
     return {}
   end
   return {state = state, retries = tonumber(retries), token = tonumber(token),
-    since = tonumber(since), tag = tag, queue = queue}
+    since = tonumber(since), tag = tag, worker = worker, queue = queue}
+end
+
+-- The jobs that are spoken of, as they were and as they become: they are written at the end.
+local ids, stored, found = {}, {}, {}
+for i = 3, #ARGV, ROW do
+  local id = ARGV[i]
+  if id ~= '' and stored[id] == nil then
+    stored[id] = false
+    ids[#ids + 1] = id
+  end
+end
+if #ids > 0 then
+  for i, record in ipairs(redis.call('HMGET', jobs, unpack(ids))) do
+    found[ids[i]] = read(record)
+    stored[ids[i]] = found[ids[i]] or false
+  end
+end
+
+-- Whether a job that adds others works on.
+local function works(id)
+  local job = found[id]
+  if stored[id] == nil then
+    job = read(redis.call('HGET', jobs, id))
+  end
+  return job and job.state == 'k'
+end
+
+-- Counts a job of this state more, or less.
+local function count(state, by_one)
+  is[counter[state]] = math.max(is[counter[state]] + by_one, 0)
 end
 
 -- Gives a job a state; before: what it had, nil where it is new.
 local function put(id, before, job)
   if before then
-    is[counter[before.state]] = math.max(is[counter[before.state]] - 1, 0)
+    count(before.state, -1)
   end
-  is[counter[job.state]] = is[counter[job.state]] + 1
-  local done = job.state == 's' -- nobody asks for its message any more
+  count(job.state, 1)
   -- No two states of a job have the same time.
-  local since = before and math.max(now, before.since + 1) or now
-  redis.call('HSET', jobs, id, job.state ..
-    string.format('|%.0f|%.0f|%.0f|', job.retries, job.token, since) ..
-    (done and '|' or job.tag .. '|' .. job.queue))
-  if before and before.state == 'k' and job.state ~= 'k' then
-    redis.call('HDEL', workers, id)
-  end
-  if before and (before.state == 'f' or before.state == 'e' or before.state == 'x') then
-    redis.call('ZREM', failures, id)
-    redis.call('HDEL', errors, id)
-  end
-  if job.state == 'f' or job.state == 'e' or job.state == 'x' then
-    redis.call('ZADD', failures, now, id)
-    redis.call('HSET', errors, id, job.text)
-  end
+  job.since = before and math.max(now, before.since + 1) or now
+  found[id] = job
 end
 
 -- Whether the tokens of two deliveries are of one queue: those of two say nothing.
@@ -124,8 +138,7 @@ function does.enter(id, job, new)
   if is.cancelled then
     return -1
   elseif not job then
-    local adder = by ~= '' and find(by)
-    if is.sealed and not (adder and adder.state == 'k') then
+    if is.sealed and not (by ~= '' and works(by)) then
       return -2
     end
   elseif new.retries < job.retries then
@@ -155,10 +168,10 @@ function does.withdraw(id, job, new)
     -- The try that was to be the next is not: the one before goes on, with a message that is
     -- not known.
     put(id, job, {state = 'k', retries = math.max(job.retries - 1, 0), token = 0, tag = '',
-      queue = job.queue})
+      queue = job.queue, worker = ''})
   else
-    redis.call('HDEL', jobs, id)
-    is[counter[job.state]] = math.max(is[counter[job.state]] - 1, 0)
+    found[id] = nil
+    count(job.state, -1)
   end
   return 1
 end
@@ -180,9 +193,8 @@ function does.begin(id, job, new)
     put(id, job, new)
     return -1
   end
-  new.state = 'k'
+  new.state, new.worker = 'k', new.text
   put(id, job, new)
-  redis.call('HSET', workers, id, new.text)
   return 1
 end
 
@@ -254,16 +266,18 @@ function does.cancel()
   return 1
 end
 
--- What is due to be said, once: by whoever sees it first, or any later look at the batch. It
--- stays due when a job goes on after all.
+-- A callback is due, once: to be said by whoever sees it first, or any later look at the batch.
+local function due(callback)
+  local name = 'due_' .. callback
+  is[name] = is[name] or not is['said_' .. callback] and now
+end
+
+-- What is due now. It stays due when a job goes on after all.
 local function conclude()
   if not is.sealed then
     return
   end
   local bad = is.failed + is.error
-  local function due(callback)
-    is['due_' .. callback] = is['due_' .. callback] or not is['said_' .. callback] and now
-  end
   if bad > 0 then
     due('failure')
   end
@@ -292,7 +306,7 @@ for i = 2, #ARGV, ROW do
   local new = {state = ARGV[i + 2], retries = tonumber(ARGV[i + 3]) or 0,
     token = tonumber(ARGV[i + 4]) or 0, tag = ARGV[i + 5], queue = ARGV[i + 6],
     text = ARGV[i + 7]}
-  local job = id ~= '' and find(id) or nil
+  local job = found[id]
   local unreadable = job and not job.state
   result[#result + 1] = unreadable and 0 or does[ARGV[i]](id, job, new)
   conclude()
@@ -302,6 +316,44 @@ if is.due_success or is.due_complete or is.due_failure then
   result[2] = result[2] + 2
 end
 
+local bad = {f = true, e = true, x = true}
+local records, removed, failed, mended, why = {}, {}, {}, {}, {}
+for _, id in ipairs(ids) do
+  local before, job = stored[id], found[id]
+  if job and job ~= before then
+    local done = job.state == 's' -- nobody asks for its message any more
+    records[#records + 1] = id
+    records[#records + 1] = job.state ..
+      string.format('|%.0f|%.0f|%.0f|', job.retries, job.token, job.since) ..
+      (done and '' or job.tag) .. '|' .. (job.state == 'k' and job.worker or '') .. '|' ..
+      (done and '' or job.queue)
+    if bad[job.state] then
+      failed[#failed + 1] = string.format('%.0f', now)
+      failed[#failed + 1] = id
+      why[#why + 1] = id
+      why[#why + 1] = job.text
+    end
+  elseif before and not job then
+    removed[#removed + 1] = id
+  end
+  if before and bad[before.state] and not (job and bad[job.state]) then
+    mended[#mended + 1] = id
+  end
+end
+if #records > 0 then
+  redis.call('HSET', jobs, unpack(records))
+end
+if #removed > 0 then
+  redis.call('HDEL', jobs, unpack(removed))
+end
+if #mended > 0 then
+  redis.call('ZREM', failures, unpack(mended))
+  redis.call('HDEL', errors, unpack(mended))
+end
+if #failed > 0 then
+  redis.call('ZADD', failures, unpack(failed))
+  redis.call('HSET', errors, unpack(why))
+end
 local written, gone = {}, {}
 for name, value in pairs(is) do
   if value ~= was[name] and value then

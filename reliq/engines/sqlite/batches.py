@@ -16,6 +16,7 @@ from ...store.jobs import (
     Changed,
     Job,
     checked,
+    one_step,
 )
 from ...store.limits import BATCH
 from ...store.unreadable import left_out, mapping, number
@@ -89,7 +90,7 @@ class SqliteBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Do what :meth:`change` does; the outcomes come when they are asked for."""
-        part = checked(changes)
+        part = one_step(changes)
         self._store.post(lambda: self._change(batch, part, ""), on_result)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Changed | None:

@@ -11,6 +11,7 @@ import pytest
 from celery.exceptions import Reject, TaskRevokedError
 
 from reliq.admin import Inspector
+from tests.support.files import FileBroker
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
@@ -136,6 +137,7 @@ def test_deliver_ignores(middled, task):
     ("asked", "raised", "error"),
     [
         ("Reject", Reject, "not this one"),
+        ("NoReason", Reject, "without a reason"),
         ("ValueError", ValueError, "ValueError: as told"),
         ("OSError", OSError, "OSError: as told"),
     ],
@@ -342,4 +344,35 @@ def test_the_examples_of_the_document_do_what_they_say(site):
     )
     worker.wait_log("an invoice for order 7 of acme")
     worker.wait_log("rows: 1, of acme", times=2)  # not 2: the first was not committed
+    site.settled()
+
+
+@pytest.mark.slow
+def test_middleware_over_a_file(tmp_path, redis_server, site_factory):
+    """SQLite: the order, and a dead letter with the error."""
+    backend = redis_server.url("redis", db=1)
+    site = site_factory(FileBroker(tmp_path), result_backend=backend)
+    middled = Middled(site, site.worker(app=APP, pool="threads", concurrency=2))
+    result = middled.send("record")
+    assert result.get(timeout=RESULT_S) == result.id
+    assert 2 == len(middled.ended(result.id))
+    refused = middled.send("record", where="deliver-b:ValueError")
+    with pytest.raises(ValueError, match="as told"):
+        refused.get(timeout=RESULT_S)
+    site.settled(dead=1)
+    assert [(refused.id, "rejected", "ValueError: as told")] == middled.dead_letters()
+    site.settled()
+
+
+@pytest.mark.slow
+def test_a_child_that_is_killed_ends_nothing(site):
+    """Its task comes again, and begins and ends then."""
+    worker = site.worker(app=APP, config={"task_reject_on_worker_lost": True})
+    middled = Middled(site, worker)
+    result = middled.send("die_first")
+    result.get(timeout=RESULT_S)
+    assert 2 == len(middled.ended(result.id))
+    asked = ["deliver-a", "deliver-b", "begin-a", "begin-b", "started"]
+    assert [*asked * 2, "finished"] == middled.events(result.id)[:11]
+    assert 13 == len(middled.events(result.id))
     site.settled()

@@ -151,7 +151,6 @@ def end(context: EndContext, begun: list[Middleware]) -> None:
     An exception is logged. What is none (SystemExit, a gevent timeout) is an order to the
     process, and raised when all have ended.
     """
-    order: BaseException | None = None
     while begun:
         # A soft time limit may be raised between two of them, too.
         try:
@@ -164,7 +163,6 @@ def end(context: EndContext, begun: list[Middleware]) -> None:
                 context.id,
                 context.state,
             )
-        except BaseException as exc:  # noqa: BLE001 - see above; it is raised below
-            order = exc
-    if order is not None:
-        raise order
+        except BaseException:
+            end(context, begun)
+            raise

@@ -81,7 +81,7 @@ def _no_longer(request: Any) -> Exception:
     return error
 
 
-def _refuse(request: Any, error: Exception) -> None:
+def _refuse(request: Any, error: Any) -> None:
     """Settle the message of *request*, then tell whoever waits for the task that it failed."""
     exceptions = sys.modules["celery.exceptions"]
     forget(request)
@@ -90,10 +90,10 @@ def _refuse(request: Any, error: Exception) -> None:
         request.acknowledge()
         return
     rejected = isinstance(error, exceptions.Reject)
-    text = _in_words(error.reason if rejected and error.reason is not None else error)  # type: ignore[attr-defined]
+    text = _in_words((error.reason or "without a reason") if rejected else error)
     if hasattr(request.message, "verdict"):  # a message of ours: the dead letter has the error
         request.message.error = text
-    if rejected and error.requeue:  # type: ignore[attr-defined]
+    if rejected and error.requeue:
         logger.warning(
             "task %s[%s] is given back by the middleware: %s", request.name, request.id, text
         )

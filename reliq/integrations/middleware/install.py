@@ -27,9 +27,9 @@ _CHAIN = "reliq_chain"
 def add_middleware(app: Any, *middleware: Middleware) -> None:
     """Append *middleware* to the chain of a Celery *app*; what is in it already stays as it is.
 
-    To be called where the app is made, in every process that publishes or runs its tasks. The
-    app's configuration is not read for it. Raises ConfigurationError for what is no Celery app
-    or no middleware, and then nothing is added.
+    To be called where the app is made, in every process that publishes or runs its tasks, and
+    before a worker starts. The app's configuration is not read for it. Raises
+    ConfigurationError for what is no Celery app or no middleware, and then nothing is added.
     """
     app = getattr(app, "_get_current_object", lambda: app)()
     celery = sys.modules.get("celery")

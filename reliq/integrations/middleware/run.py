@@ -23,16 +23,15 @@ _OF_REQUEST = "reliq_run"
 
 
 class Run:
-    """One run of a task: who has begun, and what was raised."""
+    """One run of a task: who has begun."""
 
-    __slots__ = ("begun", "context", "error", "refused")
+    __slots__ = ("begun", "context", "refused")
 
     def __init__(self, context: BeginContext) -> None:
         self.context = context
         self.begun: list[Middleware] = []
-        self.error: BaseException | None = None
-        self.refused: BaseException | None = None
-        """What a `begin` has raised, which the task's code is to raise in its place."""
+        self.refused = False
+        """Whether a `begin` has raised: then the task's code is to raise the same."""
 
 
 def calling(base: Any, chain: Chain) -> Callable[..., Any]:
@@ -56,25 +55,15 @@ def calling(base: Any, chain: Chain) -> Callable[..., Any]:
         )
         vars(request)[_OF_REQUEST] = run
         try:
-            code = _begin(run, chain)
-            return code(base, self)(*args, **kwargs)
-        except BaseException as exc:
-            run.error = exc
-            raise
+            chain.begin(run.context, run.begun)
+        except Exception:
+            if not hasattr(self, "_orig_run"):
+                raise
+            run.refused = True
+            return _autoretry(self)(*args, **kwargs)
+        return _code(base, self)(*args, **kwargs)
 
     return __call__
-
-
-def _begin(run: Run, chain: Chain) -> Callable[[Any, Any], Callable[..., Any]]:
-    """Begin, and return how the code to run is found."""
-    try:
-        chain.begin(run.context, run.begun)
-    except Exception as exc:
-        if not hasattr(run.context.task, "_orig_run"):
-            raise
-        run.refused = exc
-        return _autoretry
-    return _code
 
 
 def _code(base: Any, task: Any) -> Callable[..., Any]:
@@ -86,12 +75,12 @@ def _code(base: Any, task: Any) -> Callable[..., Any]:
     return called
 
 
-def _autoretry(base: Any, task: Any) -> Callable[..., Any]:
+def _autoretry(task: Any) -> Callable[..., Any]:
     """Return the part of *task* that tries it again for some exceptions.
 
-    What it is around, the task's code, raises what `begin` has raised.
+    What it is around, the task's code, raises what `begin` has raised, and what is being
+    handled where this is called.
     """
-    del base
     code = task._orig_run  # noqa: SLF001 - Celery's name for what autoretry is around
     if not hasattr(code, "reliq_refuses"):
         task._orig_run = _refusing(task, code)  # noqa: SLF001
@@ -103,8 +92,8 @@ def _refusing(task: Any, code: Callable[..., Any]) -> Callable[..., Any]:
     def refusing(*args: Any, **kwargs: Any) -> Any:
         request = task.request_stack.top
         run = None if request is None else vars(request).get(_OF_REQUEST)
-        if run is not None and run.refused is not None:
-            raise run.refused
+        if run is not None and run.refused:
+            raise  # noqa: PLE0704 - what is handled further up
         return code(*args, **kwargs)
 
     refusing.reliq_refuses = True  # type: ignore[attr-defined]
@@ -126,8 +115,8 @@ def _after(sender: Any = None, state: str | None = None, retval: Any = None, **_
     vars(request)[_OF_REQUEST] = None
     error = None
     if state != "SUCCESS":
-        error = retval if isinstance(retval, BaseException) else run.error
-    run.error = run.refused = None  # they lead to frames that lead to the run
+        # A tracer that passes it on says nothing of it; it is on its way then.
+        error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
     begun = run.context
     end(
         EndContext(

@@ -57,6 +57,8 @@ class Recorder(reliq.Middleware):
             raise Ignore
         if error == "Reject":
             raise Reject("not this one", requeue=False)
+        if error == "NoReason":
+            raise Reject
         if error == "Requeue" and times == 1:
             raise Reject("not now", requeue=True)
         if error == "Retry" and times == 1:

@@ -192,9 +192,11 @@ class Many:
                 task_id, messages = call
                 if self._calls.retry_policy is not None:
                     chunk.retry(self._calls.retry_policy)
-                for message in messages:
+                for made in messages:
+                    message = made
                     if before is not None:
-                        before(name, message.headers, message.properties)
+                        before(name, made.headers, made.properties)
+                        message = made._replace(differing=None)
                     full = chunk.add(place, message) or full
             except Exception as exc:  # noqa: BLE001 - raised below, after what came before it
                 error = exc

@@ -20,6 +20,7 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from ..errors import ConfigurationError
+from ..message.alike import Differing
 from .argument_texts import text_of
 from .collecting import Collector, Content, Prepared
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 _STAYS_S = 0.01
 # Options by which what differs from call to call would be another thing than Celery's.
 _FOR_EACH = frozenset({"argsrepr", "kwargsrepr", "stamped_headers", "router"})
-_FILLED_IN = frozenset({"id", "root_id", "argsrepr", "kwargsrepr"})
+_TEXTS = ("id", "root_id", "argsrepr", "kwargsrepr")
+_FILLED_IN = frozenset(_TEXTS)
 _TIMES = ("eta", "expires")
 _ELSEWHERE = frozenset({"connection", "publisher", "add_to_parent"})
 _PROTOCOL = 2
@@ -311,6 +313,7 @@ class _Template:
         """Whether something in it counts from the moment at which it was made."""
         self._own_root = message.headers["root_id"] == task_id
         self._own_correlation = message.properties.get("correlation_id") == task_id
+        self._differing = None if self.timed else Differing(_TEXTS, ("correlation_id",))
 
     @classmethod
     def of(
@@ -328,7 +331,8 @@ class _Template:
         template = cls(message, content, limits)
         again = template.fill(task_id, body[0], body[1], collector)
         # Two texts of the same arguments may differ where one has an address in it.
-        return template if headers["id"] == task_id and again == message else None
+        alike = again._replace(differing=None) == message
+        return template if alike and headers["id"] == task_id else None
 
     def time_as(self, message: Prepared) -> None:
         """Have times count from when *message* was made."""
@@ -361,4 +365,5 @@ class _Template:
             properties,
             *self._rest,
             self._timeout,
+            self._differing,
         )

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from enum import Enum
+from importlib import import_module
 from time import monotonic
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ class Way(Enum):
 
 
 def _celery(module: str) -> Any:
-    return sys.modules[f"celery.{module}"]
+    """Return a module of Celery, which loads some only when they are used."""
+    return import_module(f"celery.{module}")
 
 
 def is_interrupt(error: Exception) -> bool:
@@ -89,7 +91,7 @@ class TaskCalls:
         task = current() if current is not None else task  # of a shared task, that of the app
         self._signature: Any = None
         self._type: Any = None
-        if "celery.canvas" not in sys.modules:
+        if "celery" not in sys.modules:
             raise ConfigurationError(f"expected a task of Celery, got: {task!r}")
         if isinstance(task, _celery("app.task").Task):
             self.app, self.name, self._type = task.app, task.name, task

@@ -301,12 +301,21 @@ def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
         other = redis_factory()
         urls = {name: other.url(name) for name in ("reliq", "redis")}
     strategy = "round-robin" if second == "redis" else "primary"
-    one = make_app(f"{first.url('reliq')};{urls[second]}", broker_failover_strategy=strategy)
+    limits = {"x-max-length": 5000}
+    one = make_app(
+        f"{first.url('reliq')};{urls[second]}",
+        broker_failover_strategy=strategy,
+        task_queues=[Queue("celery", queue_arguments=limits)],
+    )
 
     def rows():
         yield from range(700)
         first.kill()
-        yield from range(700, 1600)
+        yield from range(700, 1000)
+        if second != "redis":  # it was declared there before the first message came
+            with Inspector(urls[second]) as inspector:
+                assert limits == inspector.status("celery").arguments
+        yield from range(1000, 1600)
 
     assert 1600 == reliq.publish_many(one, rows())
     home = first.url("reliq")

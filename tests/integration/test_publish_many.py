@@ -231,7 +231,7 @@ def test_the_same_is_stored(site):
     @FEW
     @given(
         st.sampled_from(["take", "routed", "name", "signature", "immutable"]),
-        st.lists(ARGUMENTS | KEYWORDS, min_size=1, max_size=4),
+        st.lists(ARGUMENTS | KEYWORDS, min_size=1, max_size=6),
         EVERYTHING,
         ARGUMENTS,
         KEYWORDS,

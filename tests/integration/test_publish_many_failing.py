@@ -493,7 +493,7 @@ def test_in_a_task(one, redis_url):
     assert {("the-parent", "the-parent")} == family
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
 def test_a_worker_runs_them(site, pool):
     """Each once, and the results come by their ids."""
     ids = []

@@ -7,9 +7,10 @@ are sent in ``transports``.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import PartlyPublished
 from .integrations.call_template import task_ids
@@ -82,8 +83,8 @@ class Observer(Protocol):
 class _Taken:
     """Items that were taken together, and what became of each."""
 
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
+    def __init__(self) -> None:
+        self.items: list[Any] = []
         self.jobs: list[Job] = []
         """Of those whose messages were made."""
         self.flushed = 0
@@ -122,29 +123,41 @@ class Many:
     def publish(self, iterable: Iterable[Any]) -> int:
         """Publish a call for each item; return how many. Raises PartlyPublished."""
         items = iter(iterable)
-        over = False
-        while not over:
-            taken, error, over = _take(items)
-            if taken:
-                self._send(_Taken(taken))
-            if error is not None:
-                self._stop(error, _Taken([]))
+        more = True
+        while more:
+            taken = _Taken()
+            try:
+                more = _take(items, taken.items)
+            except Exception as exc:
+                self._send(taken)
+                if is_interrupt(exc):
+                    raise
+                raise self._stopped(exc, _Taken()) from exc
+            self._send(taken)
         return self._sent
 
     def _send(self, taken: _Taken) -> None:
-        error: Exception | None = None
+        """Send what was taken; raises PartlyPublished."""
         try:
-            self._send_all(taken)
-        except Exception as exc:  # noqa: BLE001 - it is the cause of what is raised below
-            error = exc
+            if taken.items:
+                self._send_all(taken)
+        except Exception as exc:
+            with suppress(Exception):  # this one's is said
+                self._tell(taken)
+            if is_interrupt(exc):
+                raise
+            raise self._stopped(exc, taken) from exc
+        try:
+            self._tell(taken)
+        except Exception as exc:
+            if is_interrupt(exc):
+                raise
+            raise self._stopped(exc, taken) from exc
+
+    def _tell(self, taken: _Taken) -> None:
         self._sent += len(taken.stored)
         if taken.stored and self._on_sent is not None:
-            try:
-                self._on_sent(taken.ids(taken.stored))
-            except Exception as exc:  # noqa: BLE001 - the same
-                error = error or exc
-        if error is not None:
-            self._stop(error, taken)
+            self._on_sent(taken.ids(taken.stored))
 
     def _send_all(self, taken: _Taken) -> None:
         calls = self._calls
@@ -183,55 +196,48 @@ class Many:
         collector, chunk = Collector(producer), Chunk(producer)
         calls = self._calls.messages(taken.items, collector, way)
         before, name = self._before_send, self._calls.name
-        error: Exception | None = None
-        while error is None:
-            place, full = len(taken.jobs), False
-            try:
-                call = next(calls, None)
-                if call is None:
-                    break
-                task_id, messages = call
+        try:
+            for task_id, messages in calls:
                 if self._calls.retry_policy is not None:
                     chunk.retry(self._calls.retry_policy)
+                place, full = len(taken.jobs), False
                 for made in messages:
                     message = made
                     if before is not None:
                         before(name, made.headers, made.properties)
                         message = made._replace(differing=None)
                     full = chunk.add(place, message) or full
-            except Exception as exc:  # noqa: BLE001 - raised below, after what came before it
-                error = exc
-                break
-            taken.jobs.append((task_id, messages[0].queue if messages else ""))
-            if full:
-                error = self._flush(taken, chunk)
-        error = self._flush(taken, chunk) or error
-        if error is not None:
-            raise error
+                taken.jobs.append((task_id, messages[0].queue if messages else ""))
+                if full:
+                    self._flush(taken, chunk)
+        except Exception:
+            self._flush(taken, chunk)  # what came before the one at fault, as a loop would have
+            raise
+        self._flush(taken, chunk)
 
-    def _flush(self, taken: _Taken, chunk: Chunk) -> Exception | None:
-        """Store what is in *chunk*; return what went wrong."""
-        jobs = taken.jobs[taken.flushed :]
-        if not jobs:
-            return None
+    def _flush(self, taken: _Taken, chunk: Chunk) -> None:
+        """Store what is in *chunk*; note, and tell, what became of it also where this raises."""
+        places = range(taken.flushed, len(taken.jobs))
+        taken.flushed = len(taken.jobs)
+        if not places:
+            return
+        jobs = taken.jobs[places.start :]
         try:
             self._announce(jobs)
-        except Exception as exc:  # noqa: BLE001 - handed on
+        except Exception:
             chunk.discard()
-            return exc
-        done = chunk.flush()
-        places = range(taken.flushed, len(taken.jobs))
-        refused = [place for place in places if place in done.refused]
-        uncertain = [place for place in places if place in done.uncertain]
-        gone = done.refused | done.uncertain
-        stored = [place for place in places if place not in gone]
-        taken.flushed = len(taken.jobs)
-        taken.stored += stored
-        taken.uncertain += uncertain
-        taken.batch = done.batch
-        self._withdraw([taken.jobs[place] for place in refused])
-        self._confirm([taken.jobs[place] for place in stored])
-        return done.error
+            raise
+        try:
+            chunk.flush()
+        finally:
+            done = chunk.flushed
+            gone = done.refused | done.uncertain
+            stored = [place for place in places if place not in gone]
+            taken.stored += stored
+            taken.uncertain += [place for place in places if place in done.uncertain]
+            taken.batch = done.batch
+            self._withdraw([taken.jobs[place] for place in places if place in done.refused])
+            self._confirm([taken.jobs[place] for place in stored])
 
     # -- who is told
 
@@ -247,10 +253,8 @@ class Many:
         if self._observer is not None and jobs:
             self._observer.sent(jobs)
 
-    def _stop(self, error: Exception, taken: _Taken) -> NoReturn:
-        """Raise what says that *error* has ended it."""
-        if is_interrupt(error):
-            raise error
+    def _stopped(self, error: Exception, taken: _Taken) -> PartlyPublished:
+        """Return what says that *error* has ended it."""
         unsent, uncertain = taken.unsent, tuple(taken.ids(taken.uncertain))
         text = f"publishing many calls of {self._calls.name!r} stopped, {self._sent} are stored"
         if unsent:
@@ -260,18 +264,14 @@ class Many:
             if taken.batch is not None:
                 text += " (batch.flush() stores each once)"
         text += f": {type(error).__name__}: {error}"
-        raise PartlyPublished(text, self._sent, unsent, uncertain, taken.batch) from error
+        return PartlyPublished(text, self._sent, unsent, uncertain, taken.batch)
 
 
-def _take(items: Iterator[Any]) -> tuple[list[Any], Exception | None, bool]:
-    """Return what is to be sent next, what taking more of it has raised, and whether it is all."""
-    taken: list[Any] = []
+def _take(items: Iterator[Any], taken: list[Any]) -> bool:
+    """Take what is to be sent next; return whether there may be more. Raises what *items* does."""
     late = monotonic() + _WAITS_S
-    try:
-        for item in items:
-            taken.append(item)
-            if len(taken) >= _AT_ONCE or monotonic() > late:
-                return taken, None, False
-    except Exception as exc:  # noqa: BLE001 - what was taken before is sent first
-        return taken, exc, True
-    return taken, None, True
+    for item in items:
+        taken.append(item)
+        if len(taken) >= _AT_ONCE or monotonic() > late:
+            return True
+    return False

@@ -36,7 +36,6 @@ class Flushed(NamedTuple):
     refused: frozenset[int] = frozenset()
     """Certainly not stored."""
     uncertain: frozenset[int] = frozenset()
-    error: Exception | None = None
     batch: Flushable | None = None
     """What keeps the uncertain ones."""
 
@@ -60,6 +59,8 @@ class Chunk:
         self._waiting: list[tuple[int, Prepared]] = []
         self._published = 0
         """How many of those that wait were published one by one."""
+        self.flushed = Flushed()
+        """What became of the messages of the last flush."""
 
     def retry(self, policy: Mapping[str, Any]) -> None:
         """Try again by *policy*, that of Kombu's publish."""
@@ -89,17 +90,20 @@ class Chunk:
         self._waiting.append((place, message))
         return full
 
-    def flush(self) -> Flushed:
-        """Send what was added, and say what became of it. Raises nothing."""
+    def flush(self) -> None:
+        """Send what was added; :attr:`flushed` says what became of it, also where this raises."""
         if not self._waiting:
-            return Flushed()
+            self.flushed = Flushed()
+            return
+        self.flushed = Flushed(uncertain=frozenset(place for place, _ in self._waiting))
         try:
             self._with_retries(self._send)
-        except Exception as exc:  # noqa: BLE001 - it is handed on, with what is known
-            return self._failed(exc)
+            self.flushed = Flushed()
+        except Exception as exc:
+            self.flushed = self._failed(lost=isinstance(exc, (OSError, OperationalError)))
+            raise
         finally:
             self._waiting, self._published = [], 0
-        return Flushed()
 
     def discard(self) -> None:
         """Forget what was added since the last flush."""
@@ -131,18 +135,18 @@ class Chunk:
             return None  # for the error that encoding it raises
         return self._example._replace(envelope=envelope, headers=message.headers)
 
-    def _failed(self, error: Exception) -> Flushed:
+    def _failed(self, lost: bool) -> Flushed:
         places, batch = [place for place, _ in self._waiting], self._batch
         if batch is None:  # published one by one: all before that one are stored
             rest = places[self._published :]
-            cut = 1 if isinstance(error, (OSError, OperationalError)) else 0
-            return Flushed(frozenset(rest[cut:]), frozenset(rest[:cut]), error)
+            cut = 1 if lost else 0
+            return Flushed(frozenset(rest[cut:]), frozenset(rest[:cut]))
         if batch.uncertain:
-            return Flushed(uncertain=frozenset(places), error=error, batch=batch)
+            return Flushed(uncertain=frozenset(places), batch=batch)
         if len(batch):  # it was never tried
             batch.discard()
-            return Flushed(frozenset(places), error=error)
-        return Flushed(frozenset(places[at] for at in batch.refused), error=error)
+            return Flushed(frozenset(places))
+        return Flushed(frozenset(places[at] for at in batch.refused))
 
     def _with_retries(self, step: Callable[[], None]) -> None:
         if self._policy is not None:

@@ -42,12 +42,14 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
     """Return the seconds that the broker at *url* takes to answer and to accept a write.
 
     Of several nodes one has to, or the *whole* of them. Waits a second at most for a connection,
-    and for an answer; raises ReliqError.
+    and for an answer; raises ReliqError. One that is not of reliq is to open a channel.
     """
     options = dict(arguments.get("transport_options") or {})
     for name in ("socket_timeout", "socket_connect_timeout"):
         options[name] = min(float(options.get(name) or _PROBE_S), _PROBE_S)
     with Connection(url, **{**arguments, "transport_options": options}) as connection:
+        if not hasattr(connection.transport, "link"):
+            return _opens(connection)
         store = connection.transport.link.store
         try:
             store.connect()
@@ -56,6 +58,16 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
             return perf_counter() - began
         finally:
             connection.transport.close_connection(None)
+
+
+def _opens(connection: Any) -> float:
+    """Return the seconds that a broker of another transport takes to open a channel."""
+    began = perf_counter()
+    try:
+        connection.channel().close()
+    except (*connection.connection_errors, *connection.channel_errors) as exc:
+        raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
+    return perf_counter() - began
 
 
 BROKERS.ask_with(probe)

@@ -182,3 +182,16 @@ def test_a_consumer_left_behind_is_told(redis_factory, redis_url):
         assert ["x"] == Taker(connection, "q").take_bodies(1)
         assert [] == lost.messages
     assert_balanced(redis_url, {})
+
+
+@pytest.mark.parametrize("strategy", ["primary", "healthiest"])
+def test_the_other_broker_is_not_of_reliq(redis_factory, strategy):
+    """A list may lead to Kombu's own transport: it is asked as Kombu can, and gone to."""
+    server = redis_factory()
+    urls = [f"reliq://127.0.0.1:{free_port()}/0", server.url("redis")]
+    with Connection(urls, failover_strategy=strategy, transport_options=OPTIONS) as connection:
+        producer = Producer(connection.channel())
+        queue = Queue("q")
+        producer.publish("there", routing_key="q", declare=[queue], retry=True, retry_policy=POLICY)
+        assert "redis" == connection.transport.driver_type
+        assert "there" == queue(connection.channel()).get().payload

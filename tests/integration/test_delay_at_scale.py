@@ -97,7 +97,7 @@ def test_no_script_keeps_redis_from_others(fresh_redis):
     inside: list[int] = []
     of_reserves: list[list[int]] = []
     for call in reversed(calls):  # a script's own entry follows those of its commands
-        if not call["command"].startswith(b"EVALSHA "):
+        if not call["command"].startswith((b"EVALSHA ", b"EVAL ")):  # the first goes with its text
             inside.append(arguments_of(call["command"]))
             continue
         if call["command"].startswith(b"EVALSHA " + scripts.RESERVE.sha.encode()):

@@ -142,6 +142,7 @@ def test_who_waits_for_a_handler_does_not_write(peer_of):
     assert begun.wait(20)
     calls = started(peer.call, "ECHO", "2")
     wait_until(lambda: is_in(calls, "wait"))
+    peer.stream.scripts.add(scripts.LEASES_OF.sha)  # it had it, and forgets it
     command = ("EVALSHA", scripts.LEASES_OF.sha, 1, "key", LARGE)
     posts = started(lambda: peer.write(*command, handler=print, script=scripts.LEASES_OF))
     peer.take(len(LARGE))

@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from ..engines.urls import connect
 from ..errors import ConfigurationError, NotFound
-from ..integrations.celery import current_connection, open_store
+from ..integrations.connections import current_connection, open_store
 from ..integrations.outcomes import Membership, adding_to
 from ..store.jobs import CALLBACKS, Change
 from ..transfer.batch_callbacks import publish_due

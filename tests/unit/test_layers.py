@@ -28,7 +28,7 @@ LAYERS = (
     {"reliq.consumer"},
     {"reliq.transports"},
     {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
-    {"reliq.metrics"},
+    {"reliq.batches", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 

@@ -8,13 +8,10 @@ import time
 
 from celery.exceptions import Ignore, Reject
 
-import reliq
-from reliq.batches import BatchMiddleware, cancelled
+from reliq.batches import cancelled
 from reliq.errors import Failed
 from tests.integration.apps.tasks import app, journal
 from tests.support.journal import FINISHED, STARTED
-
-reliq.add_middleware(app, BatchMiddleware())
 
 
 class NotQualified(Exception):

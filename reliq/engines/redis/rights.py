@@ -61,6 +61,7 @@ PRODUCER = _role(
         scripts.LAYOUT,
         scripts.LIST_BATCH,
         scripts.LIST_QUEUE,
+        scripts.NOTE_JOB,
         scripts.ONCE,
         scripts.OPEN_BATCH,
         scripts.PAUSE,

@@ -142,13 +142,13 @@ class Batch:
         if changed.due:  # whoever dies before: a consumer looks, too
             publish_due(store, self._record())
 
-    def status(self, failures: int = _SHOWN, skip: int = 0) -> BatchStatus:
+    def status(self, limit: int = _SHOWN, skip: int = 0) -> BatchStatus:
         """Return what is known of it now; raises NotFound for one that is not there any more.
 
-        With the last *failures* of those that failed, after *skip* others.
+        Of those that failed, of how far jobs are and of what they have reported it has the last
+        *limit*, after *skip* others.
         """
-        batches = self._connected().batches
-        return status_of(self._record(), batches.failures(self.id, failures, skip))
+        return status_of(self._connected().batches, self._record(), limit, skip)
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
         """Return its status when it has ended; raises TimeoutError after *timeout* seconds."""

@@ -160,6 +160,18 @@ def test_a_cancelled_batch(jobs, task):
     assert [] == jobs.site.journal.entries("started", later.id)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_job_says(jobs, task):
+    """Its last progress is known when its end is, however often it has said one; its reports."""
+    with jobs.batch() as batch:
+        job = jobs.site.send(task, "progress").id
+    status = batch.wait(ENDS_S)
+    shown = [(one.job, one.state, one.done, one.total, one.text) for one in status.progress]
+    assert [(job, "succeeded", 200, 200, "row 200")] == shown
+    texts = [(one.job, one.text) for one in status.messages]
+    assert [(job, "and so is the name"), (job, "price is missing")] == texts
+
+
 def test_callbacks_are_published_once(jobs):
     """Each with the batch's id; of success and failure the one that fits."""
     with Inspector(jobs.url, transport_options=jobs.site.transport_options) as inspector:

@@ -93,6 +93,10 @@ LATE_IMPORTS = {
     ): "every Celery process loads the package, and few need an engine for it",
     (
         "reliq",
+        "reliq.batches",
+    ): "every Celery process loads the package, and few have batches",
+    (
+        "reliq",
         "reliq.integrations.middleware",
     ): "every Celery process loads the package, and few have middleware",
     (

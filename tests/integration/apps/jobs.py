@@ -8,8 +8,7 @@ import time
 
 from celery.exceptions import Ignore, Reject
 
-from reliq.batches import cancelled
-from reliq.errors import Failed
+import reliq
 from tests.integration.apps.tasks import app, journal
 from tests.support.journal import FINISHED, STARTED
 
@@ -27,7 +26,7 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
     """End as told."""
     journal.write(STARTED, task.request.id)
     if how == "failed":
-        raise Failed("price is missing")
+        raise reliq.Failed("price is missing")
     if how == "named":
         raise NotQualified("too young")
     if how == "error":
@@ -50,8 +49,13 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
         time.sleep(30)
     if how == "sleep":
         time.sleep(60)
+    if how == "progress":
+        for n in range(1, 201):
+            reliq.progress(n, 200, f"row {n}")
+        reliq.report("price is missing")
+        reliq.report("and so is the name")
     if how == "until cancelled":
-        while not cancelled():
+        while not reliq.cancelled():
             time.sleep(0.05)
     journal.write(FINISHED, task.request.id)
     return how

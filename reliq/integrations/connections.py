@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 
+def current_app() -> Any | None:
+    """Return the current application; None where this process has not imported Celery."""
+    celery = sys.modules.get("celery")
+    return None if celery is None else celery.current_app
+
+
 def current_connection() -> Any | None:
     """Return a Kombu connection, not opened, to the broker of the current application.
 
     None where the application has not imported Celery.
     """
-    celery = sys.modules.get("celery")
-    return None if celery is None else celery.current_app.connection_for_write()
+    app = current_app()
+    return None if app is None else app.connection_for_write()
 
 
 def store_factory(transport: Any) -> Callable[[str], Store]:

@@ -65,6 +65,11 @@ MOST_TEXT = 500
 MOST_NUMBER = 2**53 - 1
 """The largest number that every engine counts with."""
 
+NESTED = "batch"
+"""The tag of a job that is a batch: its id is the batch's, and it has no message."""
+PARENT = "parent"
+"""The field of a batch that names the batch whose job it is."""
+
 NO_BATCH = None
 
 
@@ -75,7 +80,8 @@ class Change(NamedTuple):
     job: str = ""
     state: State | Literal["lost", ""] = ""
     """In which it is then: of enter *waiting* or *delayed*. Of end *lost* is the broker's own
-    error: what a worker says of the job later, or has said, is better."""
+    error: what a worker says of the job later, or has said, is better. *cancelled*, of a batch
+    that is not, is an error: somebody has revoked it."""
     retries: int = 0
     token: int = 0
     """Of the lease: of two deliveries of a try the later one's is higher."""

@@ -146,6 +146,21 @@ def test_a_terminated_job(jobs):
     assert 1 == status.counts["error"], status
 
 
+def test_a_cancelled_batch_that_is_terminated(jobs):
+    """What runs is killed, and counts as cancelled."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be killed")
+    with jobs.batch() as batch:
+        first = jobs.site.send("end_late", "sleep")
+        wait_until(lambda: batch.status().counts["working"], what="the job to begin")
+        later = jobs.site.send("end_early", "succeed", countdown=1)
+        batch.cancel(terminate=True, app=jobs.site.app)
+    status = batch.wait(ENDS_S)
+    assert (2, []) == (status.counts["cancelled"], status.failures)
+    assert [] == jobs.site.journal.entries("finished", first.id)
+    assert [] == jobs.site.journal.entries("started", later.id)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_cancelled_batch(jobs, task):
     """What waits does not run; what runs is told."""

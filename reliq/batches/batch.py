@@ -50,7 +50,8 @@ class Batch:
     first one failed. None of them before the seal. failures: exceptions, besides
     :class:`reliq.Failed`, that count as failures and not as errors, or their dotted names.
     batch_ttl: for how many seconds it is kept after its end. parent: the batch, or its id, whose
-    job this one is; as a rule that of the block in which it is opened.
+    job this one is; as a rule that of the block in which it is opened. app: the Celery app whose
+    broker it is at, unless a *url* is given; as a rule that of a callback, or the current one.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Batch:
         batch_ttl: float = 7 * _DAY_S,
         parent: Batch | str | None = None,
         id: str | None = None,  # noqa: A002 - what it is called
+        app: Any = None,
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -79,7 +81,10 @@ class Batch:
         self._failures = tuple(map(_named, failures))
         self._seal_timeout, self._ttl = seal_timeout, batch_ttl
         self._parent = parent.id if isinstance(parent, Batch) else parent
-        self._opener = _opener(url, transport_options)
+        # In a thread of its own the current application may be another one.
+        signed = (getattr(one, "app", None) for one in self._callbacks.values())
+        self._app = app or next(filter(None, signed), None)
+        self._opener = _opener(url, transport_options, self._app)
         self._store: Store | None = None
         self._block: AbstractContextManager[None] | None = None
 
@@ -87,11 +92,13 @@ class Batch:
     def get(
         cls,
         id: str,  # noqa: A002 - what it is called
+        *,
+        app: Any = None,
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> Batch:
         """Return the batch of that *id*, to look at it; nothing is asked yet."""
-        return cls(id=id, url=url, transport_options=transport_options)
+        return cls(id=id, app=app, url=url, transport_options=transport_options)
 
     # -- the block
 
@@ -162,14 +169,14 @@ class Batch:
         """Say that there are no more jobs to come but by its own; harmless when repeated."""
         self._change(Change("seal"))
 
-    def cancel(self, *, terminate: bool = False, app: Any = None, signal: str = "SIGTERM") -> None:
+    def cancel(self, *, terminate: bool = False, signal: str = "SIGTERM") -> None:
         """Have what waits dropped when it would begin; what runs sees ``reliq.cancelled()``.
 
-        With *terminate* what runs is revoked, too, with *signal*, by the remote control of *app*,
-        the current application unless given: a process of a prefork pool ends. Batches that
-        are its jobs are cancelled like it. Raises ConfigurationError where there is no app.
+        With *terminate* what runs is revoked, too, with *signal*, by the remote control of its
+        app: a process of a prefork pool ends. Batches that are its jobs are cancelled like it.
+        Raises ConfigurationError where there is no app.
         """
-        revoke = _revoking(app, signal) if terminate else None
+        revoke = _revoking(self._app, signal) if terminate else None
         self._change(Change("cancel"))
         self._cancel_jobs(self.id, revoke)
 
@@ -258,13 +265,15 @@ def _named(failure: type[Exception] | str) -> str:
     return failure if isinstance(failure, str) else f"{failure.__module__}.{failure.__qualname__}"
 
 
-def _opener(url: str | None, transport_options: Mapping[str, Any] | None) -> Callable[[], Store]:
+def _opener(
+    url: str | None, transport_options: Mapping[str, Any] | None, app: Any
+) -> Callable[[], Store]:
     name = f"batch:{socket.gethostname().split('.')[0]}:{os.getpid()}"
     if url is not None:
         return lambda: connect(url, transport_options, name)
 
     def of_celery() -> Store:
-        connection = current_connection()
+        connection = current_connection() if app is None else app.connection_for_write()
         if connection is None:
             raise ConfigurationError("expected a url, because Celery is not in use here, got none")
         return open_store(connection, name)

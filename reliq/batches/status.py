@@ -121,6 +121,7 @@ class BatchStatus:
 
 def status_of(batches: Batches, record: BatchRecord, limit: int, skip: int) -> BatchStatus:
     """Return what people are told of *record*: of each list up to *limit*, after *skip* others."""
+    skip = max(skip, 0)
     failures = batches.failures(record.id, limit, skip)
     progress = batches.progress(record.id, limit, skip)
     reports = batches.reports(record.id, limit, skip)

@@ -150,11 +150,11 @@ def test_a_cancelled_batch_that_is_terminated(jobs):
     """What runs is killed, and counts as cancelled."""
     if jobs.pool != "prefork":
         pytest.skip("only a child can be killed")
-    with jobs.batch() as batch:
+    with jobs.batch(app=jobs.site.app) as batch:
         first = jobs.site.send("end_late", "sleep")
         wait_until(lambda: batch.status().counts["working"], what="the job to begin")
         later = jobs.site.send("end_early", "succeed", countdown=1)
-        batch.cancel(terminate=True, app=jobs.site.app)
+        batch.cancel(terminate=True)
     status = batch.wait(ENDS_S)
     assert (2, []) == (status.counts["cancelled"], status.failures)
     assert [] == jobs.site.journal.entries("finished", first.id)

@@ -11,15 +11,28 @@ from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
 from tests.contract.jobs import TAG, begin, end, enter, lost
+from tests.support.cluster import RedisCluster
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def url(request, redis_url, tmp_path):
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of three masters."""
+    cluster = RedisCluster(3).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture(params=["redis", "sqlite", "cluster"])
+def url(request, tmp_path):
     """Return the URL of a broker."""
-    return redis_url if request.param == "redis" else f"reliq-sqlite:///{tmp_path / 'broker.db'}"
+    if request.param == "redis":
+        return request.getfixturevalue("redis_url")
+    if request.param == "cluster":  # batches are in several slots, at several nodes
+        return request.getfixturevalue("cluster").url()
+    return f"reliq-sqlite:///{tmp_path / 'broker.db'}"
 
 
 @pytest.fixture

@@ -82,6 +82,13 @@ class _Connections:
                 store = self._stores[id(app)] = open_store(app.connection_for_write(), name)
             return store
 
+    def close(self) -> None:
+        """Close all; the next job opens one."""
+        with self._lock:
+            stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+
 
 _CONNECTIONS = _Connections()
 

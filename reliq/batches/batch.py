@@ -108,6 +108,16 @@ class Batch:
         One that is a job of another is entered there. Raises BatchClosed where that takes no
         more jobs, NotFound where it is not at the same broker.
         """
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        self._block = self.adding()
+        self._block.__enter__()
+        return self
+
+    def _open(self) -> None:
         around = membership()
         parent = self._parent or (around.batch if around is not None else None)
         fields = {
@@ -126,9 +136,6 @@ class Batch:
             except ReliqError:
                 store.batches.forget_batch(self.id)
                 raise
-        self._block = self.adding()
-        self._block.__enter__()
-        return self
 
     def __exit__(
         self,

@@ -12,8 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from .errors import PartlyPublished
+from .integrations.call_template import task_ids
 from .integrations.collecting import Collector, Telling
-from .integrations.task_calls import TaskCalls, Way, is_interrupt, task_ids
+from .integrations.task_calls import TaskCalls, Way, is_interrupt
 from .transports.base import Transport
 from .transports.chunk import Chunk
 
@@ -192,9 +193,11 @@ class Many:
                 task_id, messages = call
                 if self._calls.retry_policy is not None:
                     chunk.retry(self._calls.retry_policy)
-                for message in messages:
+                for made in messages:
+                    message = made
                     if before is not None:
-                        before(name, message.headers, message.properties)
+                        before(name, made.headers, made.properties)
+                        message = made._replace(differing=None)
                     full = chunk.add(place, message) or full
             except Exception as exc:  # noqa: BLE001 - raised below, after what came before it
                 error = exc
@@ -220,7 +223,8 @@ class Many:
         places = range(taken.flushed, len(taken.jobs))
         refused = [place for place in places if place in done.refused]
         uncertain = [place for place in places if place in done.uncertain]
-        stored = [place for place in places if place not in done.refused | done.uncertain]
+        gone = done.refused | done.uncertain
+        stored = [place for place in places if place not in gone]
         taken.flushed = len(taken.jobs)
         taken.stored += stored
         taken.uncertain += uncertain

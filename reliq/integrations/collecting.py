@@ -13,6 +13,8 @@ from kombu import Producer, Queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ..message.alike import Differing
+
 # The places of what Kombu hands to its last step (5.5 to 5.7).
 _PREPARED = 6
 _ROUTING_KEY, _EXCHANGE, _DECLARE, _CONFIRM_TIMEOUT = 6, 9, 10, 12
@@ -32,6 +34,8 @@ class Prepared(NamedTuple):
     declare: Sequence[Any]
     """What is to be declared before it is sent."""
     confirm_timeout: float | None
+    differing: Differing | None = None
+    """In what it differs from others with this same object; None: in whatever it may be."""
 
     @property
     def queue(self) -> str:
@@ -104,6 +108,7 @@ class Collector(Producer):
                     prepared[_ROUTING_KEY] or "",
                     prepared[_DECLARE],
                     timeout,
+                    None,
                 )
             )
         )

@@ -8,10 +8,10 @@ router of one's own, a task class with its own ``apply_async``, stamps), Celery 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from enum import Enum
+from importlib import import_module
 from time import monotonic
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -20,23 +20,22 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from ..errors import ConfigurationError
-from .argument_texts import text_of
-from .collecting import Collector, Content, Prepared
-from .middleware.install import apply_publish, chain_of
+from .call_template import FILLED_IN, CallTemplate, task_ids
+from .middleware.install import chain_of
 from .middleware.publish import holding, inner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from .collecting import Collector, Prepared
+
 # Of a task with a countdown or an expiry a message is made anew so often: both count from now.
 _STAYS_S = 0.01
 # Options by which what differs from call to call would be another thing than Celery's.
 _FOR_EACH = frozenset({"argsrepr", "kwargsrepr", "stamped_headers", "router"})
-_FILLED_IN = frozenset({"id", "root_id", "argsrepr", "kwargsrepr"})
-_TIMES = ("eta", "expires")
 _ELSEWHERE = frozenset({"connection", "publisher", "add_to_parent"})
 _PROTOCOL = 2
-_FIELDS = 3
+_LEVELS = 3
 
 
 class Way(Enum):
@@ -48,22 +47,14 @@ class Way(Enum):
 
 
 def _celery(module: str) -> Any:
-    return sys.modules[f"celery.{module}"]
+    """Return a module of Celery, which loads some only when they are used."""
+    return import_module(f"celery.{module}")
 
 
 def is_interrupt(error: Exception) -> bool:
     """Whether *error* ends whatever happens to run: a soft time limit."""
     billiard = sys.modules.get("billiard.exceptions")
     return billiard is not None and isinstance(error, billiard.SoftTimeLimitExceeded)
-
-
-def task_ids(count: int) -> Iterator[str]:
-    """Yield so many random UUIDs of version 4, as Celery's task ids are, at a third of the time."""
-    text = os.urandom(16 * count).hex()
-    for at in range(0, 32 * count, 32):
-        a, b, c, d, e = at + 8, at + 12, at + 16, at + 20, at + 32
-        variant = "89ab"[int(text[c], 16) & 3]
-        yield f"{text[at:a]}-{text[a:b]}-4{text[b + 1 : c]}-{variant}{text[c + 1 : d]}-{text[d:e]}"
 
 
 def _is_celerys(function: Any, module: Any) -> bool:
@@ -89,7 +80,7 @@ class TaskCalls:
         task = current() if current is not None else task  # of a shared task, that of the app
         self._signature: Any = None
         self._type: Any = None
-        if "celery.canvas" not in sys.modules:
+        if "celery" not in sys.modules:
             raise ConfigurationError(f"expected a task of Celery, got: {task!r}")
         if isinstance(task, _celery("app.task").Task):
             self.app, self.name, self._type = task.app, task.name, task
@@ -112,7 +103,7 @@ class TaskCalls:
         self._star = star
         self.retry_policy: Mapping[str, Any] | None = None
         """By what the messages that were made last are tried again; None: they are not."""
-        self._template: _Template | None = None
+        self._template: CallTemplate | None = None
         self._until = 0.0
         signed = {} if self._signature is None else self._signature.options
         self._all_options = {**signed, **self._options}
@@ -180,7 +171,7 @@ class TaskCalls:
             conf.task_protocol == _PROTOCOL
             and not _receivers("before_task_publish")
             and _FOR_EACH.isdisjoint(options)
-            and _FILLED_IN.isdisjoint(headers)
+            and FILLED_IN.isdisjoint(headers)
             and self._is_unchanged()
             and self._routes_by_name()
         ):
@@ -280,9 +271,9 @@ class TaskCalls:
             limits = (
                 self.app.amqp.argsrepr_maxsize,
                 self.app.amqp.kwargsrepr_maxsize,
-                getattr(self.app.conf, "task_repr_maxlevels", _FIELDS),
+                getattr(self.app.conf, "task_repr_maxlevels", _LEVELS),
             )
-            self._template = _Template.of(task_id, prepared[0], contents[0], collector, limits)
+            self._template = CallTemplate.of(task_id, prepared[0], contents[0], collector, limits)
             self._until = monotonic() + _STAYS_S
         if told:
             return prepared
@@ -300,101 +291,3 @@ class TaskCalls:
             return None
         check: Callable[..., Any] | None = getattr(task, "__header__", None)
         return check
-
-
-class _Template:
-    """A message of a call, of which those of others are made."""
-
-    def __init__(
-        self,
-        message: Prepared,
-        content: Content,
-        limits: tuple[int, int, int],
-    ) -> None:
-        task_id = message.headers["id"]
-        self._headers = dict(message.headers)
-        self._headers.pop("compression", None)
-        self._properties = dict(message.properties)
-        self._content = content
-        self._embedded = content.body[2]
-        self._limits = limits
-        self._rest = (message.exchange, message.routing_key, message.declare)
-        self._priority, self._timeout = message.priority, message.confirm_timeout
-        self.timed = bool(
-            message.headers.get("eta")
-            or message.headers.get("expires")
-            or message.properties.get("expiration")
-        )
-        """Whether something in it counts from the moment at which it was made."""
-        self.options: Mapping[str, Any] = {}
-        self.told_properties: Mapping[str, Any] = {}
-        """How it is sent, as the app's middleware is told."""
-        self._own_root = message.headers["root_id"] == task_id
-        self._own_correlation = message.properties.get("correlation_id") == task_id
-
-    @classmethod
-    def of(
-        cls,
-        task_id: str,
-        message: Prepared,
-        content: Content,
-        collector: Collector,
-        limits: tuple[int, int, int],
-    ) -> _Template | None:
-        """Return a template; None where the message is not as those that are known."""
-        headers, body = message.headers, content.body
-        if type(body) is not tuple or len(body) != _FIELDS or not headers.keys() >= _FILLED_IN:
-            return None
-        template = cls(message, content, limits)
-        again = template.fill(task_id, body[0], body[1], collector)
-        # Two texts of the same arguments may differ where one has an address in it.
-        return template if headers["id"] == task_id and again == message else None
-
-    def time_as(self, message: Prepared) -> None:
-        """Have times count from when *message* was made."""
-        for name in _TIMES:
-            self._headers[name] = message.headers[name]
-        if "expiration" in message.properties:
-            self._properties["expiration"] = message.properties["expiration"]
-
-    def fill(
-        self, task_id: str, args: Any, kwargs: Any, collector: Collector, app: Any = None
-    ) -> Prepared:
-        """Return the message of a call with these arguments; raises what serializing raises.
-
-        The middleware of *app* is told of it first, and may change its headers and raise.
-        """
-        of_args, of_kwargs, levels = self._limits
-        headers = self._headers.copy()
-        headers["id"] = task_id
-        if self._own_root:
-            headers["root_id"] = task_id
-        headers["argsrepr"] = text_of(args, of_args, levels)
-        headers["kwargsrepr"] = text_of(kwargs, of_kwargs, levels) if kwargs else "{}"
-        properties = self._properties.copy()
-        if self._own_correlation:
-            properties["correlation_id"] = task_id
-        if app is not None and chain_of(app) is not None:
-            apply_publish(
-                app,
-                name=headers["task"],
-                task_id=task_id,
-                headers=headers,
-                properties={**self.told_properties, "correlation_id": task_id},
-                args=args,
-                kwargs=kwargs,
-                options=self.options,
-            )
-        _, serializer, compression = self._content
-        content = Content((args, kwargs, self._embedded), serializer, compression)
-        body, content_type, encoding = collector.serialize(content, headers)
-        return Prepared(
-            body,
-            self._priority,
-            content_type,
-            encoding,
-            headers,
-            properties,
-            *self._rest,
-            self._timeout,
-        )

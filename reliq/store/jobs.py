@@ -62,6 +62,8 @@ MOST_ID = 255
 """So many characters the id of a job, and who works on it, have at most."""
 MOST_TEXT = 500
 """So many characters are kept of why a job failed."""
+MOST_AT_ONCE = 1000
+"""So many changes one step takes at most, of who posts them."""
 MOST_NUMBER = 2**53 - 1
 """The largest number that every engine counts with."""
 
@@ -97,6 +99,16 @@ _STATES_OF: dict[What, frozenset[str]] = {
     "enter": frozenset({"waiting", "delayed"}),
     "end": frozenset({*ENDED, "lost"}),
 }
+
+
+def one_step(changes: Sequence[Change]) -> list[Change]:
+    """Return what :func:`checked` does, of what is one step; raises ConfigurationError too."""
+    if len(changes) > MOST_AT_ONCE:
+        raise ConfigurationError(
+            f"expected up to {MOST_AT_ONCE} changes of jobs in one step, got {len(changes)}; "
+            "nothing was stored"
+        )
+    return checked(changes)
 
 
 def checked(changes: Iterable[Change]) -> list[Change]:
@@ -260,7 +272,7 @@ class Batches(Protocol):
         changes: Sequence[Change],
         on_result: Callable[[Changed | ReliqError | None], None],
     ) -> None:
-        """Post what :meth:`change` sends: one step, so at most some hundred."""
+        """Post what :meth:`change` sends: one step, of up to a thousand."""
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""

@@ -139,6 +139,18 @@ class PublishBatch:
             copies = self._copies_of(item)
             return copies > 0 and self._add(item, copies)
 
+    def collect_alike(self, item: Outgoing) -> bool:
+        """Add *item*, made of one that :meth:`collect` has added; returns what that returns."""
+        self._leave_parent()
+        with self._lock:
+            copies = self._copies_of(item)
+            return copies > 0 and self._add(item, copies)
+
+    @property
+    def last(self) -> Outgoing | None:
+        """The message that was added last, and never sent."""
+        return self._new[-1].item if self._new else None
+
     def __len__(self) -> int:
         """Return how many messages are in it that were never sent."""
         return len(self._new)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.exceptions import OperationalError
 
+from ..integrations.outcomes import BATCH, join_batch
+from ..message.alike import AlikeEnvelopes
 from .channel import Channel
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
     from ..errors import Flushable
     from ..integrations.collecting import Prepared
+    from ..message.alike import Differing
     from .batch import PublishBatch
+    from .outgoing import Outgoing
 
 # More than are ever added before they are flushed: but for its bytes, the caller decides.
 _MOST = 100_000
@@ -46,6 +50,9 @@ class Chunk:
         self._batch: PublishBatch | None = None
         self._made_by: Any = None
         """The channel that the batch was made by."""
+        self._example: Outgoing
+        self._envelopes: AlikeEnvelopes | None = None
+        self._differing: Differing | None = None
         self._opened = False
         self._declare: list[Any] = []
         self._declared: Any = None
@@ -75,12 +82,9 @@ class Chunk:
         batch = self._batch
         full = False
         if batch is not None:
-            *content, properties = message[:6]
-            prepared = self._made_by.prepare_message(*content, dict(properties))
             before = len(batch)
-            full = batch.collect(
-                prepared, message.exchange, message.routing_key, message.confirm_timeout
-            )
+            item = self._alike(message)
+            full = self._collect(batch, message) if item is None else batch.collect_alike(item)
             if len(batch) == before:  # no queue is bound for it
                 return False
         self._waiting.append((place, message))
@@ -105,6 +109,31 @@ class Chunk:
         self._waiting = []
 
     # -- inside
+
+    def _collect(self, batch: PublishBatch, message: Prepared) -> bool:
+        *content, properties = message[:6]
+        prepared = self._made_by.prepare_message(*content, dict(properties))
+        before, differing = len(batch), message.differing
+        full = batch.collect(
+            prepared, message.exchange, message.routing_key, message.confirm_timeout
+        )
+        if differing is not None and batch.last is not None and len(batch) > before:
+            self._differing, self._example = differing, batch.last
+            self._envelopes = AlikeEnvelopes(batch.last.envelope, differing)
+        return full
+
+    def _alike(self, message: Prepared) -> Outgoing | None:
+        """Return *message* made of the one before; None where it has to be encoded by itself."""
+        differing, envelopes = message.differing, self._envelopes
+        if envelopes is None or differing is None or differing is not self._differing:
+            return None
+        join_batch(message.headers)
+        if message.headers.get(BATCH) != self._example.headers.get(BATCH):
+            return None
+        envelope = envelopes.encode(message.body, message.headers, message.properties)
+        if envelope is None or len(envelope) > self._made_by.transport.options.max_message_bytes:
+            return None  # for the error that encoding it raises
+        return self._example._replace(envelope=envelope, headers=message.headers)
 
     def _failed(self, error: Exception) -> Flushed:
         places, batch = [place for place, _ in self._waiting], self._batch

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from contextlib import suppress
 
 import pytest
 from kombu import Connection
 from kombu.asynchronous import Hub
+
+from tests.support.proxy import Proxy
 
 from .kombu_client import FAST, Taker, declare, publish
 
@@ -45,6 +48,36 @@ def test_a_message_is_found_in_whichever_of_many_queues(client):
         assert queue == message.payload
         message.ack()
     assert taker.gets_nothing()
+
+
+class SlowWaits(Proxy):
+    """Holds back each wait for a notification for a moment: what is sent after it overtakes it."""
+
+    def _allowed(self, way, data):
+        if way == "requests" and b"BLPOP" in data:
+            time.sleep(0.1)
+        return super()._allowed(way, data)
+
+
+def test_a_wait_that_is_ended_before_it_begins(client):
+    """It would go on without the queue that was busy when it was sent, for a poll interval."""
+    proxy = SlowWaits(client.server)
+    try:
+        taker = Taker(client.connect(proxy.url(), poll_interval=30), "q", "other")
+        publisher = client.connect()
+        publish(publisher, "q", 0)
+        (first,) = taker.take()
+        first.ack()
+        later = threading.Timer(0.5, publish, (publisher, "q", 1))
+        later.start()
+        taker.connection.drain_events(timeout=10)
+        later.join()
+        (_, second) = taker.messages
+        assert 1 == second.payload
+        second.ack()
+        taker.connection.close()
+    finally:
+        proxy.close()
 
 
 def turn_after_turn(client, taker, turn):

@@ -241,3 +241,55 @@ def test_full_memory_stops_only_what_is_new(batch):
         elif name != "forget":
             counts = batch.batches.batch("b").counts
             assert sum(counts.values()) == batch.raw.hlen(K.jobs), name
+
+
+# -- the list of batches, which is in another slot
+
+
+def test_a_name_without_a_batch(batch):
+    """Whoever opened it died after the first step: it is found, and forgotten."""
+    batch.raw.flushall()
+    batch.batches._list("gone")
+    assert ["gone"] == batch.batches.next_batches(10, 1000)
+    assert batch.batches.batch("gone") is None
+    batch.batches.forget_batch("gone")
+    assert [] == batch.batches.batches(10)
+    assert [] == batch.raw.keys()
+
+
+def test_a_name_that_is_forgotten_before_its_batch_is_made(batch, monkeypatch):
+    """Whoever opens it lists it again."""
+    batch.raw.flushall()
+    list_ = batch.batches._list
+    calls = []
+
+    def list_and_be_forgotten(name):
+        created = list_(name)
+        if not calls:
+            batch.batches.forget_batch(name)
+        calls.append(name)
+        return created
+
+    monkeypatch.setattr(batch.batches, "_list", list_and_be_forgotten)
+    assert batch.batches.open_batch("b", "enrol", {})
+    assert ["b"] == batch.batches.batches(10)
+    assert ["b"] == batch.batches.next_batches(10, 1000)
+
+
+def test_a_batch_that_is_made_while_one_of_its_id_is_forgotten(batch, monkeypatch):
+    """Whoever forgets looks once more."""
+    batch.raw.flushall()
+    call, opened = batch.store._wire.call, []
+
+    def call_and_open(command, script=None):
+        reply = call(command, script)
+        if command[0] == "UNLINK":
+            opened.append(batch.batches.open_batch("b", "enrol", {}))
+        return reply
+
+    batch.batches.open_batch("b", "enrol", {})
+    monkeypatch.setattr(batch.store._wire, "call", call_and_open)
+    batch.batches.forget_batch("b")
+    assert [True] == opened
+    assert ["b"] == batch.batches.batches(10)
+    assert ["b"] == batch.batches.next_batches(10, 1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from ast import literal_eval
 from contextlib import ExitStack, contextmanager
@@ -299,12 +301,21 @@ def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
         other = redis_factory()
         urls = {name: other.url(name) for name in ("reliq", "redis")}
     strategy = "round-robin" if second == "redis" else "primary"
-    one = make_app(f"{first.url('reliq')};{urls[second]}", broker_failover_strategy=strategy)
+    limits = {"x-max-length": 5000}
+    one = make_app(
+        f"{first.url('reliq')};{urls[second]}",
+        broker_failover_strategy=strategy,
+        task_queues=[Queue("celery", queue_arguments=limits)],
+    )
 
     def rows():
         yield from range(700)
         first.kill()
-        yield from range(700, 1600)
+        yield from range(700, 1000)
+        if second != "redis":  # it was declared there before the first message came
+            with Inspector(urls[second]) as inspector:
+                assert limits == inspector.status("celery").arguments
+        yield from range(1000, 1600)
 
     assert 1600 == reliq.publish_many(one, rows())
     home = first.url("reliq")
@@ -439,6 +450,33 @@ def test_an_observer_is_told_of_each_chunk(make_app, redis_url):
     assert [(task_id, "celery") for task_id in ids[500:]] == observer.jobs[:200]
 
 
+def test_large_messages(one, redis_url):
+    """More than 8 MiB are sent as several chunks, however few they are."""
+    observer = Journal(redis_url)
+    many = Many(TaskCalls(one, None, {}, False), None, None, observer)
+    assert 20 == many.publish("x" * 2**20 for _ in range(20))
+    announced = [count for what, count, _ in observer.told if what == "sending"]
+    assert [8, 8, 4] == announced
+    assert 20 == published(redis_url)
+
+
+def test_a_program_that_has_used_nothing_of_celery_yet(redis_url):
+    """Celery loads most of itself when it is used first; that may be here."""
+    script = (
+        "import reliq, sys\n"
+        "from celery import Celery\n"
+        "app = Celery('x', broker=sys.argv[1])\n"
+        "assert 'celery.canvas' not in sys.modules\n"
+        "assert 2 == reliq.publish_many('many.one', [1, 2], app=app)\n"
+        "app.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, redis_url], capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    assert [1, 2] == args_of(redis_url)
+
+
 def test_in_a_task(one, redis_url):
     """What a task publishes has its root and its parent, as by delay()."""
 
@@ -455,7 +493,7 @@ def test_in_a_task(one, redis_url):
     assert {("the-parent", "the-parent")} == family
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
 def test_a_worker_runs_them(site, pool):
     """Each once, and the results come by their ids."""
     ids = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from contextlib import suppress
 
@@ -10,7 +11,10 @@ import pytest
 from kombu import Connection
 
 from reliq.admin import Inspector
+from reliq.engines.urls import connect
 from reliq.metrics import Collector
+from reliq.store.jobs import DONE, UNCHANGED, Change
+from tests.contract.jobs import begin, end, enter
 from tests.support.commands import run
 from tests.support.waiting import wait_until
 
@@ -110,3 +114,29 @@ def test_a_consumer_takes_what_is_good(url):
             message.ack()
     with Inspector(url) as inspector:
         assert 2 == inspector.status("envelopes").dead
+
+
+def test_jobs_that_cannot_be_read(tmp_path, caplog):
+    """They are named, and stay as they are; the others go on, and none is counted twice."""
+    path = tmp_path / "broker.db"
+    with contextlib.closing(connect(f"reliq-sqlite:///{path}", {}, "s/1")) as store:
+        batches = store.batches
+        batches.open_batch("b", "enrol", {})
+        torn = ["state", "retries", "since", "tag"]
+        batches.change("b", [enter(job) for job in [*torn, "good"]])
+        with contextlib.closing(sqlite3.connect(path)) as raw:
+            for name in torn:
+                raw.execute(f"UPDATE jobs SET {name} = x'ff' WHERE id = ?", (name,))
+            raw.execute("UPDATE batches SET delayed = 'many', fields = '[', said_failure = 'x'")
+            raw.commit()
+        outcomes = batches.change("b", [begin(job) for job in [*torn, "good"]]).outcomes
+        assert [UNCHANGED] * 4 + [DONE] == outcomes
+        assert ["good"] == [job.id for some in batches.jobs("b") for job in some]
+        assert batches.job("b", "state") is None
+        record = batches.batch("b")
+        assert (5, 1, {}) == (record.total, record.counts["working"], record.fields)
+        assert [DONE] == batches.change("b", [end("error", "good")]).outcomes
+        assert [DONE] == batches.change("b", [Change("seal")]).outcomes
+    for name in torn:
+        assert f"'{name}'" in caplog.text
+    assert "jobs of batch 'b'" in caplog.text

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliq.integrations.argument_texts import text_of
-from reliq.integrations.task_calls import task_ids
+from reliq.integrations.call_template import task_ids
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.decimals()

@@ -103,6 +103,10 @@ LATE_IMPORTS = {
         "reliq",
         "reliq.many.publish_many",
     ): "every Celery process loads the package, and few publish so",
+    (
+        "reliq.integrations.task_calls",
+        "f'celery.{module}'",
+    ): "Celery is not loaded before the application did",
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",

@@ -106,7 +106,8 @@ class StoreBase:
         self._confirmer = Confirmer(wire, self._prefix, MOVES_KEPT_MS)
         listens = Wire(address, self.options, f"{name}:notification")
         self._notifier = RedisNotifier(
-            listens, lambda: wire.post(("CLIENT", "UNBLOCK", listens.client_id))
+            listens,
+            lambda on_reply: wire.post(("CLIENT", "UNBLOCK", listens.client_id), on_reply),
         )
 
     def _keys(self, queue: str) -> QueueKeys:

@@ -22,6 +22,7 @@ from ...store.jobs import (
     State,
     checked,
     checked_note,
+    one_step,
 )
 from ...store.limits import BATCH
 from ...store.unreadable import left_out, number
@@ -101,7 +102,7 @@ class RedisBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends."""
-        command = self._change(batch, checked(changes), "")
+        command = self._change(batch, one_step(changes), "")
         self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:

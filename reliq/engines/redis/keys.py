@@ -63,8 +63,8 @@ class BatchKeys(NamedTuple):
     """The keys of one batch, which are in a slot of their own.
 
     Measured with 500,000 jobs (ids of 36 characters, queue names of 10, workers' of 32): 175
-    bytes a job that waits, 215 one that is worked on, 120 one that has succeeded, 440 one that
-    failed, with its reason. Half of it is Redis's own.
+    bytes a job that waits, 215 one that is worked on, 145 one that has succeeded, 450 one that
+    failed, with its reason. A step of 200 changes: 0.9 to 2.1 ms of the server's processor.
     """
 
     batch: str  # HASH what it is, how many jobs are in each state, what is to be said of it

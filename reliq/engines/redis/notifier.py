@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .stream import Reply
+    from .unanswered import OnReply
     from .wire import Wire
 
 logger = logging.getLogger("reliq")
+
+# So soon it is looked whether a wait that was to be ended has been met by that.
+_ENDS_S = 0.02
 
 
 class RedisNotifier:
@@ -33,8 +37,8 @@ class RedisNotifier:
 
     _waking = OwnLock()
 
-    def __init__(self, wire: Wire, unblock: Callable[[], None]) -> None:
-        """Wait over *wire*; *unblock* ends its BLPOP over another one."""
+    def __init__(self, wire: Wire, unblock: Callable[[OnReply], None]) -> None:
+        """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on."""
         self._wire = wire
         self._unblock = unblock
         self._prefix = wire.options.global_keyprefix
@@ -44,6 +48,7 @@ class RedisNotifier:
         self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
+        self._ending = False
         self._waiter: tuple[int, int] | None = None
         self._waiter_of = here()
 
@@ -124,6 +129,8 @@ class RedisNotifier:
         listening = self.listening
         if listening and self.receive():
             return True
+        if self._ending:
+            timeout_s = min(timeout_s, _ENDS_S)
         reader = self._open_waiter()
         descriptors = (reader, self._wire.fileno()) if listening else (reader,)
         deadline = monotonic() + max(timeout_s, 0.0)
@@ -143,8 +150,20 @@ class RedisNotifier:
 
     def end_wait(self) -> None:
         """End the wait on the broker, so that it can begin anew for other queues."""
-        if self.listening:
-            self._unblock()
+        if self.listening and not self._ending:
+            self._ending = True
+            try:
+                self._unblock(self._on_unblocked)
+            except BaseException:
+                self._ending = False
+                raise
+
+    def _on_unblocked(self, reply: Reply) -> None:
+        self._ending = False
+        if reply == 0:
+            # It has overtaken the wait, which comes over another socket, or that is over by now.
+            with suppress(ReliqError):  # who uses that connection is told
+                self.end_wait()
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""

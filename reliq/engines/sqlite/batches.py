@@ -20,15 +20,16 @@ from ...store.jobs import (
     Report,
     checked,
     checked_note,
+    one_step,
 )
 from ...store.limits import BATCH, PROGRESS_LISTED
-from ...store.unreadable import mapping, number
+from ...store.unreadable import left_out, mapping, number
 from .disk_reserve import essential
 from .job_notes import noted
-from .jobs import COUNTERS, FLAGS, Changing
+from .jobs import COUNTERS, FLAGS, Changing, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ...store.protocol import OnResult
     from .base import StoreBase
@@ -94,7 +95,7 @@ class SqliteBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Do what :meth:`change` does; the outcomes come when they are asked for."""
-        part = checked(changes)
+        part = one_step(changes)
         self._store.post(lambda: self._change(batch, part, ""), on_result)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Changed | None:
@@ -233,7 +234,8 @@ class SqliteBatches:
                 f"SELECT {_JOB} FROM jobs WHERE batch = ? AND id = ?",  # noqa: S608 - ours
                 (self._number(transaction, batch), job),
             ).fetchone()
-        return None if row is None else _job(row)
+        found = [] if row is None else self._read(batch, [row])
+        return found[0] if found else None
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in the order of their ids."""
@@ -245,10 +247,22 @@ class SqliteBatches:
                     "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
                     (self._number(transaction, batch), last, at_once),
                 ).fetchall()
-            yield [job for job in map(_job, rows) if job is not None]
+            yield self._read(batch, rows)
             if len(rows) < at_once:
                 return
             last = rows[-1][0]
+
+    def _read(self, batch: str, rows: Iterable[Row]) -> list[Job]:
+        """Return jobs; those that cannot be read are left out, and named."""
+        jobs, wrong = [], []
+        for name, state, retries, token, since, tag, queue, worker in rows:
+            if readable(state, retries, token, since, tag):
+                numbers = retries, token, since
+                jobs.append(Job(name, LETTERS[state], *numbers, tag, str(queue), str(worker or "")))
+            else:
+                wrong.append(name)
+        left_out(self._store.broker, f"jobs of batch {batch!r}", wrong)
+        return jobs
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
         """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
@@ -297,12 +311,3 @@ def _fields(stored: object) -> dict[str, str]:
         return {name: str(value) for name, value in mapping(str(stored)).items()}
     except (ValueError, RecursionError):
         return {}
-
-
-def _job(row: Row) -> Job | None:
-    """Return what is stored of a job; None where it cannot be read."""
-    name, state, retries, token, since, tag, queue, worker = row
-    if state not in LETTERS:
-        return None
-    numbers = number(retries), number(token), number(since)
-    return Job(str(name), LETTERS[state], *numbers, str(tag), str(queue), str(worker or ""))

@@ -19,6 +19,7 @@ from ...store.jobs import (
     UNCHANGED,
     Change,
 )
+from ...store.unreadable import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +41,12 @@ _COUNTER_OF = {
 _OPEN = frozenset("wdkr")
 _ERROR = frozenset("ex")
 _BAD = frozenset("fex")
+
+
+def readable(state: object, retries: object, token: object, since: object, tag: object) -> bool:
+    """Whether a row of a job has what reliq writes there."""
+    numbers = all(isinstance(item, int) for item in (retries, token, since))
+    return numbers and state in LETTERS and isinstance(tag, str)
 
 
 class _Known(NamedTuple):
@@ -75,17 +82,18 @@ def _same(job: _Known, new: _Known) -> bool:
 class Changing:
     """One batch while its jobs are changed; :meth:`save` writes what became of it."""
 
-    def __init__(self, transaction: Transaction, number: int, by: str) -> None:
+    def __init__(self, transaction: Transaction, batch: int, by: str) -> None:
         self._execute = transaction.execute
         self._now = transaction.now
-        self._number, self._by = number, by
+        self._number, self._by = batch, by
         row = self._execute(
             f"SELECT {', '.join((*FLAGS, *COUNTERS))} FROM batches "  # noqa: S608 - ours
             "WHERE number = ?",
-            (number,),
+            (batch,),
         ).fetchone()
         self._flags: dict[str, int | None] = dict(zip(FLAGS, row[: len(FLAGS)], strict=True))
-        self._counts: dict[str, int] = dict(zip(COUNTERS, row[len(FLAGS) :], strict=True))
+        counts = [max(number(count), 0) for count in row[len(FLAGS) :]]
+        self._counts: dict[str, int] = dict(zip(COUNTERS, counts, strict=True))
         self._before = {**self._flags, **self._counts}
         self._does: dict[str, Callable[[str, _Known | None, _Known], int]] = {
             "enter": self._enter,
@@ -141,8 +149,7 @@ class Changing:
         if row is None:
             return None
         state, retries, token, since, tag, queue = row
-        numbers = all(isinstance(item, int) for item in (retries, token, since))
-        if state not in LETTERS or not numbers or not isinstance(tag, str):
+        if not readable(state, retries, token, since, tag):
             return _UNREADABLE
         return _Known(state, retries, token, since, tag, str(queue))
 

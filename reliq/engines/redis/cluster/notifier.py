@@ -49,7 +49,9 @@ class _Part:
     def __init__(self, wire: Wire, place: Place, cluster: ClusterWire) -> None:
         self.wire = wire
         self.place = place
-        self.notifier = RedisNotifier(wire, lambda: cluster.unblock(place, wire.client_id))
+        self.notifier = RedisNotifier(
+            wire, lambda on_reply: cluster.unblock(place, wire.client_id, on_reply)
+        )
         self.ready = False
         """Whether its connection was opened, or could not be."""
         self.queues: tuple[str, ...] = ()
@@ -325,7 +327,8 @@ class ClusterNotifier:
     def _end(self, slot: int) -> None:
         part = self._parts[slot]
         if part.begun:
-            part.notifier.end_wait()
+            with suppress(BrokerUnavailable):  # then the wait ends by itself
+                part.notifier.end_wait()
         else:
             self._waits.discard(slot)
 

@@ -637,12 +637,15 @@ class ClusterWire:
         """Have the nodes looked for: one is lost."""
         self._parked.doubt()
 
-    def unblock(self, place: Place, client_id: int) -> None:
-        """End the wait of one of our connections to a node; does not wait."""
+    def unblock(self, place: Place, client_id: int, on_reply: OnReply) -> None:
+        """End the wait of one of our connections to a node; does not wait.
+
+        Raises BrokerUnavailable, and *on_reply* is not called then.
+        """
         wire = self.nodes.open(place)
-        if wire is not None:
-            with suppress(BrokerUnavailable):
-                wire.post(("CLIENT", "UNBLOCK", client_id))
+        if wire is None:
+            raise BrokerUnavailable(f"{self.address}: there is no connection to {place}")
+        wire.post(("CLIENT", "UNBLOCK", client_id), on_reply)
 
     # -- what :class:`Parked` asks for
 

@@ -1,0 +1,137 @@
+"""A template: one message of a task, of which those of other calls are made.
+
+Knows which fields of a task message differ from call to call; all others are the first one's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..message.alike import Differing
+from .argument_texts import text_of
+from .collecting import Content, Prepared
+from .middleware.install import apply_publish, chain_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .collecting import Collector
+
+_TEXTS = ("id", "root_id", "argsrepr", "kwargsrepr")
+FILLED_IN = frozenset(_TEXTS)
+"""The headers that differ from call to call."""
+_TIMES = ("eta", "expires")
+# Of a body of protocol 2: args, kwargs, and what else there is.
+_FIELDS = 3
+
+
+def task_ids(count: int) -> Iterator[str]:
+    """Yield so many random UUIDs of version 4, as Celery's task ids are, at a third of the time."""
+    text = os.urandom(16 * count).hex()
+    for at in range(0, 32 * count, 32):
+        a, b, c, d, e = at + 8, at + 12, at + 16, at + 20, at + 32
+        variant = "89ab"[int(text[c], 16) & 3]
+        yield f"{text[at:a]}-{text[a:b]}-4{text[b + 1 : c]}-{variant}{text[c + 1 : d]}-{text[d:e]}"
+
+
+class CallTemplate:
+    """A message of a call, of which those of others are made."""
+
+    def __init__(
+        self,
+        message: Prepared,
+        content: Content,
+        limits: tuple[int, int, int],
+    ) -> None:
+        task_id = message.headers["id"]
+        self._headers = dict(message.headers)
+        self._headers.pop("compression", None)
+        self._properties = dict(message.properties)
+        self._content = content
+        self._embedded = content.body[2]
+        self._limits = limits
+        self._rest = (message.exchange, message.routing_key, message.declare)
+        self._priority, self._timeout = message.priority, message.confirm_timeout
+        self.timed = bool(
+            message.headers.get("eta")
+            or message.headers.get("expires")
+            or message.properties.get("expiration")
+        )
+        """Whether something in it counts from the moment at which it was made."""
+        self.options: Mapping[str, Any] = {}
+        self.told_properties: Mapping[str, Any] = {}
+        """How it is sent, as the app's middleware is told."""
+        self._own_root = message.headers["root_id"] == task_id
+        self._own_correlation = message.properties.get("correlation_id") == task_id
+        self._differing = None if self.timed else Differing(_TEXTS, ("correlation_id",))
+
+    @classmethod
+    def of(
+        cls,
+        task_id: str,
+        message: Prepared,
+        content: Content,
+        collector: Collector,
+        limits: tuple[int, int, int],
+    ) -> CallTemplate | None:
+        """Return a template; None where the message is not as those that are known."""
+        headers, body = message.headers, content.body
+        if type(body) is not tuple or len(body) != _FIELDS or not headers.keys() >= FILLED_IN:
+            return None
+        template = cls(message, content, limits)
+        again = template.fill(task_id, body[0], body[1], collector)
+        # Two texts of the same arguments may differ where one has an address in it.
+        alike = again._replace(differing=None) == message
+        return template if alike and headers["id"] == task_id else None
+
+    def time_as(self, message: Prepared) -> None:
+        """Have times count from when *message* was made."""
+        for name in _TIMES:
+            self._headers[name] = message.headers[name]
+        if "expiration" in message.properties:
+            self._properties["expiration"] = message.properties["expiration"]
+
+    def fill(
+        self, task_id: str, args: Any, kwargs: Any, collector: Collector, app: Any = None
+    ) -> Prepared:
+        """Return the message of a call with these arguments; raises what serializing raises.
+
+        The middleware of *app* is told of it first, and may change its headers and raise.
+        """
+        of_args, of_kwargs, levels = self._limits
+        headers = self._headers.copy()
+        headers["id"] = task_id
+        if self._own_root:
+            headers["root_id"] = task_id
+        headers["argsrepr"] = text_of(args, of_args, levels)
+        headers["kwargsrepr"] = text_of(kwargs, of_kwargs, levels) if kwargs else "{}"
+        properties = self._properties.copy()
+        if self._own_correlation:
+            properties["correlation_id"] = task_id
+        told = app is not None and chain_of(app) is not None
+        if told:
+            apply_publish(
+                app,
+                name=headers["task"],
+                task_id=task_id,
+                headers=headers,
+                properties={**self.told_properties, "correlation_id": task_id},
+                args=args,
+                kwargs=kwargs,
+                options=self.options,
+            )
+        _, serializer, compression = self._content
+        content = Content((args, kwargs, self._embedded), serializer, compression)
+        body, content_type, encoding = collector.serialize(content, headers)
+        return Prepared(
+            body,
+            self._priority,
+            content_type,
+            encoding,
+            headers,
+            properties,
+            *self._rest,
+            self._timeout,
+            None if told else self._differing,
+        )

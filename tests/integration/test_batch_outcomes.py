@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from threading import Thread
 
 import pytest
+from celery import group
 
 from reliq.admin import Inspector
 from reliq.batches import Batch
@@ -185,6 +187,36 @@ def test_what_a_job_says(jobs, task):
     assert [(job, "succeeded", 200, 200, "row 200")] == shown
     texts = [(one.job, one.text) for one in status.messages]
     assert [(job, "and so is the name"), (job, "price is missing")] == texts
+
+
+def test_a_job_that_adds_jobs(jobs):
+    """To its batch, which is sealed: tasks, many at a time, and a batch in it."""
+    with jobs.batch() as batch:
+        jobs.site.send("end_late", "add", countdown=1)
+    assert batch.status().sealed
+    status = batch.wait(ENDS_S)
+    batch.close()
+    assert {"succeeded": 5, "failed": 1} == {k: n for k, n in status.counts.items() if n}
+    assert "0 of its 2 jobs ended in error, 1 failed" == status.failures[0].reason
+
+
+def test_another_thread_adds_jobs(jobs):
+    """In a block of its own; without one its tasks are none. Those of a group are jobs."""
+    end_late = jobs.site.app.signature("end_late", ("succeed",), app=jobs.site.app)
+
+    def publish(adding):
+        with adding:
+            jobs.site.send("end_late", "succeed")
+
+    with jobs.batch() as batch:
+        for adding in (nullcontext(), batch.adding()):
+            thread = Thread(target=publish, args=(adding,))
+            thread.start()
+            thread.join()
+        group([end_late, end_late], app=jobs.site.app).apply_async()
+    status = batch.wait(ENDS_S)
+    batch.close()
+    assert {"succeeded": 3} == {k: n for k, n in status.counts.items() if n}
 
 
 def test_callbacks_are_published_once(jobs):

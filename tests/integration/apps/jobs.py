@@ -54,6 +54,13 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
             reliq.progress(n, 200, f"row {n}")
         reliq.report("price is missing")
         reliq.report("and so is the name")
+    if how == "add":
+        end_late.delay("succeed")  # no job
+        with reliq.add_jobs():
+            end_late.delay("succeed")
+            reliq.publish_many(end_early, ["succeed"] * 3)
+            with reliq.Batch("inner", app=app) as inner:
+                inner.map(end_early, ["succeed", "failed"])
     if how == "until cancelled":
         while not reliq.cancelled():
             time.sleep(0.05)

@@ -118,8 +118,10 @@ class Batch:
         return self
 
     def _open(self) -> None:
-        around = membership()
+        around, running = membership(), RUNNING.get()
         parent = self._parent or (around.batch if around is not None else None)
+        if parent == self.id:
+            raise ConfigurationError(f"expected another batch as the parent of {self.id!r}")
         fields = {
             f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one
         }
@@ -131,8 +133,10 @@ class Batch:
         if not store.batches.open_batch(self.id, self.name, fields):
             raise ConfigurationError(f"there is a batch {self.id!r} already")
         if parent is not None:
+            job = running.job if running is not None and running.batch == parent else ""
             try:
-                enter(store, ((parent, Change("enter", self.id, "waiting", tag=NESTED)),))
+                with adding_to(Membership(parent, (), job)):
+                    enter(store, ((parent, Change("enter", self.id, "waiting", tag=NESTED)),))
             except ReliqError:
                 store.batches.forget_batch(self.id)
                 raise

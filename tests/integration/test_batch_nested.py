@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from reliq import Batch, BatchClosed, NotFound
+from reliq import Batch, BatchClosed, ConfigurationError, NotFound
 from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
@@ -156,6 +156,13 @@ def test_a_parent_that_is_not_there(make):
         pass
     with pytest.raises(NotFound):
         child.status()
+
+
+def test_a_batch_is_not_its_own_parent(make):
+    """It would never end."""
+    child = make(id="itself", parent="itself")
+    with pytest.raises(ConfigurationError, match="another batch"), child:
+        pass
 
 
 def test_cancel_is_for_those_in_it(make):

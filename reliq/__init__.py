@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .errors import (
+    BatchClosed,
     BatchUncertain,
     BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
     ConfigurationError,
+    Failed,
     MessageRefused,
     NotConfirmed,
     NotFound,
@@ -27,16 +29,20 @@ from .errors import (
 from .transports import register
 
 if TYPE_CHECKING:
+    from .batches import Batch, add_jobs, cancelled, progress, report
     from .claims import once
     from .integrations.middleware import Middleware, add_middleware
     from .many import publish_many
 
 __all__ = [
+    "Batch",
+    "BatchClosed",
     "BatchUncertain",
     "BrokerRefused",
     "BrokerTimeout",
     "BrokerUnavailable",
     "ConfigurationError",
+    "Failed",
     "MessageRefused",
     "Middleware",
     "NotConfirmed",
@@ -47,10 +53,14 @@ __all__ = [
     "ReliqError",
     "Unroutable",
     "__version__",
+    "add_jobs",
     "add_middleware",
+    "cancelled",
     "once",
+    "progress",
     "publish_many",
     "register",
+    "report",
 ]
 
 register()
@@ -62,6 +72,10 @@ def __getattr__(name: str) -> Any:
         from .claims import once  # noqa: PLC0415 - see above
 
         return once
+    if name in {"Batch", "add_jobs", "cancelled", "progress", "report"}:
+        from . import batches  # noqa: PLC0415 - see above
+
+        return getattr(batches, name)
     if name in {"Middleware", "add_middleware"}:
         from .integrations import middleware  # noqa: PLC0415 - see above
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .engines.urls import connect
 from .errors import BrokerUnavailable, ConfigurationError, ReliqError
 from .forks import here
-from .integrations.celery import current_connection, open_store, store_factory
+from .integrations.connections import current_connection, open_store, store_factory
 from .store.values import CLAIMED, FINISHED
 
 if TYPE_CHECKING:

@@ -12,16 +12,19 @@ from uuid import uuid4
 from typing_extensions import Self
 
 from ..engines.urls import connect
-from ..errors import ConfigurationError, NotFound
-from ..integrations.celery import current_connection, open_store
-from ..integrations.outcomes import Membership, adding_to
-from ..store.jobs import CALLBACKS, Change
+from ..errors import ConfigurationError, NotFound, ReliqError
+from ..integrations.connections import current_app, current_connection, open_store
+from ..integrations.job_runs import RUNNING
+from ..integrations.outcomes import Membership, adding_to, membership
+from ..many import publish_many
+from ..store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change
 from ..transfer.batch_callbacks import publish_due
+from ..transports.job_entries import enter
 from .callbacks import packed
 from .status import status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -46,7 +49,9 @@ class Batch:
     batch's id as their first argument: when all jobs have succeeded, when all have ended, when the
     first one failed. None of them before the seal. failures: exceptions, besides
     :class:`reliq.Failed`, that count as failures and not as errors, or their dotted names.
-    batch_ttl: for how many seconds it is kept after its end.
+    batch_ttl: for how many seconds it is kept after its end. parent: the batch, or its id, whose
+    job this one is; as a rule that of the block in which it is opened. app: the Celery app whose
+    broker it is at, unless a *url* is given; as a rule that of a callback, or the current one.
     """
 
     def __init__(
@@ -59,7 +64,9 @@ class Batch:
         failures: tuple[type[Exception] | str, ...] = (),
         seal_timeout: float = 3600.0,
         batch_ttl: float = 7 * _DAY_S,
+        parent: Batch | str | None = None,
         id: str | None = None,  # noqa: A002 - what it is called
+        app: Any = None,
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -73,7 +80,11 @@ class Batch:
         self._callbacks = dict(zip(CALLBACKS, (on_success, on_complete, on_failure), strict=True))
         self._failures = tuple(map(_named, failures))
         self._seal_timeout, self._ttl = seal_timeout, batch_ttl
-        self._opener = _opener(url, transport_options)
+        self._parent = parent.id if isinstance(parent, Batch) else parent
+        # In a thread of its own the current application may be another one.
+        signed = (getattr(one, "app", None) for one in self._callbacks.values())
+        self._app = app or next(filter(None, signed), None)
+        self._opener = _opener(url, transport_options, self._app)
         self._store: Store | None = None
         self._block: AbstractContextManager[None] | None = None
 
@@ -81,26 +92,54 @@ class Batch:
     def get(
         cls,
         id: str,  # noqa: A002 - what it is called
+        *,
+        app: Any = None,
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> Batch:
         """Return the batch of that *id*, to look at it; nothing is asked yet."""
-        return cls(id=id, url=url, transport_options=transport_options)
+        return cls(id=id, app=app, url=url, transport_options=transport_options)
 
     # -- the block
 
     def __enter__(self) -> Self:
-        """Open it; raises BrokerUnavailable, and ConfigurationError for an id that is taken."""
+        """Open it; raises BrokerUnavailable, and ConfigurationError for an id that is taken.
+
+        One that is a job of another is entered there. Raises BatchClosed where that takes no
+        more jobs, NotFound where it is not at the same broker.
+        """
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        self._block = self.adding()
+        self._block.__enter__()
+        return self
+
+    def _open(self) -> None:
+        around, running = membership(), RUNNING.get()
+        parent = self._parent or (around.batch if around is not None else None)
+        if parent == self.id:
+            raise ConfigurationError(f"expected another batch as the parent of {self.id!r}")
         fields = {
             f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one
         }
         fields["seal_timeout_ms"] = str(int(self._seal_timeout * 1000))
         fields["ttl_ms"] = str(int(self._ttl * 1000))
-        if not self._connected().batches.open_batch(self.id, self.name, fields):
+        if parent is not None:
+            fields[PARENT] = parent
+        store = self._connected()
+        if not store.batches.open_batch(self.id, self.name, fields):
             raise ConfigurationError(f"there is a batch {self.id!r} already")
-        self._block = self.adding()
-        self._block.__enter__()
-        return self
+        if parent is not None:
+            job = running.job if running is not None and running.batch == parent else ""
+            try:
+                with adding_to(Membership(parent, (), job)):
+                    enter(store, ((parent, Change("enter", self.id, "waiting", tag=NESTED)),))
+            except ReliqError:
+                store.batches.forget_batch(self.id)
+                raise
 
     def __exit__(
         self,
@@ -121,8 +160,19 @@ class Batch:
     @contextmanager
     def adding(self) -> Iterator[None]:
         """Let the tasks that a block of this thread publishes join the batch."""
-        with adding_to(Membership(self.id, self._failures)):
+        running = RUNNING.get()
+        job = running.job if running is not None and running.batch == self.id else ""
+        with adding_to(Membership(self.id, self._failures, job)):
             yield
+
+    def map(self, task: Any, iterable: Iterable[Any], **options: Any) -> int:
+        """Publish a call of *task* for each item of *iterable*, as jobs; return how many.
+
+        As :func:`reliq.publish_many` does, with its *options* and errors: hundreds at a time, and
+        memory stays flat.
+        """
+        with self.adding():
+            return publish_many(task, iterable, **options)
 
     # -- what is done with it
 
@@ -130,9 +180,34 @@ class Batch:
         """Say that there are no more jobs to come but by its own; harmless when repeated."""
         self._change(Change("seal"))
 
-    def cancel(self) -> None:
-        """Have what waits dropped when it would begin; what runs sees ``reliq.cancelled()``."""
+    def cancel(self, *, terminate: bool = False, signal: str = "SIGTERM") -> None:
+        """Have what waits dropped when it would begin; what runs sees ``reliq.cancelled()``.
+
+        With *terminate* what runs is revoked, too, with *signal*, by the remote control of its
+        app: a process of a prefork pool ends. Batches that are its jobs are cancelled like it.
+        Raises ConfigurationError where there is no app.
+        """
+        revoke = _revoking(self._app, signal) if terminate else None
         self._change(Change("cancel"))
+        self._cancel_jobs(self.id, revoke)
+
+    def _cancel_jobs(self, batch: str, revoke: Callable[[list[str]], None] | None) -> None:
+        batches = self._connected().batches
+        for part in batches.jobs(batch):
+            running = [job.id for job in part if job.state == "working"]
+            if revoke is not None and running:
+                revoke(running)
+            for job in part:
+                if job.tag == NESTED and job.state in OPEN:
+                    self._cancel_child(job.id)
+                    self._cancel_jobs(job.id, revoke)
+
+    def _cancel_child(self, batch: str) -> None:
+        store = self._connected()
+        changed = store.batches.change(batch, (Change("cancel"),))
+        record = store.batches.batch(batch) if changed is not None and changed.due else None
+        if record is not None:
+            publish_due(store, record)
 
     def _change(self, change: Change) -> None:
         store = self._connected()
@@ -142,13 +217,13 @@ class Batch:
         if changed.due:  # whoever dies before: a consumer looks, too
             publish_due(store, self._record())
 
-    def status(self, failures: int = _SHOWN, skip: int = 0) -> BatchStatus:
+    def status(self, limit: int = _SHOWN, skip: int = 0) -> BatchStatus:
         """Return what is known of it now; raises NotFound for one that is not there any more.
 
-        With the last *failures* of those that failed, after *skip* others.
+        Of those that failed, of how far jobs are and of what they have reported it has the last
+        *limit*, after *skip* others.
         """
-        batches = self._connected().batches
-        return status_of(self._record(), batches.failures(self.id, failures, skip))
+        return status_of(self._connected().batches, self._record(), limit, skip)
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
         """Return its status when it has ended; raises TimeoutError after *timeout* seconds."""
@@ -185,17 +260,31 @@ class Batch:
         return self._store
 
 
+def _revoking(app: Any, signal: str) -> Callable[[list[str]], None]:
+    """Return what has tasks that run revoked."""
+    app = app or current_app()
+    if app is None:
+        raise ConfigurationError("expected an app, because Celery is not in use here, got none")
+
+    def revoke(ids: list[str]) -> None:
+        app.control.revoke(ids, terminate=True, signal=signal)
+
+    return revoke
+
+
 def _named(failure: type[Exception] | str) -> str:
     return failure if isinstance(failure, str) else f"{failure.__module__}.{failure.__qualname__}"
 
 
-def _opener(url: str | None, transport_options: Mapping[str, Any] | None) -> Callable[[], Store]:
+def _opener(
+    url: str | None, transport_options: Mapping[str, Any] | None, app: Any
+) -> Callable[[], Store]:
     name = f"batch:{socket.gethostname().split('.')[0]}:{os.getpid()}"
     if url is not None:
         return lambda: connect(url, transport_options, name)
 
     def of_celery() -> Store:
-        connection = current_connection()
+        connection = current_connection() if app is None else app.connection_for_write()
         if connection is None:
             raise ConfigurationError("expected a url, because Celery is not in use here, got none")
         return open_store(connection, name)

@@ -11,7 +11,7 @@ from ..store.jobs import ENDED, OPEN, STATES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..store.jobs import BatchRecord, State
+    from ..store.jobs import Batches, BatchRecord, State
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,28 @@ class Failure:
     job: str
     at: datetime
     reason: str
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How far a job has said last that it is."""
+
+    job: str
+    state: State
+    at: datetime
+    done: float
+    total: float
+    """0: it has not said of how much."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a job has reported."""
+
+    job: str
+    at: datetime
+    text: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +59,11 @@ class BatchStatus:
     ended: datetime | None
     """When its last job ended, while it was sealed; None: it goes on."""
     failures: Sequence[Failure]
-    """The last that failed."""
+    """Some that failed, the last first."""
+    progress: Sequence[JobProgress]
+    """How far some jobs are, those first that have said so last."""
+    messages: Sequence[Message]
+    """Some of what jobs have reported, the last first."""
 
     @property
     def total(self) -> int:
@@ -75,11 +101,30 @@ class BatchStatus:
                 {"job": item.job, "at": item.at.isoformat(), "reason": item.reason}
                 for item in self.failures
             ],
+            "progress": [
+                {
+                    "job": item.job,
+                    "state": item.state,
+                    "at": item.at.isoformat(),
+                    "done": item.done,
+                    "total": item.total,
+                    "text": item.text,
+                }
+                for item in self.progress
+            ],
+            "messages": [
+                {"job": item.job, "at": item.at.isoformat(), "text": item.text}
+                for item in self.messages
+            ],
         }
 
 
-def status_of(record: BatchRecord, failures: Sequence[tuple[str, int, str]]) -> BatchStatus:
-    """Return what people are told of *record*."""
+def status_of(batches: Batches, record: BatchRecord, limit: int, skip: int) -> BatchStatus:
+    """Return what people are told of *record*: of each list up to *limit*, after *skip* others."""
+    skip = max(skip, 0)
+    failures = batches.failures(record.id, limit, skip)
+    progress = batches.progress(record.id, limit, skip)
+    reports = batches.reports(record.id, limit, skip)
     return BatchStatus(
         record.id,
         record.name,
@@ -89,6 +134,11 @@ def status_of(record: BatchRecord, failures: Sequence[tuple[str, int, str]]) -> 
         _when(record.cancelled_ms),
         _when(record.ended_ms),
         [Failure(job, _at(ms), reason) for job, ms, reason in failures],
+        [
+            JobProgress(one.job, one.state, _at(one.at_ms), one.done, one.total, one.text)
+            for one in progress
+        ],
+        [Message(one.job, _at(one.at_ms), one.text) for one in reports],
     )
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
 from ..failover.jitter import JITTER
-from ..store.jobs import OPEN, Change
+from ..store.jobs import NESTED, OPEN, PARENT, Change
 from ..store.unreadable import number
-from ..transfer.batch_callbacks import publish_due
+from ..transfer.batch_callbacks import publish_due, tell_parent
 
 if TYPE_CHECKING:
     from collections import deque
@@ -84,7 +84,18 @@ class BatchPasses:
             )
             store.batches.change(batch, (Change("seal"),))
             self.soon(batch)
+        self._cancel_with_parent(store, record)
         self._sweep(store, record, now_ms)
+
+    def _cancel_with_parent(self, store: Store, record: BatchRecord) -> None:
+        """Cancel a batch whose parent is cancelled."""
+        parent = record.fields.get(PARENT)
+        if not parent or record.cancelled_ms:
+            return
+        found = store.batches.batch(parent)
+        if found is not None and found.cancelled_ms:
+            store.batches.change(record.id, (Change("cancel"),))
+            self.soon(record.id)
 
     @staticmethod
     def _is_left(store: Store, record: BatchRecord, now_ms: int) -> bool:
@@ -110,7 +121,20 @@ class BatchPasses:
             return
         for part in store.batches.jobs(record.id):
             old = [job for job in part if job.state in OPEN and now_ms - job.since_ms > _MISSING_MS]
-            self._end_lost(store, record.id, old)
+            self._end_lost(store, record.id, [job for job in old if job.tag != NESTED])
+            for job in old:
+                if job.tag == NESTED:
+                    self._look_at_child(store, record.id, job)
+
+    def _look_at_child(self, store: Store, batch: str, job: Job) -> None:
+        """End a job that is a batch where that has ended, or is not there any more."""
+        child = store.batches.batch(job.id)
+        if child is not None:
+            tell_parent(store, child)
+            return
+        lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
+        store.batches.change(batch, (lost,))
+        self.soon(batch)
 
     def _end_lost(self, store: Store, batch: str, jobs: list[Job]) -> None:
         by_queue: dict[str, list[Job]] = {}

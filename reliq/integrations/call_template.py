@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..message.alike import Differing
 from .argument_texts import text_of
 from .collecting import Content, Prepared
+from .middleware.install import apply_publish, chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from .collecting import Collector
 
@@ -58,6 +59,9 @@ class CallTemplate:
             or message.properties.get("expiration")
         )
         """Whether something in it counts from the moment at which it was made."""
+        self.options: Mapping[str, Any] = {}
+        self.told_properties: Mapping[str, Any] = {}
+        """How it is sent, as the app's middleware is told."""
         self._own_root = message.headers["root_id"] == task_id
         self._own_correlation = message.properties.get("correlation_id") == task_id
         self._differing = None if self.timed else Differing(_TEXTS, ("correlation_id",))
@@ -88,8 +92,13 @@ class CallTemplate:
         if "expiration" in message.properties:
             self._properties["expiration"] = message.properties["expiration"]
 
-    def fill(self, task_id: str, args: Any, kwargs: Any, collector: Collector) -> Prepared:
-        """Return the message of a call with these arguments; raises what serializing raises."""
+    def fill(
+        self, task_id: str, args: Any, kwargs: Any, collector: Collector, app: Any = None
+    ) -> Prepared:
+        """Return the message of a call with these arguments; raises what serializing raises.
+
+        The middleware of *app* is told of it first, and may change its headers and raise.
+        """
         of_args, of_kwargs, levels = self._limits
         headers = self._headers.copy()
         headers["id"] = task_id
@@ -100,6 +109,18 @@ class CallTemplate:
         properties = self._properties.copy()
         if self._own_correlation:
             properties["correlation_id"] = task_id
+        told = app is not None and chain_of(app) is not None
+        if told:
+            apply_publish(
+                app,
+                name=headers["task"],
+                task_id=task_id,
+                headers=headers,
+                properties={**self.told_properties, "correlation_id": task_id},
+                args=args,
+                kwargs=kwargs,
+                options=self.options,
+            )
         _, serializer, compression = self._content
         content = Content((args, kwargs, self._embedded), serializer, compression)
         body, content_type, encoding = collector.serialize(content, headers)
@@ -112,5 +133,5 @@ class CallTemplate:
             properties,
             *self._rest,
             self._timeout,
-            self._differing,
+            None if told else self._differing,
         )

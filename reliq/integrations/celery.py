@@ -10,7 +10,6 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ConfigurationError
 from ..message.queue_names import queue_of
 from .prefork import forget_nothing
 from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
@@ -18,8 +17,6 @@ from .scheduled import show_what_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ..store.protocol import Store
 
 
 _PREFORK = "celery.concurrency.prefork"
@@ -195,43 +192,3 @@ class WorkerWatch:
 
 
 WATCH = WorkerWatch()
-
-
-def current_connection() -> Any | None:
-    """Return a Kombu connection, not opened, to the broker of the current application.
-
-    None where the application has not imported Celery.
-    """
-    celery = sys.modules.get("celery")
-    return None if celery is None else celery.current_app.connection_for_write()
-
-
-def store_factory(transport: Any) -> Callable[[str], Store]:
-    """Return what opens a store as *transport* does; raises ConfigurationError."""
-    if not hasattr(transport, "store_factory"):
-        raise ConfigurationError(
-            f"expected a reliq broker, got one of {type(transport).__module__}: give its url"
-        )
-    factory: Callable[[str], Store] = transport.store_factory()
-    return factory
-
-
-def open_store(connection: Any, name: str) -> Store:
-    """Return a store of the first broker of a Kombu *connection* that answers, connected.
-
-    Raises BrokerUnavailable where none does, ConfigurationError where one is not of reliq.
-    """
-    for last in [False] * (len(connection.alt) - 1) + [True]:
-        transport = connection.transport
-        factory = store_factory(transport)
-        transport.close_connection(None)
-        store = factory(name)
-        try:
-            store.connect()
-        except BrokerUnavailable:
-            if last:
-                raise
-            connection.maybe_switch_next()
-        else:
-            return store
-    raise AssertionError

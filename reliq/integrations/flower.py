@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
 
-from .celery import current_connection, open_store
+from .connections import current_connection, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

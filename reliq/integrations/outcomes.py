@@ -50,6 +50,11 @@ def adding_to(membership: Membership | None) -> Iterator[None]:
         _MEMBERSHIP.reset(token)
 
 
+def membership() -> Membership | None:
+    """Return the batch that this thread's or task's publishes belong to."""
+    return _MEMBERSHIP.get()
+
+
 def adding_job(batch: str) -> str:
     """Return the job of *batch* that publishes; "" where it is none of that batch."""
     found = _MEMBERSHIP.get()
@@ -71,7 +76,8 @@ def join_batch(headers: dict[str, Any]) -> None:
 class Outcome(NamedTuple):
     """How a task has ended for good."""
 
-    state: Literal["succeeded", "failed", "error"]
+    state: Literal["succeeded", "failed", "error", "cancelled"]
+    """Of a task that somebody has revoked *cancelled*, which is an error unless its batch is."""
     text: str = ""
     """Why, for people."""
 
@@ -104,7 +110,7 @@ def outcome_of(error: BaseException, failures: Sequence[str] = ()) -> Outcome | 
         return Outcome("failed", str(error)[:_LONGEST] or "failed")
     if names.intersection(failures):
         return Outcome("failed", _in_words(error))
-    return Outcome("error", _in_words(error))
+    return Outcome("cancelled" if _is(error, "Terminated") else "error", _in_words(error))
 
 
 def _is(error: BaseException, name: str) -> bool:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
+from .job_runs import is_job, run_job
 from .outcomes import observed
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def _observed(on_apply: Callable[..., Any]) -> Callable[..., Any]:
         request = getattr(options.get("callback"), "__self__", None)
         if request is not None:
             options = observed(request, options)
+            if is_job(request):
+                target, args = run_job, (target, *args)
         return on_apply(target, args, kwargs, **options)
 
     return applied
@@ -165,6 +168,8 @@ def _applied(
             options = observed(request, options)
             for name in ("timeout", "soft_timeout"):
                 _require_seconds(name, options.get(name))
+            if is_job(request):
+                target, args = run_job, (target, *args)
             if in_process:
                 target = _answered_for(target, request, to_dead_letter, last=True)
             for name in ("accept_callback", "callback", "error_callback"):

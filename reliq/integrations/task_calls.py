@@ -21,6 +21,8 @@ from kombu.exceptions import OperationalError
 
 from ..errors import ConfigurationError
 from .call_template import FILLED_IN, CallTemplate, task_ids
+from .middleware.install import chain_of
+from .middleware.publish import holding, inner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -183,8 +185,8 @@ class TaskCalls:
         ours = (
             _is_celerys(type(app).send_task, _celery("app.base"))
             and _is_celerys(app.send_task, _celery("app.base"))
-            and _is_celerys(app.amqp.create_task_message, amqp)
-            and _is_celerys(app.amqp.send_task_message, amqp)
+            and _is_celerys(inner(app.amqp.create_task_message), amqp)
+            and _is_celerys(inner(app.amqp.send_task_message), amqp)
             and _is_celerys(Producer.publish, sys.modules["kombu.messaging"])
         )
         if not (self._ignores_results or self._is_told_of_calls_by_celery()):
@@ -239,7 +241,10 @@ class TaskCalls:
             template = self._template
             if template.timed and monotonic() > self._until:
                 # Not for its result: what a backend does for one is done, for the first call.
-                self.apply(item, task_id, collector, ignore_result=True)
+                with holding() as held:
+                    self.apply(item, task_id, collector, ignore_result=True)
+                if held:
+                    template.options = held[-1][1]
                 (message,), _ = collector.take()
                 template.time_as(message)
                 self._until = monotonic() + _STAYS_S
@@ -249,14 +254,19 @@ class TaskCalls:
                 args, kwargs, _ = merge(args, kwargs)
             if check is not None:
                 check(*args, **kwargs)
-            yield task_id, [template.fill(task_id, args, kwargs, collector)]
+            yield task_id, [template.fill(task_id, args, kwargs, collector, self.app)]
 
     def _made(self, item: Any, task_id: str, collector: Collector, way: Way) -> list[Prepared]:
         """Have Celery make the message of a call; keep it as a template where it may be one."""
-        self.apply(item, task_id, collector)
+        self._template = None
+        told = chain_of(self.app) is None or way is not Way.FILLED
+        if told:
+            self.apply(item, task_id, collector)
+        else:
+            with holding() as held:
+                self.apply(item, task_id, collector)
         prepared, contents = collector.take()
         self.retry_policy = collector.retry_policy if collector.retry else None
-        self._template = None
         if way is Way.FILLED and len(prepared) == 1:
             limits = (
                 self.app.amqp.argsrepr_maxsize,
@@ -265,7 +275,14 @@ class TaskCalls:
             )
             self._template = CallTemplate.of(task_id, prepared[0], contents[0], collector, limits)
             self._until = monotonic() + _STAYS_S
-        return prepared
+        if told:
+            return prepared
+        if self._template is None:  # nobody was told of it
+            self.apply(item, task_id, collector)
+            return collector.take()[0]
+        ((self._template.told_properties, self._template.options),) = held
+        args, kwargs, _ = contents[0].body
+        return [self._template.fill(task_id, args, kwargs, collector, self.app)]
 
     def _check(self) -> Callable[..., Any] | None:
         """Return what checks the arguments of a call, as Celery does before it sends it."""

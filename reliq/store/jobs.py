@@ -67,6 +67,11 @@ MOST_AT_ONCE = 1000
 MOST_NUMBER = 2**53 - 1
 """The largest number that every engine counts with."""
 
+NESTED = "batch"
+"""The tag of a job that is a batch: its id is the batch's, and it has no message."""
+PARENT = "parent"
+"""The field of a batch that names the batch whose job it is."""
+
 NO_BATCH = None
 
 
@@ -77,7 +82,8 @@ class Change(NamedTuple):
     job: str = ""
     state: State | Literal["lost", ""] = ""
     """In which it is then: of enter *waiting* or *delayed*. Of end *lost* is the broker's own
-    error: what a worker says of the job later, or has said, is better."""
+    error: what a worker says of the job later, or has said, is better. *cancelled*, of a batch
+    that is not, is an error: somebody has revoked it."""
     retries: int = 0
     token: int = 0
     """Of the lease: of two deliveries of a try the later one's is higher."""
@@ -129,8 +135,7 @@ def _checked(change: Change) -> Change:
         tag = ""  # reliq gives none like that: where the message is is not known
     if what == "begin":
         text = text[:MOST_ID].replace("|", "/")
-    text = text[:MOST_TEXT].encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
-    return Change(what, job, state, _bounded(retries), _bounded(token), tag, queue, text)
+    return Change(what, job, state, _bounded(retries), _bounded(token), tag, queue, _cut(text))
 
 
 def _bounded(number: int) -> int:
@@ -168,6 +173,60 @@ class Job(NamedTuple):
     queue: str
     worker: str = ""
     """Who works on it, where it is *working*."""
+
+
+class Note(NamedTuple):
+    """What a job says while it runs: which try and delivery of it says how far it is, or reports.
+
+    A report is of up to 500 characters, and a job makes 20 of them at most.
+    """
+
+    job: str
+    retries: int = 0
+    token: int = 0
+    queue: str = ""
+    """Whose token that is."""
+    progress: tuple[float, float, str] | None = None
+    """How much of how much is done, and a text."""
+    report: str = ""
+
+
+class Progress(NamedTuple):
+    """How far a job has said last that it is."""
+
+    job: str
+    state: State
+    """In which it is now; it says no more when it has ended."""
+    at_ms: int
+    done: float
+    total: float
+    text: str
+
+
+class Report(NamedTuple):
+    """What a job has reported."""
+
+    job: str
+    at_ms: int
+    text: str
+
+
+def checked_note(note: Note) -> Note:
+    """Return *note* as an engine may store it: numbers are put right, texts are cut."""
+    progress = note.progress
+    if progress is not None:
+        done, total, text = progress
+        progress = _measured(done), _measured(total), _cut(text)
+    retries, token = _bounded(note.retries), _bounded(note.token)
+    return Note(note.job, retries, token, note.queue, progress, _cut(note.report))
+
+
+def _measured(number: float) -> float:
+    return float(max(0, min(number, MOST_NUMBER)))
+
+
+def _cut(text: str) -> str:
+    return text[:MOST_TEXT].encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
 
 
 class BatchRecord(NamedTuple):
@@ -243,6 +302,22 @@ class Batches(Protocol):
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
         """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+
+    def note(self, batch: str, note: Note) -> bool:
+        """Note what an open job says; whether it is noted.
+
+        It is not where the job has ended, an earlier delivery says it, or the job has reported
+        as often as it may and says nothing else.
+        """
+
+    def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
+        """Return how far up to *limit* jobs are, those first that have said so last.
+
+        Of a batch the last 1,000 are listed.
+        """
+
+    def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
+        """Return up to *limit* reports, the last first; the last 10,000 of a batch are kept."""
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""

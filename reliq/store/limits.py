@@ -35,6 +35,13 @@ a day are at most a hundred for each place in which one runs."""
 OUTLIVES_MS = 60_000
 """By so long they outlive their queue: a retry may be on its way."""
 
+REPORTS_OF_A_JOB = 20
+"""So often a job reports at most; what it says more is not noted."""
+REPORTS_KEPT = 10_000
+"""So many reports of a batch are kept: the last ones."""
+PROGRESS_LISTED = 1000
+"""So many jobs of a batch are listed by how far they are: those that have said it last."""
+
 DUE_AT_ONCE = 500
 """So many queues a heartbeat brings that somebody has to look after."""
 A_QUEUE_MS = 2

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..message.envelope import EnvelopeError, pack, unpack
 from ..routing.routes import ROUTE_TRIES, Routes
-from ..store.jobs import CALLBACKS
+from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
 from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
 
 if TYPE_CHECKING:
-    from ..store.jobs import BatchRecord, Callback
+    from ..store.jobs import BatchRecord, Callback, State
     from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
@@ -48,14 +48,37 @@ def _unpacked(stored: str) -> CallbackMessage | None:
 
 
 def publish_due(store: Store, record: BatchRecord) -> None:
-    """Publish what is due of a batch, once each; waits. Raises ReliqError.
+    """Publish what is due of a batch, once each, and tell its parent; waits. Raises ReliqError.
 
     What finds no queue, or a full one, stays due: the next look tries it again.
     """
     for callback in record.due:
         stored = record.fields.get(FIELD + callback)
         if stored is None or _published(store, record, callback, stored):
+            if callback != "failure":
+                tell_parent(store, record)
             store.batches.said(record.id, callback)
+
+
+def tell_parent(store: Store, record: BatchRecord) -> None:
+    """Have a batch that is a job of another one end there, where it has; waits.
+
+    Harmless when repeated. Raises ReliqError.
+    """
+    parent, counts = record.fields.get(PARENT), record.counts
+    if not parent or not record.ended_ms:
+        return
+    text = f"{counts['error']} of its {record.total} jobs ended in error, {counts['failed']} failed"
+    state: State = "error" if counts["error"] else "failed" if counts["failed"] else "succeeded"
+    if record.cancelled_ms or counts["cancelled"]:
+        state, text = "cancelled", f"cancelled, with {counts['cancelled']} of its jobs"
+    changes = [Change("end", record.id, state, tag=NESTED, text=text)]
+    if state == "succeeded":  # perhaps after all: what had failed in it was replayed
+        changes.insert(0, Change("replay", record.id, tag=NESTED))
+    changed = store.batches.change(parent, changes)
+    found = store.batches.batch(parent) if changed is not None and changed.due else None
+    if found is not None:
+        publish_due(store, found)
 
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:

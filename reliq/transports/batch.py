@@ -270,10 +270,12 @@ class PublishBatch:
         self._uncertain += self._new
         self.discard()
         self._blind = False
-        entered = self._enter_jobs()
         try:
+            entered = self._enter_jobs()
             nowhere, full = self._send_surely()
         except ReliqError as exc:
+            if not self._uncertain:  # the jobs were refused, and are out of this batch
+                raise
             raise self._failure(exc, remark) from exc
         PUBLISHER.wait_for_replies(
             *[entry.tag for entry in self._uncertain if entry.tag is not None]
@@ -311,9 +313,10 @@ class PublishBatch:
             try:
                 enter(self._store, [found for _, found in entered])
             except (BatchClosed, NotFound):
-                jobs = [entry for entry, _ in entered]
-                self._new = [entry for entry in self._uncertain if entry not in jobs]
-                self._uncertain = []
+                jobs = {entry for entry, _ in entered}
+                flushed, self._uncertain = self._uncertain, []
+                self._new = [entry for entry in flushed if entry not in jobs]
+                self.refused = tuple(place for place, entry in enumerate(flushed) if entry in jobs)
                 raise
         return entered
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.exceptions import OperationalError
 
+from ..integrations.outcomes import BATCH, join_batch
 from ..message.alike import AlikeEnvelopes
 from .channel import Channel
 
@@ -129,6 +130,9 @@ class Chunk:
         """Return *message* made of the one before; None where it has to be encoded by itself."""
         differing, envelopes = message.differing, self._envelopes
         if envelopes is None or differing is None or differing is not self._differing:
+            return None
+        join_batch(message.headers)
+        if message.headers.get(BATCH) != self._example.headers.get(BATCH):
             return None
         envelope = envelopes.encode(message.body, message.headers, message.properties)
         if envelope is None or len(envelope) > self._made_by.transport.options.max_message_bytes:

@@ -92,7 +92,7 @@ class JobEnds:
         _, job, retries = found
         where = job, retries, int(message.token), message.delivery_tag, message.queue
         if outcome is None and WATCH.takes_from(self._channel.transport):
-            return _end("error", "revoked", *where)
+            return _end("cancelled", "revoked", *where)
         if outcome is None:
             return _end("succeeded", "", *where)
         return _end(outcome.state, outcome.text, *where)

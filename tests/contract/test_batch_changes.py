@@ -283,3 +283,18 @@ def test_who_works_on_a_job(change, batches):
     assert "" == batches.job("b", "j").worker
     change(begin(retries=1, tag=OTHER_TAG), end("succeeded", retries=1))
     assert "" == batches.job("b", "j").worker
+
+
+# -- revoked
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_job_that_was_revoked(change, batches, is_cancelled):
+    """It counts as cancelled where its batch is; else it is an error, with the reason."""
+    change(enter(), begin(token=2), *[CANCEL] * is_cancelled)
+    revoked = end("cancelled", token=1, why="terminated")
+    assert [UNCHANGED] == change(revoked)  # of an earlier delivery
+    assert [DONE] == change(revoked._replace(token=2))
+    assert {"cancelled" if is_cancelled else "error": 1} == counted(batches)
+    reasons = [why for _, _, why in batches.failures("b", 9)]
+    assert ["terminated"] * (not is_cancelled) == reasons

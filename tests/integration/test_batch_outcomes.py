@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from threading import Thread
 
 import pytest
+from celery import group
 
 from reliq.admin import Inspector
 from reliq.batches import Batch
@@ -146,6 +148,21 @@ def test_a_terminated_job(jobs):
     assert 1 == status.counts["error"], status
 
 
+def test_a_cancelled_batch_that_is_terminated(jobs):
+    """What runs is killed, and counts as cancelled."""
+    if jobs.pool != "prefork":
+        pytest.skip("only a child can be killed")
+    with jobs.batch(app=jobs.site.app) as batch:
+        first = jobs.site.send("end_late", "sleep")
+        wait_until(lambda: batch.status().counts["working"], what="the job to begin")
+        later = jobs.site.send("end_early", "succeed", countdown=1)
+        batch.cancel(terminate=True)
+    status = batch.wait(ENDS_S)
+    assert (2, []) == (status.counts["cancelled"], status.failures)
+    assert [] == jobs.site.journal.entries("finished", first.id)
+    assert [] == jobs.site.journal.entries("started", later.id)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_cancelled_batch(jobs, task):
     """What waits does not run; what runs is told."""
@@ -158,6 +175,48 @@ def test_a_cancelled_batch(jobs, task):
     status = batch.wait(ENDS_S)
     assert (1, int(jobs.pool != "solo")) == (status.counts["cancelled"], status.counts["succeeded"])
     assert [] == jobs.site.journal.entries("started", later.id)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_job_says(jobs, task):
+    """Its last progress is known when its end is, however often it has said one; its reports."""
+    with jobs.batch() as batch:
+        job = jobs.site.send(task, "progress").id
+    status = batch.wait(ENDS_S)
+    shown = [(one.job, one.state, one.done, one.total, one.text) for one in status.progress]
+    assert [(job, "succeeded", 200, 200, "row 200")] == shown
+    texts = [(one.job, one.text) for one in status.messages]
+    assert [(job, "and so is the name"), (job, "price is missing")] == texts
+
+
+def test_a_job_that_adds_jobs(jobs):
+    """To its batch, which is sealed: tasks, many at a time, and a batch in it."""
+    with jobs.batch() as batch:
+        jobs.site.send("end_late", "add", countdown=1)
+    assert batch.status().sealed
+    status = batch.wait(ENDS_S)
+    batch.close()
+    assert {"succeeded": 5, "failed": 1} == {k: n for k, n in status.counts.items() if n}
+    assert "0 of its 2 jobs ended in error, 1 failed" == status.failures[0].reason
+
+
+def test_another_thread_adds_jobs(jobs):
+    """In a block of its own; without one its tasks are none. Those of a group are jobs."""
+    end_late = jobs.site.app.signature("end_late", ("succeed",), app=jobs.site.app)
+
+    def publish(adding):
+        with adding:
+            jobs.site.send("end_late", "succeed")
+
+    with jobs.batch() as batch:
+        for adding in (nullcontext(), batch.adding()):
+            thread = Thread(target=publish, args=(adding,))
+            thread.start()
+            thread.join()
+        group([end_late, end_late], app=jobs.site.app).apply_async()
+    status = batch.wait(ENDS_S)
+    batch.close()
+    assert {"succeeded": 3} == {k: n for k, n in status.counts.items() if n}
 
 
 def test_callbacks_are_published_once(jobs):

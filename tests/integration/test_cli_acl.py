@@ -15,7 +15,7 @@ import reliq
 from reliq import BrokerRefused
 from reliq.admin import Inspector, acl_rule
 from reliq.engines.urls import connect
-from reliq.store.jobs import DONE, Change
+from reliq.store.jobs import DONE, Change, Note
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
 from tests.support.audits import assert_balanced
@@ -132,6 +132,8 @@ def use_batch(guarded):
         batches.open_batch("b", "enrol", {"tenant": "7"})
         batches.change("b", [Change("enter", job, "waiting", tag="t") for job in ("i", "j")])
         batches.change("b", [Change("withdraw", "i", tag="t"), Change("begin", "j", token=1)])
+        assert batches.note("b", Note("j", 0, 1, progress=(1, 2, ""), report="no price"))
+        assert (1, 1) == (len(batches.progress("b", 9)), len(batches.reports("b", 9)))
         batches.change("b", [Change("end", "j", "failed", token=1), Change("seal")])
         batches.said("b", "complete")
         batches.change("b", [Change("replay", "j"), Change("cancel")])
@@ -145,6 +147,7 @@ def look_at_batch(batches):
     assert "waiting" == batches.job("b", "j").state
     assert 1 == len([job for part in batches.jobs("b") for job in part])
     assert [] == batches.failures("b", 10)
+    batches.progress("b", 10), batches.reports("b", 10)
 
 
 def cancel_batch(operator, owner_url):
@@ -216,7 +219,8 @@ def test_a_worker(guarded):
         second = Taker(connection, "bytes", auto_declare=False)
         second.take()[0].requeue()
     with store_of(worker) as store:
-        assert ["b"] == store.batches.next_batches(10, 1000)
+        # A consumer of this process may have taken it already.
+        assert store.batches.next_batches(10, 1000) in ([], ["b"])
         assert {"t": ""} == store.whereabouts("orders", ["t"])
         store.batches.forget_batch("b")
     worker.check("zremrangebyscore")  # of what a worker moves here from another broker

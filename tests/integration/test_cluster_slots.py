@@ -20,7 +20,7 @@ from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
-from reliq.store.jobs import Change
+from reliq.store.jobs import Change, Note
 from reliq.store.values import Move
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 from tests.contract.steps import LONG_MS, audit, lease_of, message, tags
@@ -220,6 +220,9 @@ OF_BATCHES = {
         store, *(Change("replay", job, tag=TAG) for job in "cd"), end("failed", "c")
     ),
     "cancel": lambda store, m: m.change(store, Change("cancel"), begin("a")),
+    "note": lambda store, m: store.batches.note(
+        m.name, Note("b", token=1, queue="q", progress=(1, 2, "x"), report="no price")
+    ),
     "said": lambda store, m: store.batches.said(m.name, "failure"),
 }
 
@@ -256,7 +259,7 @@ def test_a_script_of_a_batch_is_whole_or_refused(cluster, name, state):
 def test_every_script_of_a_queue_is_called():
     """A new one is added to CALLS; what is no queue's has one key, or is tested beside it."""
     of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
-    of_batches = {"open_batch", "change_jobs", "said", "list_batch", "next_batches"}
+    of_batches = {"open_batch", "change_jobs", "note_job", "said", "list_batch", "next_batches"}
     kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}
     everything = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
     assert everything - of_others - of_batches - kombu <= set(CALLS)

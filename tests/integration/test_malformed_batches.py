@@ -12,7 +12,7 @@ from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import BrokerRefused, ReliqError
 from reliq.options import parse
-from reliq.store.jobs import DONE, UNCHANGED, Change
+from reliq.store.jobs import DONE, UNCHANGED, Change, Note
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 
 K = batch_keys("", "b")
@@ -25,8 +25,12 @@ FLAGS = (
     *("sealed", "cancelled", "ended", "due_failure", "due_complete", "due_success"),
     *("said_failure", "said_complete", "said_success", "created"),
 )
-OWN = {K.failures: "zadd", **dict.fromkeys(LISTS, "zadd")}
+OWN = {
+    **dict.fromkeys((K.failures, K.progressed, *LISTS), "zadd"),
+    K.reports: "rpush",
+}
 VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
+NOTES = (*VALUES, "", "1|x|3|10|", "1|1|many|10|x", "1|1|nan|1e999|x", "|||||")
 RECORDS = (*VALUES, "w", "q|0|0|0|||", "w|0|0|x|t||q", "w|-1|0|0|t||q", "k|0|1e3|0|t||q", "||||||")
 
 
@@ -45,8 +49,12 @@ class Batch:
         ends += [end("cancelled", "c"), lost("x")]
         retry = enter("r", tag=OTHER_TAG, retries=1)
         self.batches.change("b", [*(begin(job) for job in jobs[1:]), retry, *ends, Change("seal")])
+        self._note()
         self.since = str(self.batches.job("b", "w").since_ms)
         self.dumps = self.contents()
+
+    def _note(self):
+        return self.batches.note("b", Note("k", 0, 1, "q", (3, 10, "checking"), "no price"))
 
     def fresh(self) -> None:
         """Have all as it was, without junk."""
@@ -94,6 +102,7 @@ class Batch:
             "replay": change(Change("replay", "e", tag=TAG)),
             "cancel": change(Change("cancel"), begin("w")),
             "several": change(*whole, enter("r", tag="c" * 30, retries=2)),
+            "note": self._note,
             "said": lambda: self.batches.said("b", "failure"),
             "next": lambda: self.batches.next_batches(10, 1000),
             "open again": lambda: self.batches.open_batch("b", "enrol", {}),
@@ -106,6 +115,8 @@ class Batch:
         self.batches.batch("b")
         self.batches.batches(10)
         self.batches.failures("b", 10)
+        self.batches.progress("b", 10)
+        self.batches.reports("b", 10)
         return [self.batches.job("b", job) for job in "wkrsfexc"], list(self.batches.jobs("b"))
 
 
@@ -131,7 +142,9 @@ def junk(every):
     for job in "wkrfex" if every else "w":
         for value in RECORDS:
             yield K.jobs, job, value
-    for key in (*K[:4], *LISTS):
+    for value in NOTES if every else NOTES[:2]:
+        yield K.progress, "k", value
+    for key in (*K[:7], *LISTS):
         for kind in ("set", "rpush", "sadd", "hset", "zadd") if every else ("set",):
             if kind != OWN.get(key, "hset"):
                 yield key, kind, None
@@ -182,6 +195,16 @@ def _run(batch, name, operation, key, field, value):
     return "" if counted == there else f"{counted} counted, {there} there"
 
 
+def test_a_report_that_cannot_be_read(batch):
+    """It is left out; the others are there."""
+    batch.fresh()
+    for value in (*VALUES, "1|9|x", "1|999999999999|x"):
+        batch.raw.rpush(K.reports, value)
+    found = [(one.job, one.text) for one in batch.batches.reports("b", 100)]
+    assert ("k", "no price") == found[0]
+    assert len(found) <= 2
+
+
 def test_a_job_that_cannot_be_read(batch, caplog):
     """Nothing is changed of it, and it is named; the others go on."""
     batch.fresh()
@@ -195,7 +218,7 @@ def test_a_job_that_cannot_be_read(batch, caplog):
     assert "jobs of batch 'b'" in caplog.text
 
 
-REFUSED = {"enter", "enter a retry", "open"}
+REFUSED = {"enter", "enter a retry", "open", "note"}
 """What brings something new: it is refused as a whole."""
 
 

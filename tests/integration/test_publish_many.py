@@ -222,15 +222,43 @@ FEW = settings(
 )
 
 
+class Telling(reliq.Middleware):
+    """Notes what it is told, and adds to the headers."""
+
+    def __init__(self):
+        self.told = []
+
+    def publish(self, context):
+        """Note everything but the id, and the headers' names; add one."""
+        headers = {k: v for k, v in context.headers.items() if k not in TIMES}
+        noted = (context.name, headers, context.args, context.kwargs, context.properties)
+        options = {k: v for k, v in context.options.items() if k != "expiration"}
+        text = repr((noted, sorted(options.items(), key=str)))
+        self.told.append(text.replace(context.id, "<id>"))
+        context.headers["told"] = f"{len(context.args)} {sorted(context.kwargs)}"
+        context.headers["tenant"] = "of the middleware"
+
+    def take(self):
+        """Return what it was told, and forget it."""
+        told, self.told = self.told, []
+        return told
+
+
 @pytest.mark.timeout(240)
-def test_the_same_is_stored(site):
-    """A task, its signature and its name, whatever is asked of the calls: as by apply_async."""
+@pytest.mark.parametrize("middleware", [None, Telling()], ids=["plain", "middleware"])
+def test_the_same_is_stored(site, middleware):
+    """A task, its signature and its name, whatever is asked of the calls: as by apply_async.
+
+    An app's middleware is told the same of each, and may change its headers.
+    """
     for name in ("other", "bound"):  # its exchange is there
         site.take.apply_async((), queue=name)
     site.stored()
     ways = []
+    if middleware is not None:
+        reliq.add_middleware(site.app, middleware)
 
-    @FEW
+    @settings(FEW, max_examples=60 if middleware is None else 20)
     @given(
         st.sampled_from(["take", "routed", "name", "signature", "immutable"]),
         st.lists(ARGUMENTS | KEYWORDS, min_size=1, max_size=6),
@@ -256,14 +284,36 @@ def test_the_same_is_stored(site):
             args, kwargs = ((), item) if isinstance(item, dict) else (item, {})
             send(args, kwargs, **options)
         expected = site.stored()
+        told = [] if middleware is None else middleware.take()
         with site.app.producer_or_acquire() as producer:
             ways.append(TaskCalls(task, app, options, True).way(producer))
         assert len(items) == reliq.publish_many(task, items, star=True, app=app, **options)
         assert_alike(expected, site.stored())
         assert len(expected) == len(items)
+        if middleware is not None:
+            assert told == middleware.take()
 
     check()
     assert {Way.FILLED} == set(ways)
+
+
+def test_middleware_that_refuses_one(site):
+    """What comes before it is stored; it and what comes after it are not."""
+
+    class Refusing(reliq.Middleware):
+        def publish(self, context):
+            if context.args == (3,):
+                raise PermissionError("not this one")
+
+    reliq.add_middleware(site.app, Refusing())
+    assert Way.FILLED == way_of(site, site.one)
+    with pytest.raises(reliq.PartlyPublished, match="not this one") as caught:
+        reliq.publish_many(site.one, range(6))
+    assert (3, [3, 4, 5]) == (caught.value.sent, caught.value.unsent)
+    assert 3 == len(site.stored())
+    with pytest.raises(reliq.PartlyPublished) as caught:  # the first is told of, too
+        reliq.publish_many(site.one, [3, 4])
+    assert (0, [3, 4], []) == (caught.value.sent, caught.value.unsent, site.stored())
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from tests.integration.kombu_client import FAST, Taker, exists, publish
 def drop_batches(file):
     """Take away what the third version has more than the second."""
     file.execute("DROP TABLE batches")
-    file.execute("DROP TABLE jobs")
+    for table in ("jobs", "job_notes", "job_reports"):
+        file.execute(f"DROP TABLE {table}")
 
 
 def test_bindings_of_the_first_version_are_known_by_their_queue(tmp_path):

@@ -283,3 +283,36 @@ def middleware(app: Any) -> None:
     apply_publish(
         app, name="a", task_id="1", headers=headers, properties={}, args=(), kwargs={}, options={}
     )
+
+
+def enrol_all(task: Any, rows: Iterable[int], report: Any) -> str:
+    """Publish a batch of calls, with one in it."""
+    with reliq.Batch("enrol", on_success=report, failures=(KeyError, "shop.NoPrice")) as batch:
+        published: int = batch.map(task, rows, countdown=60)
+        with reliq.Batch("more", parent=batch, seal_timeout=60, batch_ttl=3600.0):
+            task.delay(published)
+    batch.cancel(terminate=True, signal="SIGINT")
+    batch.close()
+    identity: str = batch.id
+    return identity
+
+
+def watch_it(identity: str, app: Any) -> dict[str, Any]:
+    """Return what a page shows of a batch."""
+    status = reliq.Batch.get(identity, app=app).wait(timeout=60)
+    percent: float = status.percent
+    total: int = status.total
+    reasons: list[str] = [failure.reason for failure in status.failures]
+    texts: list[str] = [message.text for message in status.messages]
+    done: list[float] = [job.done for job in status.progress]
+    del percent, total, reasons, texts, done
+    return status.as_dict()
+
+
+def say(number: int) -> None:
+    """Say how far a job is."""
+    if not reliq.cancelled():
+        reliq.progress(number, 10, "checking")
+        reliq.report("price is missing")
+    with reliq.add_jobs():
+        raise reliq.Failed("not qualified")

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from reliq.consumer.duties import BackgroundDuties
+from reliq.consumer.job_reports import JobReports
 from reliq.errors import BrokerTimeout
 from reliq.options import Options
+from reliq.store.protocol import ignore_result
 
 
 class Clock:
@@ -85,6 +87,8 @@ def duties():
     debtor = SimpleNamespace(owes=False)
     outbox = SimpleNamespace(resend=lambda _seconds: None)
     running = SimpleNamespace(tell=lambda *_args, **_known: None)
+    reports = JobReports(ignore_result)
+    reports.begin()
     return BackgroundDuties(
         "me",
         Options(),
@@ -93,6 +97,7 @@ def duties():
         outbox,
         registration,
         running,
+        reports,
         is_of_this_process=lambda _name: False,
     )
 

@@ -6,12 +6,14 @@ import pytest
 
 from reliq.consumer import duties
 from reliq.consumer.carriers import Carriers
+from reliq.consumer.job_reports import JobReports
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.consumer.registration import Registration
 from reliq.consumer.running_tasks import Running
 from reliq.errors import BrokerTimeout
 from reliq.options import parse
+from reliq.store.protocol import ignore_result
 
 
 class Store:
@@ -62,6 +64,8 @@ def test_what_is_owed_is_tried_once_at_a_time(clock):
     outbox.begin()
     running.begin("me")
     registration.begin("me")
+    reports = JobReports(ignore_result)
+    reports.begin()
     found = duties.BackgroundDuties(
         "me",
         options,
@@ -70,6 +74,7 @@ def test_what_is_owed_is_tried_once_at_a_time(clock):
         outbox,
         registration,
         running,
+        reports,
         is_of_this_process=bool,
     )
     tries = []

@@ -28,7 +28,7 @@ LAYERS = (
     {"reliq.consumer"},
     {"reliq.transports"},
     {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
-    {"reliq.metrics"},
+    {"reliq.batches", "reliq.metrics"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -91,6 +91,10 @@ LATE_IMPORTS = {
         "reliq",
         "reliq.claims.once",
     ): "every Celery process loads the package, and few need an engine for it",
+    (
+        "reliq",
+        "reliq.batches",
+    ): "every Celery process loads the package, and few have batches",
     (
         "reliq",
         "reliq.integrations.middleware",

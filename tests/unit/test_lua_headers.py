@@ -22,7 +22,7 @@ from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
 from reliq.store import limits
-from reliq.store.jobs import Change
+from reliq.store.jobs import Change, Note
 from reliq.store.values import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
@@ -365,6 +365,7 @@ CALLS = {
     "list_batch": lambda store: store.batches.open_batch("b", "name", {"field": "x"}),
     "open_batch": lambda store: store.batches.open_batch("b", "name", {"field": "x"}),
     "change_jobs": lambda store: store.batches.change("b", [Change("enter", "j", "waiting")] * 2),
+    "note_job": lambda store: store.batches.note("b", Note("j", progress=(1, 2, "x"))),
     "said": lambda store: store.batches.said("b", "complete"),
     "next_batches": lambda store: store.batches.next_batches(10, 1000),
     # Kombu's own keys are named by its options, its lists by the queue.

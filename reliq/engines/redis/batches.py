@@ -16,8 +16,12 @@ from ...store.jobs import (
     Change,
     Changed,
     Job,
+    Note,
+    Progress,
+    Report,
     State,
     checked,
+    checked_note,
     one_step,
 )
 from ...store.limits import BATCH
@@ -41,6 +45,11 @@ _NUMBER = r"(\d{1,19})"
 _RECORD = re.compile(
     rf"([a-z])\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|([^|]*)\|([^|]*)\|(.*)", re.ASCII | re.DOTALL
 )
+# What note_job.lua writes.
+_PROGRESS = re.compile(
+    rf"\d+\|{_NUMBER}\|([^|]{{1,40}})\|([^|]{{1,40}})\|(.*)", re.ASCII | re.DOTALL
+)
+_REPORT = re.compile(rb"(\d{1,19})\|(\d{1,9})\|(.*)", re.DOTALL)
 
 
 class RedisBatches:
@@ -111,6 +120,16 @@ class RedisBatches:
         """Note that a callback is published."""
         names = scripts.SAID.named(**self._named(batch, "batch", "guard"))
         self._wire.execute(scripts.SAID, names, (callback,))
+
+    def note(self, batch: str, note: Note) -> bool:
+        """Note what an open job says; whether it is noted."""
+        job, retries, token, queue, progress, report = checked_note(note)
+        done, total, text = ("", "", "") if progress is None else map(str, progress)
+        names = scripts.NOTE_JOB.named(
+            **self._named(batch, "batch", "jobs", "progress", "progressed", "reports", "guard")
+        )
+        rows = (job, retries, token, queue, done, total, text, report)
+        return bool(self._wire.execute(scripts.NOTE_JOB, names, rows))
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch*: its memory is freed beside the server's work."""
@@ -186,6 +205,8 @@ class RedisBatches:
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
         """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+        if limit < 1:
+            return []
         names = self._named(batch)
         last = skip + limit - 1
         found = self._wire.call(("ZRANGE", names["failures"], skip, last, "REV", "WITHSCORES"))
@@ -197,6 +218,54 @@ class RedisBatches:
             (text_of(job), number(when), text_of(text or b""))
             for job, when, text in zip(jobs, found[1::2], why, strict=True)
         ]
+
+    def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
+        """Return how far up to *limit* jobs are, those first that have said so last."""
+        if limit < 1:
+            return []
+        names = self._named(batch)
+        ids = self._wire.call(("ZRANGE", names["progressed"], skip, skip + limit - 1, "REV"))
+        if not ids:
+            return []
+        said = self._wire.call(("HMGET", names["progress"], *ids))
+        jobs = self._wire.call(("HMGET", names["jobs"], *ids))
+        stored = ((text_of(one), job) for one, job in zip(ids, jobs, strict=True) if job)
+        states = {job.id: job.state for job in self._read(batch, stored).values()}
+        found = [
+            _progress(text_of(one), states[text_of(one)], text_of(text or b""))
+            for one, text in zip(ids, said, strict=True)
+            if text_of(one) in states
+        ]
+        return [one for one in found if one is not None]
+
+    def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
+        """Return up to *limit* reports, the last first."""
+        if limit < 1:
+            return []
+        key = self._named(batch)["reports"]
+        found = map(_report, self._wire.call(("LRANGE", key, skip, skip + limit - 1)))
+        return [one for one in found if one is not None]
+
+
+def _progress(job: str, state: State, stored: str) -> Progress | None:
+    """Return what is stored of how far a job is; None where it cannot be read."""
+    found = _PROGRESS.fullmatch(stored)
+    if found is None:
+        return None
+    at, done, total, text = found.groups()
+    try:
+        return Progress(job, state, int(at), float(done), float(total), text)
+    except ValueError:
+        return None
+
+
+def _report(stored: bytes) -> Report | None:
+    """Return a report; None where it cannot be read."""
+    found = _REPORT.fullmatch(stored)
+    if found is None:
+        return None
+    at, length, rest = found.groups()
+    return Report(text_of(rest[: int(length)]), int(at), text_of(rest[int(length) :]))
 
 
 def _changed(reply: Reply) -> Changed | None:

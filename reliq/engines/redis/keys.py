@@ -71,8 +71,9 @@ class BatchKeys(NamedTuple):
     jobs: str  # HASH job -> "state|retries|token|since|tag|who works on it|queue"
     failures: str  # ZSET job -> when it failed, server ms
     errors: str  # HASH job -> why
-    progress: str  # HASH job -> msgpack of how far it is
-    reports: str  # HASH job -> msgpack of what it has reported
+    progress: str  # HASH job -> "how often it has reported|when|done|total|text"
+    progressed: str  # ZSET job -> when it has said last how far it is, server ms; the last of them
+    reports: str  # LIST "when|length of job|job" + text, newest first; the last of them
     guard: str  # STRING never there
 
 

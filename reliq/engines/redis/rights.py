@@ -61,6 +61,7 @@ PRODUCER = _role(
         scripts.LAYOUT,
         scripts.LIST_BATCH,
         scripts.LIST_QUEUE,
+        scripts.NOTE_JOB,
         scripts.ONCE,
         scripts.OPEN_BATCH,
         scripts.PAUSE,
@@ -68,8 +69,8 @@ PRODUCER = _role(
         scripts.SAID,
         scripts.UNBOUND,
     ),
-    sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx pexpire sadd smembers "
-    "srem zadd zrange zrem zscore",
+    sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire sadd "
+    "smembers srem zadd zrange zrem zscore",
 )
 WORKER = _role(
     PRODUCER,
@@ -136,12 +137,12 @@ OPERATOR = _role(
         scripts.WHEREABOUTS,
     ),
     sends="acl|whoami client|list del get hdel hexists hget hgetall hkeys hmget hscan hsetnx info "
-    "sadd scan script|exists set smembers srem time zadd zrangebyscore zrem zscore",
+    "lrange sadd scan script|exists set smembers srem time zadd zrangebyscore zrem zscore",
 )
 MIGRATION = _role(
     OPERATOR,
     runs=(scripts.KOMBU_ACCEPT, scripts.KOMBU_TAKE, scripts.KOMBU_TAKE_UNACKED),
-    sends="hvals llen lrange",
+    sends="hvals llen",
 )
 # At the Sentinels themselves.
 SENTINEL = _role(_DIALS, sends="sentinel|get-master-addr-by-name")

@@ -15,12 +15,17 @@ from ...store.jobs import (
     Change,
     Changed,
     Job,
+    Note,
+    Progress,
+    Report,
     checked,
+    checked_note,
     one_step,
 )
-from ...store.limits import BATCH
+from ...store.limits import BATCH, PROGRESS_LISTED
 from ...store.unreadable import left_out, mapping, number
 from .disk_reserve import essential
+from .job_notes import noted
 from .jobs import COUNTERS, FLAGS, Changing, readable
 
 if TYPE_CHECKING:
@@ -121,6 +126,13 @@ class SqliteBatches:
                 (transaction.prefix, batch),
             )
 
+    def note(self, batch: str, note: Note) -> bool:
+        """Note what an open job says; whether it is noted."""
+        self._store.require_room()
+        with self._store.write() as transaction:
+            known = self._number(transaction, batch)
+            return known is not None and noted(transaction, known, checked_note(note))
+
     @essential
     def forget_batch(self, batch: str) -> None:
         """Remove *batch* in one step, and its jobs in as many as it takes.
@@ -149,6 +161,14 @@ class SqliteBatches:
                 "(SELECT id FROM jobs WHERE batch = ? LIMIT ?)",
                 (*found, *found, _FORGOTTEN_AT_ONCE),
             ).rowcount
+            for table in ("job_notes", "job_reports"):
+                if removed < _FORGOTTEN_AT_ONCE:
+                    key = "id" if table == "job_notes" else "number"
+                    removed = transaction.execute(
+                        f"DELETE FROM {table} WHERE batch = ? AND {key} IN "  # noqa: S608 - ours
+                        f"(SELECT {key} FROM {table} WHERE batch = ? LIMIT ?)",
+                        (*found, *found, _FORGOTTEN_AT_ONCE),
+                    ).rowcount
             if removed < _FORGOTTEN_AT_ONCE:
                 transaction.execute("DELETE FROM batches WHERE number = ?", found)
             return True
@@ -253,6 +273,37 @@ class SqliteBatches:
                 (self._number(transaction, batch), max(limit, 0), skip),
             ).fetchall()
         return [(str(job), number(at_ms), str(why or "")) for job, at_ms, why in found]
+
+    def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
+        """Return how far up to *limit* jobs are, those first that have said so last."""
+        with self._store.read() as transaction:
+            found = transaction.execute(
+                "SELECT job_notes.id, state, at, done, total, text FROM job_notes "
+                "JOIN jobs ON jobs.batch = job_notes.batch AND jobs.id = job_notes.id "
+                "WHERE job_notes.batch = ? AND at IS NOT NULL "
+                "ORDER BY at DESC, job_notes.id DESC LIMIT ? OFFSET ?",
+                (self._number(transaction, batch), _of(limit, skip), skip),
+            ).fetchall()
+        return [
+            Progress(str(job), LETTERS[state], number(at), float(done), float(total), str(text))
+            for job, state, at, done, total, text in found
+            if state in LETTERS
+        ]
+
+    def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
+        """Return up to *limit* reports, the last first."""
+        with self._store.read() as transaction:
+            found = transaction.execute(
+                "SELECT job, at, text FROM job_reports WHERE batch = ? "
+                "ORDER BY number DESC LIMIT ? OFFSET ?",
+                (self._number(transaction, batch), max(limit, 0), skip),
+            ).fetchall()
+        return [Report(str(job), number(at), str(text)) for job, at, text in found]
+
+
+def _of(limit: int, skip: int) -> int:
+    """Return how many of *limit* are listed after *skip*."""
+    return max(min(limit, PROGRESS_LISTED - skip), 0)
 
 
 def _fields(stored: object) -> dict[str, str]:

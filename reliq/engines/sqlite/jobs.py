@@ -245,13 +245,15 @@ class Changing:
     def _end(self, id_: str, job: _Known | None, new: _Known) -> int:
         if job is None:
             return NO_JOB
+        if new.state == "c" and not self.cancelled:
+            new = new._replace(state="e")
         if new.state == "x":
             if job.state not in _OPEN or job.tag not in {"", new.tag}:
                 return UNCHANGED
             new = new._replace(retries=job.retries, token=job.token)
         else:
             ended = job.state not in _OPEN and job.state != "x"
-            if ended or (new.state == "e" and _older(job, new)):
+            if ended or (new.state in {"e", "c"} and _older(job, new)):
                 return UNCHANGED
         new = new._replace(
             tag=new.tag or job.tag,

@@ -71,6 +71,25 @@ CREATE TABLE jobs (
     PRIMARY KEY (batch, id)
 ) WITHOUT ROWID;
 CREATE INDEX failures ON jobs (batch, failed_at) WHERE failed_at IS NOT NULL;
+CREATE TABLE job_notes (
+    batch INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    reported INTEGER NOT NULL,
+    at INTEGER,
+    done REAL,
+    total REAL,
+    text TEXT,
+    PRIMARY KEY (batch, id)
+) WITHOUT ROWID;
+CREATE INDEX job_notes_at ON job_notes (batch, at) WHERE at IS NOT NULL;
+CREATE TABLE job_reports (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch INTEGER NOT NULL,
+    job TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX job_reports_batch ON job_reports (batch, number);
 """,
 }
 

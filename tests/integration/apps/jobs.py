@@ -9,12 +9,8 @@ import time
 from celery.exceptions import Ignore, Reject
 
 import reliq
-from reliq.batches import BatchMiddleware, cancelled
-from reliq.errors import Failed
 from tests.integration.apps.tasks import app, journal
 from tests.support.journal import FINISHED, STARTED
-
-reliq.add_middleware(app, BatchMiddleware())
 
 
 class NotQualified(Exception):
@@ -30,7 +26,7 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
     """End as told."""
     journal.write(STARTED, task.request.id)
     if how == "failed":
-        raise Failed("price is missing")
+        raise reliq.Failed("price is missing")
     if how == "named":
         raise NotQualified("too young")
     if how == "error":
@@ -53,8 +49,20 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
         time.sleep(30)
     if how == "sleep":
         time.sleep(60)
+    if how == "progress":
+        for n in range(1, 201):
+            reliq.progress(n, 200, f"row {n}")
+        reliq.report("price is missing")
+        reliq.report("and so is the name")
+    if how == "add":
+        end_late.delay("succeed")  # no job
+        with reliq.add_jobs():
+            end_late.delay("succeed")
+            reliq.publish_many(end_early, ["succeed"] * 3)
+            with reliq.Batch("inner", app=app) as inner:
+                inner.map(end_early, ["succeed", "failed"])
     if how == "until cancelled":
-        while not cancelled():
+        while not reliq.cancelled():
             time.sleep(0.05)
     journal.write(FINISHED, task.request.id)
     return how

@@ -211,14 +211,18 @@ end
 does['end'] = function(id, job, new)
   if not job then
     return -3
-  elseif new.state == 'x' then
+  end
+  if new.state == 'c' and not is.cancelled then
+    new.state = 'e' -- somebody has revoked it
+  end
+  if new.state == 'x' then
     if not is_open[job.state] or job.tag ~= '' and job.tag ~= new.tag then
       return 0
     end
     new.retries, new.token = job.retries, job.token
   elseif not is_open[job.state] and job.state ~= 'x' then
     return 0
-  elseif new.state == 'e' and older(job, new) then
+  elseif (new.state == 'e' or new.state == 'c') and older(job, new) then
     return 0
   end
   new.tag = new.tag ~= '' and new.tag or job.tag

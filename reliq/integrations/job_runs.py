@@ -1,0 +1,146 @@
+"""Job runs: what is done around a job in the child, thread or greenlet that runs it.
+
+A worker hands its pool a job as it does any other task, but for the function that runs it: that
+of Celery within :func:`run_job`. So a job says that it begins, and does not run where its batch
+is cancelled, in every app, and what is no job costs nothing. How a job ends its worker tells
+(:mod:`.outcomes`), when this has returned.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ReliqError
+from ..forks import OwnLock, here
+from ..store.jobs import CANCELLED, Change
+from .connections import open_store
+from .outcomes import BATCH, FAILURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..store.protocol import Store
+
+logger = logging.getLogger("reliq")
+
+
+class Running:
+    """The job that runs in this context."""
+
+    def __init__(self, request: Mapping[str, Any], app: Any) -> None:
+        self.batch = str(request[BATCH])
+        self.job = str(request["id"])
+        self.failures = tuple(map(str, request.get(FAILURES) or ()))
+        self.app = app
+        retries = request.get("retries")
+        self.retries = retries if isinstance(retries, int) else 0
+        info = request.get("delivery_info") or {}
+        lease = info.get("reliq_lease") or ("", "0")
+        self.queue, self.token = str(lease[0]), int(lease[1])
+        self.tag: str = (request.get("properties") or {}).get("delivery_tag") or ""
+        self.worker = f"{request.get('hostname')}:{os.getpid()}"
+        self.at_end: list[Callable[[], None]] = []
+        """What is to be done when it has run, before its worker tells how."""
+        self.local: dict[str, Any] = {}
+        """What is remembered of this run."""
+
+    @property
+    def store(self) -> Store:
+        """The connection of this process to the broker; raises BrokerUnavailable."""
+        return _CONNECTIONS.of(self.app)
+
+    def change(self, what: Any, text: str = "") -> Change:
+        """Return a change of this job, as this delivery of this try says it."""
+        return Change(what, self.job, "", self.retries, self.token, self.tag, self.queue, text)
+
+
+RUNNING: ContextVar[Running | None] = ContextVar("reliq job", default=None)
+
+
+class _Connections:
+    """One connection of this process to the broker of each app. Thread-safe."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        self._process = here()
+        self._stores: dict[int, Store] = {}
+
+    def of(self, app: Any) -> Store:
+        """Return the connection of *app*; raises BrokerUnavailable."""
+        with self._lock:
+            if self._process != here():
+                self._process, self._stores = here(), {}
+            store = self._stores.get(id(app))
+            if store is None:
+                name = f"jobs:{socket.gethostname().split('.')[0]}:{os.getpid()}"
+                store = self._stores[id(app)] = open_store(app.connection_for_write(), name)
+            return store
+
+    def close(self) -> None:
+        """Close all; the next job opens one."""
+        with self._lock:
+            stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+
+
+_CONNECTIONS = _Connections()
+
+
+def is_job(request: Any) -> bool:
+    """Whether a worker's *request* is a job of a batch, and of a message of ours."""
+    headers = getattr(request, "request_dict", None) or {}
+    message = getattr(request, "message", None)
+    return message is not None and isinstance(headers.get(BATCH), str)
+
+
+def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any, *rest: Any) -> Any:
+    """Run *function*, which is Celery's, for a job; what it returns goes back to the worker.
+
+    The job's begin is said before that; one round trip. Where its batch is cancelled the task
+    does not run, and has ended as one that raises Ignore has.
+    """
+    running = Running(request, sys.modules["celery"].current_app._get_current_object())  # noqa: SLF001
+    token = RUNNING.set(running)
+    try:
+        if _begun(running) == CANCELLED:
+            return _ignored()
+        return function(name, task_id, request, *rest)
+    finally:
+        try:
+            for last in running.at_end:
+                last()
+        finally:
+            RUNNING.reset(token)
+
+
+def _ignored() -> tuple[int, Any, float]:
+    """Return what Celery's function returns of a task that has raised Ignore."""
+    ignore = sys.modules["celery.exceptions"].Ignore
+    try:
+        raise ignore("its batch is cancelled")  # noqa: TRY301 - it is to have a traceback
+    except ignore:
+        return 1, sys.modules["billiard.einfo"].ExceptionInfo(), 0.0
+
+
+def _begun(running: Running) -> int | None:
+    """Say that a job begins; return what the broker says, None where it says nothing."""
+    try:
+        changed = running.store.batches.change(
+            running.batch, (running.change("begin", running.worker),)
+        )
+    except ReliqError as exc:
+        logger.warning(
+            "job %s of batch %s runs, and its batch does not know: %s",
+            running.job,
+            running.batch,
+            exc,
+        )
+        return None
+    return None if changed is None else changed.outcomes[0]

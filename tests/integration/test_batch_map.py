@@ -1,0 +1,142 @@
+"""Batch.map: calls of a task are jobs, entered and sent hundreds at a time."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from celery import Celery
+from kombu import Queue
+
+import reliq
+from reliq import Batch, BatchClosed, PartlyPublished
+from reliq.admin import Inspector
+from tests.support.audits import assert_balanced
+from tests.support.site import close_app
+
+
+@pytest.fixture
+def one(redis_url):
+    """Return the task of an application on the shared server, which is audited."""
+    with ExitStack() as stack:
+        app = Celery("mapped", broker=redis_url, set_as_current=False)
+        app.conf.result_backend = None
+
+        @app.task(name="mapped.one", shared=False)
+        def one(value):
+            """Take one argument."""
+
+        stack.callback(close_app, app)
+        yield app.tasks["mapped.one"]
+    assert_balanced(redis_url)
+
+
+@pytest.fixture
+def batch(redis_url):
+    """Return a batch that is not opened."""
+    batch = Batch("mapped", url=redis_url)
+    yield batch
+    batch.close()
+
+
+def ready(url):
+    """Return how many messages wait."""
+    with Inspector(url) as inspector:
+        return inspector.status("celery").ready if "celery" in inspector.queues() else 0
+
+
+def entered(batch):
+    """Return how many jobs are in each state that has some."""
+    return {state: count for state, count in batch.status().counts.items() if count}
+
+
+def test_each_item_is_a_job(one, batch, redis_url):
+    """By the id of its task; what is published before and after the block is none."""
+    one.delay(0)
+    ids = []
+    with batch:
+        assert 1200 == batch.map(one, range(1200), on_sent=ids.extend)
+        one.delay(1)
+    reliq.publish_many(one, range(3))
+    assert {"waiting": 1201} == entered(batch)
+    jobs = [job.id for part in batch._connected().batches.jobs(batch.id) for job in part]
+    assert set(ids) < set(jobs)
+    assert 1205 == ready(redis_url)
+
+
+def test_options_are_those_of_publish_many(one, batch):
+    """A countdown makes it a delayed job; star gives several arguments."""
+    with batch:
+        batch.map(one, [(1,), {"value": 2}], star=True, countdown=600)
+    assert {"delayed": 2} == entered(batch)
+
+
+def test_it_takes_what_an_iterator_gives(one, batch):
+    """A chunk at a time: nothing is kept of it."""
+    most = 0
+    taken = sent = 0
+
+    def rows():
+        nonlocal most, taken
+        for number in range(3000):
+            taken += 1
+            most = max(most, taken - sent)
+            yield number
+
+    def on_sent(ids):
+        nonlocal sent
+        sent += len(ids)
+
+    with batch:
+        batch.map(one, rows(), on_sent=on_sent)
+    assert most <= 501
+    assert {"waiting": 3000} == entered(batch)
+
+
+@pytest.mark.parametrize("how", ["seal", "cancel"])
+def test_a_batch_that_takes_no_more(one, batch, redis_url, how):
+    """What was sent before is stored, nothing after it, and the error says so."""
+
+    def rows():
+        yield from range(500)
+        getattr(batch, how)()
+        yield from range(500, 700)
+
+    with batch, pytest.raises(PartlyPublished) as caught:
+        batch.map(one, rows())
+    assert isinstance(caught.value.__cause__, BatchClosed)
+    found = caught.value
+    assert (500, list(range(500, 700)), ()) == (found.sent, found.unsent, found.uncertain)
+    assert 500 == ready(redis_url)
+    assert {"waiting": 500} == entered(batch)
+
+
+def test_a_batch_that_is_not_there(one, batch, redis_url):
+    """Nothing is stored."""
+    with pytest.raises(PartlyPublished, match="has no such batch") as caught:
+        batch.map(one, range(3))
+    assert (0, [0, 1, 2]) == (caught.value.sent, caught.value.unsent)
+    assert 0 == ready(redis_url)
+
+
+def test_middleware_may_refuse_a_job(one, batch, redis_url):
+    """It is not entered."""
+
+    class Refusing(reliq.Middleware):
+        def publish(self, context):
+            if context.args == (3,):
+                raise PermissionError("not this one")
+
+    reliq.add_middleware(one.app, Refusing())
+    with batch, pytest.raises(PartlyPublished):
+        batch.map(one, range(6))
+    assert {"waiting": 3} == entered(batch)
+    assert 3 == ready(redis_url)
+
+
+def test_a_full_queue(one, batch, redis_url):
+    """Those that did not fit are no jobs."""
+    limits = {"x-max-length": 5, "x-overflow": "reject-publish"}
+    with batch, pytest.raises(PartlyPublished):
+        batch.map(one, range(9), queue=Queue("full", queue_arguments=limits))
+    assert {"waiting": 5} == entered(batch)

@@ -1,0 +1,279 @@
+"""A batch that is opened in another's block, or with parent=, is one of its jobs."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from reliq import Batch, BatchClosed, ConfigurationError, NotFound
+from reliq.consumer.batch_passes import BatchPasses
+from reliq.store.jobs import NESTED, Change
+from reliq.transfer import batch_callbacks
+from tests.contract.jobs import TAG, begin, end, enter, lost
+from tests.support.cluster import RedisCluster
+from tests.support.servers import RedisServer
+from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return a cluster of three masters."""
+    cluster = RedisCluster(3).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture(params=["redis", "sqlite", "cluster"])
+def url(request, tmp_path):
+    """Return the URL of a broker."""
+    if request.param == "redis":
+        return request.getfixturevalue("redis_url")
+    if request.param == "cluster":  # batches are in several slots, at several nodes
+        return request.getfixturevalue("cluster").url()
+    return f"reliq-sqlite:///{tmp_path / 'broker.db'}"
+
+
+@pytest.fixture
+def make(url):
+    """Return a function that makes a batch, and closes it in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def batch(name="test", **options):
+            made = Batch(name, url=url, **options)
+            stack.callback(made.close)
+            return made
+
+        yield batch
+
+
+def counts(batch):
+    """Return how many jobs are in each state that has some."""
+    return {state: count for state, count in batch.status().counts.items() if count}
+
+
+def change(batch, *changes):
+    """Change jobs, and say what is due then."""
+    store = batch._connected()
+    if store.batches.change(batch.id, changes).due:
+        batch_callbacks.publish_due(store, store.batches.batch(batch.id))
+
+
+def test_it_is_entered_when_it_is_opened(make):
+    """By its id; the parent does not end before it."""
+    with make() as parent:
+        assert {} == counts(parent)
+        with make() as child:
+            assert {"waiting": 1} == counts(parent)
+            change(child, enter())
+    assert None is parent.status().ended
+    assert child.id == parent._connected().batches.job(parent.id, child.id).id
+    change(child, begin(), end("succeeded"))
+    assert {"succeeded": 1} == counts(parent)
+    assert parent.status().ended
+
+
+def test_an_empty_one_succeeds(make):
+    """When it is sealed."""
+    with make() as parent, make():
+        pass
+    assert {"succeeded": 1} == counts(parent)
+
+
+def test_the_parent_may_be_named(make):
+    """It, or its id; then it is that of no block."""
+    with make() as first, make() as other:
+        with make(parent=first):
+            pass
+        with make(parent=first.id):
+            pass
+    assert ({"succeeded": 3}, {}) == (counts(first), counts(other))
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "why"),
+    [
+        ([end("succeeded"), end("failed", "i", why="no")], "failed", "0 of its 2 jobs"),
+        ([end("error", why="no"), end("failed", "i")], "error", "1 of its 2 jobs ended in error"),
+    ],
+)
+def test_it_succeeds_only_if_all_its_jobs_do(make, ends, state, why):
+    """The reason says how many did not."""
+    with make() as parent, make() as child:
+        change(child, enter(), enter("i"), begin(), begin("i"))
+    change(child, ends[0])
+    assert {"waiting": 1} == counts(parent)
+    change(child, ends[1])
+    status = parent.status()
+    assert {state: 1} == counts(parent)
+    assert why in status.failures[0].reason
+    assert status.ended
+
+
+def test_a_dead_letter_in_it_is_replayed(make):
+    """Then it has succeeded after all; what is said late changes nothing."""
+    with make() as parent, make() as child:
+        change(child, enter(), begin())
+    change(child, lost())
+    assert {"error": 1} == counts(parent)
+    store = child._connected()
+    late = store.batches.batch(child.id)
+    change(child, Change("replay", "j", tag=TAG, queue="q"), begin(token=2))
+    change(child, end("succeeded", token=2))
+    assert {"succeeded": 1} == counts(parent)
+    batch_callbacks.tell_parent(store, late)
+    assert {"succeeded": 1} == counts(parent)
+
+
+def test_three_levels(make):
+    """The end of the innermost is that of all."""
+    with make() as outer, make() as middle, make() as inner:
+        change(inner, enter(), begin())
+    assert [None] * 3 == [batch.status().ended for batch in (outer, middle, inner)]
+    change(inner, end("succeeded"))
+    assert [{"succeeded": 1}] * 3 == [counts(batch) for batch in (outer, middle, inner)]
+    assert all(batch.status().ended for batch in (outer, middle, inner))
+
+
+@pytest.mark.parametrize("how", ["seal", "cancel"])
+def test_a_parent_that_takes_no_more(make, how):
+    """The child is not there then."""
+    with make() as parent:
+        pass
+    getattr(parent, how)()
+    child = make(parent=parent)
+    with pytest.raises(BatchClosed), child:
+        pass
+    with pytest.raises(NotFound):
+        child.status()
+
+
+def test_a_parent_that_is_not_there(make):
+    """It is at another broker, perhaps: the child is not there either."""
+    child = make(parent="nowhere")
+    with pytest.raises(NotFound, match="nowhere"), child:
+        pass
+    with pytest.raises(NotFound):
+        child.status()
+
+
+def test_a_batch_is_not_its_own_parent(make):
+    """It would never end."""
+    child = make(id="itself", parent="itself")
+    with pytest.raises(ConfigurationError, match="another batch"), child:
+        pass
+
+
+def test_cancel_is_for_those_in_it(make):
+    """At all levels; what waits in them does not begin."""
+    with make() as outer, make() as middle, make() as inner:
+        change(inner, enter())
+    outer.cancel()
+    assert all(batch.status().cancelled for batch in (outer, middle, inner))
+    change(inner, begin())
+    assert {"cancelled": 1} == counts(outer) == counts(middle) == counts(inner)
+
+
+def test_a_child_that_is_cancelled_alone(make):
+    """To its parent, which is not, that is an error."""
+    with make() as parent, make() as child:
+        change(child, enter())
+    child.cancel()
+    change(child, begin())
+    assert {"error": 1} == counts(parent)
+    assert parent.status().failures[0].reason.startswith("cancelled")
+
+
+# -- whoever dies in between: the passes of consumers
+
+
+class Passes:
+    """The passes of a consumer, made at once."""
+
+    def __init__(self, store):
+        self.store, self._later = store, []
+        self._passes = BatchPasses(self._later)
+
+    def make(self, batch, *, later=False):
+        """Look after a batch, as if *later* its jobs were old."""
+        now_ms = self.store.now_ms
+        if later:
+            self.store.now_ms = lambda: now_ms() + 120_000
+        try:
+            self._passes.soon(batch.id)
+            while self._later:
+                self._later.pop(0)(self.store)
+        finally:
+            self.store.now_ms = now_ms
+
+
+@pytest.fixture
+def passes(make):
+    """Return the passes of a consumer."""
+    return Passes(make()._connected())
+
+
+def tell(batch, *changes):
+    """Change jobs, and die before what is due is said."""
+    batch._connected().batches.change(batch.id, changes)
+
+
+def test_who_was_to_tell_the_parent_died(make, passes):
+    """It stays due, as a callback does."""
+    with make() as parent, make() as child:
+        change(child, enter(), begin())
+    tell(child, end("failed", why="no"))
+    assert {"waiting": 1} == counts(parent)
+    passes.make(child)
+    assert {"failed": 1} == counts(parent)
+
+
+def test_the_parent_looks_at_its_child(make, passes):
+    """One that has ended, of which it has not heard; one that is nowhere."""
+    with make() as parent:
+        with make() as child:
+            change(child, enter(), begin())
+        tell(parent, Change("enter", "gone", "waiting", tag=NESTED))
+    tell(child, end("succeeded"))
+    child._connected().batches.said(child.id, "complete")
+    child._connected().batches.said(child.id, "success")
+    passes.make(parent)
+    assert {"waiting": 2} == counts(parent)
+    Passes(passes.store).make(parent, later=True)
+    assert {"succeeded": 1, "error": 1} == counts(parent)
+    assert "lost" in parent.status().failures[0].reason
+
+
+def test_who_was_to_cancel_the_child_died(make, passes):
+    """The pass over the child sees that its parent is cancelled."""
+    with make() as parent, make() as child:
+        change(child, enter())
+    tell(parent, Change("cancel"))
+    passes.make(child)
+    assert child.status().cancelled
+
+
+@pytest.mark.slow
+def test_a_tree_of_batches_is_run(tmp_path):
+    """With a worker: the callback of the outermost comes when all are done."""
+    server = RedisServer()
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.destroy)
+        site = CelerySite(server.start(), "reliq", tmp_path)
+        stack.callback(site.close)
+        site.worker(app="tests.integration.apps.jobs", pool="threads", concurrency=4)
+        options = {"url": site.broker, "transport_options": site.transport_options}
+        report = site.app.signature("report", ("success",), app=site.app)
+        with Batch("outer", on_success=report, **options) as outer:
+            for _ in range(3):
+                with Batch("inner", **options) as inner:
+                    for _ in range(5):
+                        site.send("end_late", "succeed")
+                inner.close()
+        status = outer.wait(30)
+        outer.close()
+        assert {"succeeded": 3} == {state: n for state, n in status.counts.items() if n}
+        wait_until(lambda: site.journal.entries(key=outer.id), what="the callback")
+        site.settled()
+        assert 1 == len(site.journal.entries(key=outer.id))

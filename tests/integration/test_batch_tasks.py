@@ -1,0 +1,151 @@
+"""What a task says of its job: cheap, bounded, and nothing where no job runs or no broker is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from time import monotonic
+
+import celery.app.trace  # noqa: F401 - as each worker does
+import pytest
+from celery import Celery
+
+import reliq
+from reliq import Batch
+from reliq.integrations.job_runs import _CONNECTIONS, RUNNING, run_job
+from reliq.integrations.outcomes import BATCH
+from reliq.store.jobs import Change
+from tests.support.site import close_app
+
+
+class Site:
+    """A server, an application, and a job of a batch that runs in this process."""
+
+    def __init__(self, server):
+        self.server = server
+        self.app = Celery("said", broker=server.url("reliq"))
+        self.app.conf.broker_transport_options = {"socket_timeout": 1, "socket_connect_timeout": 1}
+        with Batch("said", app=self.app) as self.batch:
+            store = self.batch._connected()
+            store.batches.change(self.batch.id, (Change("enter", "j", "waiting"),))
+
+    def run(self, function):
+        """Run it as the job, as a worker's pool does; return what the worker is told."""
+
+        def traced(name, task_id, request):
+            return 0, function(), 0.1
+
+        return run_job(traced, "task", "j", {"id": "j", BATCH: self.batch.id, "retries": 0})
+
+    def written(self):
+        """Return how often a progress was written."""
+        with contextlib.closing(self.server.client()) as client:
+            found = client.info("commandstats").get("cmdstat_zremrangebyrank", {"calls": 0})
+        return found["calls"]
+
+
+@pytest.fixture
+def site(redis_factory):
+    """Return a Site on a server of its own."""
+    site = Site(redis_factory())
+    yield site
+    _CONNECTIONS.close()
+    site.batch.close()
+    close_app(site.app)
+
+
+def test_no_job_runs():
+    """Nothing is asked or said; what is added joins nothing."""
+    assert None is reliq.progress(1, 2, "x")
+    assert None is reliq.report("x")
+    assert not reliq.cancelled()
+    with reliq.add_jobs():
+        pass
+
+
+@pytest.mark.parametrize("wrong", [("1",), (1, None), (float("nan"),), (True,), (1, 2, b"x")])
+def test_what_is_no_progress(wrong):
+    """An error for the programmer, wherever it is said."""
+    with pytest.raises(TypeError, match="expected"):
+        reliq.progress(*wrong)
+    with pytest.raises(TypeError, match="expected a text"):
+        reliq.report(wrong)
+
+
+def test_progress_is_written_twice_a_second_at_most(site):
+    """However often it is said; the last one is there when the worker is told."""
+    began = monotonic()
+
+    def count():
+        number = 0
+        while monotonic() - began < 1.2:
+            number += 1
+            reliq.progress(number, 10**9, "counting")
+        return number
+
+    _, last, _ = site.run(count)
+    elapsed = monotonic() - began
+    assert 2 <= site.written() <= elapsed / 0.5 + 2
+    assert last > site.written()
+    (progress,) = site.batch.status().progress
+    assert (last, "working") == (progress.done, progress.state)
+
+
+def test_what_was_said_before_an_error(site):
+    """Is there, too: with what the run raised."""
+
+    def fail():
+        reliq.progress(1, 3, "first")
+        reliq.progress(2, 3, "second")
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        site.run(fail)
+    assert ["second"] == [one.text for one in site.batch.status().progress]
+    assert None is RUNNING.get()
+
+
+def test_a_status_is_json(site):
+    """With every list that it has."""
+
+    def say():
+        reliq.progress(1.5, 3, "half")
+        reliq.report("price is missing")
+
+    site.run(say)
+    shown = json.loads(json.dumps(site.batch.status().as_dict()))
+    (progress,), (message,) = shown["progress"], shown["messages"]
+    assert ("j", "working", 1.5, 3, "half") == tuple(
+        progress[name] for name in ("job", "state", "done", "total", "text")
+    )
+    assert ("j", "price is missing") == (message["job"], message["text"])
+    assert ([], []) == tuple(
+        site.batch.status(limit=5, skip=1).as_dict()[name] for name in ("progress", "messages")
+    )
+
+
+def test_a_job_of_a_cancelled_batch_does_not_run(site):
+    """The worker is told what it is told of a task that raises Ignore."""
+    site.batch.cancel()
+    ran = []
+    failed, info, _ = site.run(lambda: ran.append(1))
+    error = getattr(info.exception, "exc", info.exception)
+    assert (1, "Ignore", []) == (failed, type(error).__name__, ran)
+
+
+def test_a_broker_that_is_away(site, caplog):
+    """The task goes on, and does not wait for it again and again."""
+
+    def say():
+        assert not reliq.cancelled()
+        site.server.kill()
+        began = monotonic()
+        for number in range(100):
+            reliq.progress(number, 100)
+        assert not reliq.cancelled()
+        return monotonic() - began
+
+    _, elapsed, _ = site.run(say)
+    assert elapsed < 30
+    assert 1 <= caplog.text.count("is not noted") <= 3
+    site.server.start()

@@ -14,6 +14,8 @@ from ..errors import ConfigurationError, MessageRefused, ReliqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from ..errors import BrokerUnavailable
+
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
 ]
@@ -173,6 +175,8 @@ class BatchRecord(NamedTuple):
     said: tuple[Callback, ...]
     fields: dict[str, str]
     """What its producer has noted with it."""
+    due_since_ms: int = 0
+    """Since when the first of what is due is; 0: nothing is."""
 
     @property
     def total(self) -> int:
@@ -216,6 +220,16 @@ class Batches(Protocol):
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*."""
+
+    def records(
+        self, batches: Sequence[str], fields: Sequence[str] = ()
+    ) -> list[BatchRecord | BrokerUnavailable | None]:
+        """Return what is known of each of *batches*, in their order; for many at once.
+
+        Each is of one instant, and has of its producer's notes only *fields*. Of several nodes,
+        one that does not answer is the error in the places of its batches. Raises BrokerRefused
+        where this user may read none.
+        """
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""

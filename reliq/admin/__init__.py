@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
 from .audit import Audit, AuditResult
 from .batch_audit import BatchAudit
-from .batches import BatchesUntold, BatchInfo, JobFailure, JobInfo
+from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
 from .inspector import Inspector
 from .permissions import ROLES, acl_rule
 from .reporting import QueueReport, Report

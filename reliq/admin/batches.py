@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import (
     BrokerUnavailable,
@@ -16,10 +15,20 @@ from ..errors import (
     require_one_of,
 )
 from ..store.batches import batches as parted
-from ..store.jobs import DONE, ENDED, STATES, Change
+from ..store.jobs import DONE, STATES, Change
 from ..store.nodes import goes_on
 from ..transfer.batch_callbacks import publish_due
 from .batch_audit import BatchAudit, audited
+from .batch_views import (
+    STAGES,
+    BatchesUntold,
+    BatchInfo,
+    JobFailure,
+    JobInfo,
+    info_of,
+    job_of,
+    stage_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,91 +36,11 @@ if TYPE_CHECKING:
     from ..store.jobs import BatchRecord, Job
     from ..store.protocol import Store
 
-Stage: TypeAlias = Literal["open", "sealed", "ended"]
-"""open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
-
-STAGES: tuple[Stage, ...] = ("open", "sealed", "ended")
 MOST = 5000
 """So many batches one look takes in: those that were opened last."""
 
 # So long a command waits for a node that does not answer, or a slot that is on its way.
 _PATIENCE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class BatchInfo:
-    """What an operator wants to know of one batch, at one instant.
-
-    Times are the broker's, in ms since the epoch; None: not yet.
-    """
-
-    id: str
-    name: str
-    stage: Stage
-    counts: dict[str, int]
-    """How many jobs are in each state."""
-    total: int
-    done: int
-    """How many have ended, however."""
-    percent: float
-    created_ms: int
-    sealed_ms: int | None
-    cancelled_ms: int | None
-    ended_ms: int | None
-    age_s: float
-    """Since it was opened."""
-    due: list[str]
-    """Its callbacks that are to be published: success, complete, failure."""
-    published: list[str]
-    """Those that were, or would have been where it has none."""
-
-    @property
-    def bad(self) -> int:
-        """How many jobs failed, or ended in error."""
-        return self.counts["failed"] + self.counts["error"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobInfo:
-    """What is known of one job."""
-
-    id: str
-    """The id of the Celery task."""
-    state: str
-    retries: int
-    """Which try of the task it is: 0 is the first."""
-    since_ms: int
-    """Since when it is in this state, by the broker's clock."""
-    since_s: float
-    queue: str
-    """Where its message is, or was; "" of one that has succeeded."""
-    tag: str
-    """Its delivery tag there."""
-    worker: str
-    """Who works on it, where it is working."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailure:
-    """A job that failed, or ended in error."""
-
-    job: str
-    at_ms: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class BatchesUntold:
-    """Batches that cannot be read now: of a broker of several servers, one does not answer."""
-
-    batches: tuple[str, ...]
-    error: str
-    """Which node, and why, in one line."""
-
-    def __str__(self) -> str:
-        """Say it to an operator."""
-        names = ", ".join(map(repr, self.batches)) or "which there are is not known"
-        return f"{self.error}; batches not told: {names}"
 
 
 class Records(NamedTuple):
@@ -169,35 +98,6 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         if last is None or isinstance(last, BrokerUnavailable):
             return
         before_ms = last.created_ms + 1  # others may have been opened in that very ms
-
-
-def stage_of(record: BatchRecord) -> Stage:
-    """Return where a batch is in its life."""
-    if record.ended_ms:
-        return "ended"
-    return "sealed" if record.sealed_ms else "open"
-
-
-def info_of(record: BatchRecord, now_ms: int) -> BatchInfo:
-    """Return what an operator is told of *record*."""
-    done = sum(record.counts[state] for state in ENDED)
-    percent = 100.0 if record.ended_ms else round(100 * done / max(record.total, 1), 1)
-    return BatchInfo(
-        record.id,
-        record.name,
-        stage_of(record),
-        {state: record.counts[state] for state in STATES},
-        record.total,
-        done,
-        percent,
-        record.created_ms,
-        record.sealed_ms or None,
-        record.cancelled_ms or None,
-        record.ended_ms or None,
-        max(now_ms - record.created_ms, 0) / 1000,
-        list(record.due),
-        list(record.said),
-    )
 
 
 class JobBatches:
@@ -278,19 +178,7 @@ class JobBatches:
         self._record(batch)
         now_ms = self._store.now_ms()
         found = islice(_each(self._store.batches.jobs(batch), state), skip, skip + limit)
-        return [
-            JobInfo(
-                job.id,
-                job.state,
-                job.retries,
-                job.since_ms,
-                max(now_ms - job.since_ms, 0) / 1000,
-                job.queue,
-                job.tag,
-                job.worker,
-            )
-            for job in found
-        ]
+        return [job_of(job, now_ms) for job in found]
 
     def job_failures(self, batch: str, limit: int = 20, skip: int = 0) -> list[JobFailure]:
         """Return up to *limit* jobs that failed or ended in error, those of last first."""

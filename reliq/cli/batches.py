@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.admin.batches import STAGES
+from reliq.admin.batch_views import STAGES
 from reliq.printable import plain
 from reliq.store.jobs import STATES
 

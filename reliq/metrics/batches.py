@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 
-from ..admin.batches import STAGES, stage_of
+from ..admin.batch_views import STAGES, stage_of
 from ..store.jobs import STATES
 
 if TYPE_CHECKING:

@@ -1,28 +1,32 @@
 """The audit of a batch: its counters are compared with its jobs, which are counted one by one.
 
-Counting takes many steps, between which jobs go on. A job whose last change is older than the
-reading of the counters was, at that instant, in the state in which it is found: of these nothing
-may be missing. Those that changed since are *moving*: the counters may have had them anywhere.
-Where nothing moves, as in a batch that has ended, counters and jobs have to be the same.
+Counting takes many steps, between which jobs go on. So they are counted twice, and the counters are
+read in between: a job that has the same state since the same time in both counts had it then, by
+which clock ever, because no two states of a job have the same time. Of these nothing may be
+missing. Those that changed are *moving*: the counters may have had them anywhere. Where nothing
+moves, as in a batch that has ended, counters and jobs have to be the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..store.jobs import STATES
 
 if TYPE_CHECKING:
-    from ..store.jobs import BatchRecord
+    from collections.abc import Iterator
+
+    from ..store.jobs import BatchRecord, Job
     from ..store.protocol import Store
 
-# A job that is withdrawn, or mended, while it is counted looks like one too many.
-_TRIES = 3
-# So far the clocks of two nodes of a cluster may be apart.
-_CLOCKS_MS = 2000
+# A job that is entered and withdrawn between the counts is in the counters alone.
+_TRIES = 5
 _AT_ONCE = 500
+# The list of failures is read by ranks, which fall where jobs before them are replayed meanwhile.
+_LISTED, _OVERLAP = 1000, 100
 _BAD = frozenset({"failed", "error"})
 
 
@@ -40,7 +44,7 @@ class BatchAudit:
     jobs: dict[str, int]
     """As many were counted in each."""
     moving: int
-    """So many of these changed meanwhile, and are compared by their number alone."""
+    """So many changed meanwhile, and are compared by their number alone."""
     failures: int
     """How many jobs are in the list of those that failed."""
     failures_difference: int
@@ -58,31 +62,31 @@ def audited(store: Store, batch: str) -> BatchAudit | None:
 
 
 def _audit(store: Store, batch: str) -> BatchAudit | None:
-    began_ms = store.now_ms() - (_CLOCKS_MS if store.has_nodes else 0)
+    # Half a million ids are to fit: their hashes do.
+    before = {hash(job.id): job.since_ms for job in _jobs(store, batch)}
+    listed = _listed(store, batch)
     record = store.batches.batch(batch)
     if record is None:
         return None
-    counted = Counter[str]()
-    still = Counter[str]()
-    # Ids may come twice, and half a million of them are to fit: their hashes do.
+    counted, still = Counter[str](), Counter[str]()
     seen: set[int] = set()
-    bad: set[int] = set()
     moving: set[int] = set()
-    for page in store.batches.jobs(batch, _AT_ONCE):
-        for job in page:
-            name = hash(job.id)
-            if name in seen:
-                continue
-            seen.add(name)
-            counted[job.state] += 1
-            if job.since_ms >= began_ms:
-                moving.add(name)
-                continue
-            still[job.state] += 1
-            if job.state in _BAD:
-                bad.add(name)
-    listed, wrong = _failures(store, batch, bad, moving, began_ms)
+    bad: set[int] = set()
+    for job in _jobs(store, batch):
+        name = hash(job.id)
+        if name in seen:  # some are read twice
+            continue
+        seen.add(name)
+        counted[job.state] += 1
+        if before.get(name) != job.since_ms:
+            moving.add(name)
+            continue
+        still[job.state] += 1
+        if job.state in _BAD:
+            bad.add(name)
+    moving.update(name for name in before if name not in seen)
     difference = _difference(record, still, len(moving))
+    wrong = len(bad - listed) + len(listed - bad - moving)
     return BatchAudit(
         batch,
         record.name,
@@ -91,9 +95,25 @@ def _audit(store: Store, batch: str) -> BatchAudit | None:
         {state: record.counts[state] for state in STATES},
         {state: counted[state] for state in STATES},
         len(moving),
-        listed,
+        len(listed),
         wrong,
     )
+
+
+def _jobs(store: Store, batch: str) -> Iterator[Job]:
+    return chain.from_iterable(store.batches.jobs(batch, _AT_ONCE))
+
+
+def _listed(store: Store, batch: str) -> set[int]:
+    """Return the jobs in the list of failures."""
+    found: set[int] = set()
+    skip = 0
+    while True:
+        page = store.batches.failures(batch, _LISTED, skip)
+        found.update(hash(job) for job, _, _ in page)
+        if len(page) < _LISTED:
+            return found
+        skip += _LISTED - _OVERLAP
 
 
 def _difference(record: BatchRecord, still: Counter[str], moving: int) -> int:
@@ -101,24 +121,3 @@ def _difference(record: BatchRecord, still: Counter[str], moving: int) -> int:
     missing = sum(max(still[state] - record.counts[state], 0) for state in STATES)
     over = sum(max(record.counts[state] - still[state], 0) for state in STATES)
     return max(missing, over - moving)
-
-
-def _failures(
-    store: Store, batch: str, bad: set[int], moving: set[int], began_ms: int
-) -> tuple[int, int]:
-    """Return how many jobs are listed as failed, and of how many that is wrong.
-
-    bad: those that have to be; moving: those of which it is not known.
-    """
-    listed: set[int] = set()
-    wrong: set[int] = set()
-    skip = 0
-    while page := store.batches.failures(batch, _AT_ONCE, skip):
-        for job, at_ms, _ in page:
-            name = hash(job)
-            listed.add(name)
-            # One that has failed since it was counted is no surprise.
-            if name not in bad and name not in moving and at_ms < began_ms:
-                wrong.add(name)
-        skip += len(page)
-    return len(listed), len(wrong) + len(bad - listed)

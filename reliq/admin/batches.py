@@ -205,7 +205,7 @@ class JobBatches:
         """Do as :meth:`audit_batches` does, and name those that cannot be read now.
 
         *advance* is called with 1 after each. Reads some hundred jobs a step, however many there
-        are: a million take some ten seconds.
+        are: a million take some twenty seconds.
         """
         found: list[BatchAudit] = []
         lost: dict[str, list[str]] = {}

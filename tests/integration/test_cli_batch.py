@@ -510,8 +510,10 @@ def test_jobs_that_go_on_are_no_difference(broker, inspector):
                 store.batches.change("b", [begin(job, token) for job in jobs])
                 store.batches.change("b", [end(how, job, token) for job in jobs])
                 store.batches.change("b", [Change("replay", job) for job in jobs])
-                store.batches.change("b", [enter(f"n{token}"), enter(f"w{token}")])
-                store.batches.change("b", [enter(f"w{token}")._replace(what="withdraw", state="")])
+                store.batches.change("b", [enter(f"n{token}")])
+                if token % 20 == 0:
+                    out = enter(f"n{token}")._replace(what="withdraw", state="")
+                    store.batches.change("b", [out])
 
     worker = threading.Thread(target=work)
     worker.start()

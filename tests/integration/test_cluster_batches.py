@@ -22,7 +22,6 @@ from tests.integration.kombu_client import declare
 from tests.integration.test_cluster_node_lost import frozen, killed
 from tests.integration.test_metrics import collect
 from tests.support.cluster import RedisCluster
-from tests.support.waiting import wait_until
 
 BATCHES = [f"b{n}" for n in range(12)]
 ANCHOR = slot_of(queues(""))
@@ -91,11 +90,9 @@ def test_all_of_it(cluster):
         assert [] == [item for item in inspector.audit_batches() if not item.balanced]
         (finding,) = [item for item in inspector.doctor() if item.check == "batches"]
         assert "ok" == finding.severity
-        # What is as young as clocks may be apart is not compared: here for two seconds.
-        with cluster.owner(slot_of(batch_keys("", "b7").batch)).client() as client:
+        with owner(cluster, "b7").client() as client:
             client.hincrby(batch_keys("", "b7").batch, "waiting", -1)
-        wrong = lambda: [i.batch for i in inspector.audit_batches() if not i.balanced]  # noqa: E731
-        assert ["b7"] == wait_until(wrong)
+        assert ["b7"] == [item.batch for item in inspector.audit_batches() if not item.balanced]
     found = collect(cluster.url())
     assert {"sealed": 6, "open": 6, "ended": 0} == found.by("stage", "reliq_batches")
     assert 0 == found.of("reliq_batches_untold")

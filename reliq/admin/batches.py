@@ -16,7 +16,6 @@ from ..errors import (
 )
 from ..store.batches import batches as parted
 from ..store.jobs import DONE, STATES, Change
-from ..store.nodes import goes_on
 from ..transfer.batch_callbacks import publish_due
 from .batch_audit import BatchAudit, audited
 from .batch_views import (
@@ -56,7 +55,7 @@ class Records(NamedTuple):
 def looked(store: Store, fields: Sequence[str] = ()) -> Records:
     """Look at the batches of a broker, MOST at most, with these *fields* of their notes.
 
-    Raises BrokerUnavailable where the broker, or no node of it, answers.
+    Raises BrokerUnavailable where the broker does not answer.
     """
     try:
         with store.patience(_PATIENCE_S):
@@ -75,7 +74,7 @@ def looked(store: Store, fields: Sequence[str] = ()) -> Records:
 
 def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
     """Return what is said where one node has the list of batches, and is away; else raises."""
-    if not goes_on(store):
+    if not store.has_nodes:
         raise again(error)
     return BatchesUntold((), f"the list of batches cannot be read: {error}")
 
@@ -140,7 +139,7 @@ class JobBatches:
     ) -> tuple[list[BatchInfo], list[BatchesUntold]]:
         """Do as :meth:`batches` does, and name those that cannot be read now.
 
-        Raises BrokerUnavailable where the broker, or no node of it, answers.
+        Raises BrokerUnavailable where the broker does not answer.
         """
         if stage is not None:
             require_one_of("stage", stage, STAGES)
@@ -217,7 +216,7 @@ class JobBatches:
                             raise again(record)
                         result = None if record is None else audited(self._store, batch)
                     except BrokerUnavailable as exc:
-                        if not goes_on(self._store):
+                        if not self._store.has_nodes:
                             raise
                         lost.setdefault(str(exc), []).append(batch)
                     else:

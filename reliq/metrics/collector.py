@@ -111,7 +111,8 @@ class _Broker:
                     raise BrokerUnavailable("; ".join(map(str, told.untold)))
                 # After that: what was acknowledged meanwhile is told before its ack.
                 consumers = self._consumers(partial=bool(told.untold))
-                self._add_batches(families)
+                if told.complete:  # else the node is lost that has the list of batches, too
+                    self._add_batches(families)
             except ReliqError as exc:
                 if self._well:
                     logger.warning("metrics: %s; said once, until it answers again", exc)

@@ -289,7 +289,7 @@ def test_a_ledger_that_does_not_balance(fresh_redis):
 
 
 def test_one_script_for_each_queue(client, redis_server):
-    """A scrape is the lists of queues and of consumers, and a script for each queue."""
+    """A scrape is the lists of queues, consumers and batches, and a script for each queue."""
     connection = client.connect()
     for number in range(7):
         publish(connection, f"q{number}", 1)
@@ -305,7 +305,7 @@ def test_one_script_for_each_queue(client, redis_server):
 
     client.raw.config_resetstat()
     generate_latest(registry)
-    assert {"evalsha": 7, "eval": 0, "zrange": 2} == calls()
+    assert {"evalsha": 7, "eval": 0, "zrange": 3} == calls()
     collector.close()
 
 

@@ -28,7 +28,7 @@ from reliq.transfer.batch_callbacks import CallbackMessage, packed
 from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import declare
 from tests.integration.test_cli_top import terminal  # noqa: F401 - a fixture
-from tests.support.commands import RELIQ, data, environment, run
+from tests.support.commands import RELIQ, data, environment
 from tests.support.processes import INTERRUPTED
 from tests.support.waiting import wait_until
 
@@ -401,6 +401,7 @@ def test_a_watch_is_interrupted(client):
         assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_watch_outlives_its_broker(redis_factory):
     """It is said that it is away, and the watch goes on when it is back; not for ever."""
     server = redis_factory(appendonly=True)
@@ -606,7 +607,7 @@ def test_a_broker_that_is_away(broker):
 
 
 def test_batches_of_the_api_are_seen(client):
-    """What `reliq.batches` opens and what commands show is one thing; here as subprocesses."""
+    """What `reliq.batches` opens and what commands show is one thing; here in a process."""
     with Batch("import", url=client.url) as batch:
         pass
     row = only(data(client.url, "batch", "list"))
@@ -616,7 +617,6 @@ def test_batches_of_the_api_are_seen(client):
         row["stage"],
         sorted(row["published"]),
     )
-    assert 0 == run(client.url, "batch", "watch", batch.id).returncode
     with client.inspector() as inspector:
         assert "ended" == inspector.batch(batch.id).stage
         with pytest.raises(NotFound):

@@ -161,3 +161,29 @@ def test_a_watch_goes_on_when_its_node_is_back(cluster):
             victim.start()
         cluster.wait_whole()
     assert f"127.0.0.1:{victim.port}" in named[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_node_that_freezes_while_it_is_asked(cluster, place):
+    """Its batches are errors that name it; those of the others are there."""
+    victim = cluster.masters[place]
+    lost = {batch for batch in BATCHES if owner(cluster, batch) is victim}
+    with closing(connect(cluster.url(), {}, "owner/1")) as store:
+        batches = store.batches
+        answering = batches._answering
+
+        def then_freeze():
+            found = answering()
+            victim.freeze()
+            return found
+
+        batches._answering = then_freeze
+        try:
+            found = dict(zip(BATCHES, batches.records(BATCHES), strict=True))
+        finally:
+            victim.thaw()
+            cluster.wait_whole()
+    assert lost == {name for name, it in found.items() if isinstance(it, BrokerUnavailable)}
+    assert all(f"127.0.0.1:{victim.port}" in str(found[name]) for name in lost)
+    assert {4} == {found[name].total for name in set(BATCHES) - lost}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # So long a slot may be on its way; what is left between two nodes never answers.
 _PATIENCE_S = 2.0
+_LOOK_EVERY_S = 0.1
 
 
 class ClusterBatches(RedisBatches):
@@ -45,7 +47,11 @@ class ClusterBatches(RedisBatches):
             else:
                 arrived = partial(replies.__setitem__, batch)
                 self._cluster.post(self._asked(batch, fields), arrived)
-        self._cluster.wait_for_replies(_PATIENCE_S)
+        until = monotonic() + _PATIENCE_S
+        while len(replies) < len(batches) and monotonic() < until:
+            # Nodes are waited for one by one: behind one that is silent others have replied.
+            self._cluster.wait_for_replies(_LOOK_EVERY_S)
+            self._cluster.receive()
         return [replies.get(batch) or self._stuck(batch) for batch in batches]
 
     def _slot(self, batch: str) -> int:
@@ -54,5 +60,6 @@ class ClusterBatches(RedisBatches):
     def _stuck(self, batch: str) -> BrokerUnavailable:
         slot = self._slot(batch)
         return BrokerUnavailable(
-            f"slot {slot} was not served within {_PATIENCE_S:g} s: {self._cluster.reason(slot)}"
+            f"{self._cluster.slots.place_of(slot) or 'no node'}: slot {slot} was not served within "
+            f"{_PATIENCE_S:g} s: {self._cluster.reason(slot)}"
         )

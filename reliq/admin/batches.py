@@ -93,10 +93,17 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         yield from parted(fresh)
         if len(listed) < MOST or not fresh:
             return
-        last = store.batches.records(listed[-1:])[0]
-        if last is None or isinstance(last, BrokerUnavailable):
-            return
-        before_ms = last.created_ms + 1  # others may have been opened in that very ms
+        # Others may have been opened in that very ms.
+        before_ms = 1 + _opened_last_ms(store, listed)
+
+
+def _opened_last_ms(store: Store, listed: Sequence[str]) -> int:
+    """Return when the last of *listed* was opened, as far as that can be read."""
+    for part in parted(listed[::-1]):
+        for record in store.batches.records(part):
+            if record is not None and not isinstance(record, BrokerUnavailable):
+                return record.created_ms
+    raise BrokerUnavailable(f"none of {len(listed)} batches that follow each other can be read")
 
 
 class JobBatches:
@@ -152,9 +159,8 @@ class JobBatches:
             if (name is None or record.name == name)
             and (stage is None or stage_of(record) == stage)
         )
-        return [info_of(record, now_ms) for record in islice(fit, skip, skip + limit)], (
-            records.untold
-        )
+        found = [info_of(record, now_ms) for record in islice(fit, skip, skip + limit)]
+        return found, records.untold
 
     def batch(self, batch: str) -> BatchInfo:
         """Return what is known of a batch."""

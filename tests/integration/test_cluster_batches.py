@@ -99,13 +99,19 @@ def test_all_of_it(cluster):
 
 
 @pytest.mark.parametrize("lose", [killed, pytest.param(frozen, marks=pytest.mark.slow)])
-def test_the_node_of_some_batches_is_lost(cluster, lose):
+def test_the_node_of_some_batches_is_lost(cluster, lose, monkeypatch):
     """Those of the others are told of; the lost ones are named, and nobody waits for them."""
     victim, lost = victim_and_its(cluster)
     assert 0 < len(lost) < len(BATCHES)
     others = set(BATCHES) - set(lost)
     at = f"127.0.0.1:{victim.port}"
     with lose(cluster, victim):
+        # Batches of a page that cannot be read are no end of the list.
+        with monkeypatch.context() as patch, Inspector(cluster.url()) as inspector:
+            patch.setattr("reliq.admin.batches.MOST", 5)
+            found, untold = inspector.audit_batches_told()
+        assert others == {item.batch for item in found}
+        assert set(lost) == {name for item in untold for name in item.batches}
         for command in ("list", "audit"):
             words = ("batch", "list") if command == "list" else ("audit",)
             done = run(cluster, *words, code=2)

@@ -80,7 +80,7 @@ class JobFailure:
 
 @dataclass(frozen=True, slots=True)
 class BatchesUntold:
-    """Batches that cannot be read now: of a broker of several servers, one does not answer."""
+    """Batches that cannot be read: a server of several does not answer, a key is another's."""
 
     batches: tuple[str, ...]
     error: str

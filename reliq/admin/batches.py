@@ -65,7 +65,7 @@ def looked(store: Store, fields: Sequence[str] = ()) -> Records:
     found: list[BatchRecord] = []
     lost: dict[str, list[str]] = {}
     for batch, record in zip(ids, store.batches.records(ids[:MOST], fields), strict=False):
-        if isinstance(record, BrokerUnavailable):
+        if isinstance(record, ReliqError):
             lost.setdefault(str(record), []).append(batch)
         elif record is not None:  # else it was forgotten meanwhile
             found.append(record)
@@ -101,7 +101,7 @@ def _opened_last_ms(store: Store, listed: Sequence[str]) -> int:
     """Return when the last of *listed* was opened, as far as that can be read."""
     for part in parted(listed[::-1]):
         for record in store.batches.records(part):
-            if record is not None and not isinstance(record, BrokerUnavailable):
+            if record is not None and not isinstance(record, ReliqError):
                 return record.created_ms
     raise BrokerUnavailable(f"none of {len(listed)} batches that follow each other can be read")
 
@@ -218,11 +218,11 @@ class JobBatches:
             for ids in _all_ids(self._store):
                 for batch, record in zip(ids, self._store.batches.records(ids), strict=True):
                     try:
-                        if isinstance(record, BrokerUnavailable):
+                        if isinstance(record, ReliqError):
                             raise again(record)
                         result = None if record is None else audited(self._store, batch)
-                    except BrokerUnavailable as exc:
-                        if not self._store.has_nodes:
+                    except ReliqError as exc:
+                        if isinstance(exc, BrokerUnavailable) and not self._store.has_nodes:
                             raise
                         lost.setdefault(str(exc), []).append(batch)
                     else:

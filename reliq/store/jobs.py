@@ -14,8 +14,6 @@ from ..errors import ConfigurationError, MessageRefused, ReliqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ..errors import BrokerUnavailable
-
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
 ]
@@ -223,12 +221,12 @@ class Batches(Protocol):
 
     def records(
         self, batches: Sequence[str], fields: Sequence[str] = ()
-    ) -> list[BatchRecord | BrokerUnavailable | None]:
+    ) -> list[BatchRecord | ReliqError | None]:
         """Return what is known of each of *batches*, in their order; for many at once.
 
-        Each is of one instant, and has of its producer's notes only *fields*. Of several nodes,
-        one that does not answer is the error in the places of its batches. Raises BrokerRefused
-        where this user may read none.
+        Each is of one instant, and has of its producer's notes only *fields*. In the place of
+        one that cannot be read is the error; of several nodes, one may not answer. Raises
+        BrokerRefused where none can, which is a matter of this user's rights.
         """
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:

@@ -496,6 +496,26 @@ def test_what_does_not_agree_is_found(broker, harm, difference, failures):
     assert "NOT balanced: batch b" in broker.run("audit", code=1).stdout
 
 
+def test_what_cannot_be_read_is_named(client):
+    """A key that is somebody else's: the others are shown, and that one is complained of."""
+    owner = Broker(client.url, raw=client.raw)
+    with closing(owner.store):
+        for name in ("sound", "jobs", "hash"):
+            owner.open(name, 3)
+        for key in (batch_keys("", "jobs").jobs, batch_keys("", "hash").batch):
+            client.raw.set(key, "a text")
+        for words, wrong in ((("batch", "list"), {"hash"}), (("audit",), {"hash", "jobs"})):
+            done = owner.run(*words, code=2)
+            assert wrong == set(re.findall("'(hash|jobs|sound)'", done.stderr))
+            assert " sound " in done.stdout
+        assert "WRONGTYPE" in owner.run("batch", "show", "hash", code=2).stderr
+        with client.inspector() as inspector:
+            found = [item for item in inspector.doctor() if item.check == "batches"]
+        assert ["error"] == [item.severity for item in found]
+        client.raw.delete(batch_keys("", "jobs").jobs, batch_keys("", "hash").batch)
+        owner.batches.forget_batch("jobs")
+
+
 def test_jobs_that_go_on_are_no_difference(broker, inspector):
     """The audit is never wrong about a batch that is sound, whatever its jobs do meanwhile."""
     broker.open("b", 1500)

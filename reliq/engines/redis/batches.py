@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ...errors import BrokerRefused, ReliqError, again
 from ...store.batches import batches as parted
 from ...store.jobs import (
     CALLBACKS,
@@ -148,20 +148,17 @@ class RedisBatches:
 
     def records(
         self, batches: Sequence[str], fields: Sequence[str] = ()
-    ) -> list[BatchRecord | BrokerUnavailable | None]:
+    ) -> list[BatchRecord | ReliqError | None]:
         """Return what is known of each of *batches*; some hundred in one round trip."""
         replies = [reply for part in parted(batches) for reply in self._records(part, fields)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # not of one, but of this user's rights
             raise again(refused[0])
         names = (*_READ, *(_OWN_FIELD + name for name in fields))
-        found: list[BatchRecord | BrokerUnavailable | None] = []
+        found: list[BatchRecord | ReliqError | None] = []
         for batch, reply in zip(batches, replies, strict=True):
-            if isinstance(reply, BrokerUnavailable):
+            if isinstance(reply, ReliqError):
                 found.append(reply)
-            elif isinstance(reply, ReliqError):
-                left_out(str(self._wire.address), "batches", [batch])
-                found.append(None)
             else:
                 stored = zip(names, reply, strict=True)
                 there = {name: text_of(value) for name, value in stored if value is not None}

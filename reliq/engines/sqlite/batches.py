@@ -25,7 +25,7 @@ from .jobs import COUNTERS, FLAGS, Changing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ...errors import BrokerUnavailable
+    from ...errors import ReliqError
     from ...store.protocol import OnResult
     from .base import StoreBase
     from .transaction import Row, Transaction
@@ -177,9 +177,9 @@ class SqliteBatches:
 
     def records(
         self, batches: Sequence[str], fields: Sequence[str] = ()
-    ) -> list[BatchRecord | BrokerUnavailable | None]:
+    ) -> list[BatchRecord | ReliqError | None]:
         """Return what is known of each of *batches*; some hundred at one instant."""
-        found: list[BatchRecord | BrokerUnavailable | None] = []
+        found: list[BatchRecord | ReliqError | None] = []
         for part in parted(batches):
             with self._store.read() as transaction:
                 for record in (self._record(transaction, batch) for batch in part):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
 from .audit import Audit, AuditResult
+from .batch_audit import BatchAudit
+from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
 from .inspector import Inspector
 from .permissions import ROLES, acl_rule
 from .reporting import QueueReport, Report
@@ -14,11 +16,16 @@ __all__ = [
     "STATES",
     "Audit",
     "AuditResult",
+    "BatchAudit",
+    "BatchInfo",
+    "BatchesUntold",
     "BrokerInfo",
     "Consumer",
     "DeadLetter",
     "Finding",
     "Inspector",
+    "JobFailure",
+    "JobInfo",
     "Message",
     "QueueReport",
     "QueueStatus",

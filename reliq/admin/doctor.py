@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from .._version import __version__
@@ -10,8 +11,11 @@ from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.queue_arguments import is_durable
 from ..printable import word
 from ..store.inspection import Finding
+from ..store.unreadable import number
+from ..transfer.batch_callbacks import FIELD
 from . import installation
 from .audit import audit
+from .batches import MOST, looked
 from .partitions import merged
 from .reporting import statuses
 
@@ -19,7 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..store.inspection import Consumer, QueueStatus, Untold
+    from ..store.jobs import BatchRecord
     from ..store.protocol import Store
+
+# Of a batch that says nothing of it.
+_SEALED_WITHIN_MS = 3_600_000
+# Consumers look at each batch twice a minute, and publish what is due as soon as they hear of it.
+_DUE_MS = 180_000
+# So many batches are looked into, and so many are named.
+_LOOKED_INTO = 100
+_NAMED = 5
 
 
 def examine(store: Store) -> list[Finding]:
@@ -31,6 +44,7 @@ def examine(store: Store) -> list[Finding]:
         *_consumers(store, found, partial=bool(told.untold)),
         *installation.examine(),
         *_queues(merged(found)),
+        *_batches(store),
         *_ledgers(found),
     ]
 
@@ -175,6 +189,67 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
         yield Finding(
             "queues", "ok", f"{len(statuses)}, none paused, deserted or with dead letters"
         )
+
+
+def _batches(store: Store) -> Iterator[Finding]:
+    """Look whether the batches are sealed, and their callbacks published."""
+    try:
+        records = looked(store, ("seal_timeout_ms",))
+    except BrokerRefused as exc:
+        remedy = "use a user with the rights that `reliq acl operator` prints"
+        yield Finding("batches", "error", f"they could not be looked at: {exc}", remedy)
+        return
+    for item in records.untold:
+        remedy = "put right first what is wrong with the broker, and look again"
+        yield Finding("batches", "error", f"some cannot be read: {item}", remedy)
+    now_ms = store.now_ms()
+    left = [record for record in records.found if _is_left(record, now_ms)]
+    if left:
+        yield Finding(
+            "batches",
+            "warning",
+            f"never sealed, and opened longer ago than their seal_timeout: {_named(left)}",
+            f"reliq batch seal {word(left[0].id)} where nobody adds jobs any more, or reliq batch "
+            "cancel it; a consumer seals one that got no job for that time, if one runs",
+        )
+    due = [record for record in records.found if _stays_due(record, now_ms)]
+    unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))
+    if unsaid:
+        yield Finding(
+            "batches",
+            "warning",
+            f"callbacks are due and were not published for minutes: {_named(unsaid)}",
+            "start a worker: it publishes them; where one runs, its log names the queue that is "
+            "missing or full",
+        )
+    if not (records.untold or left or unsaid):
+        text = f"{len(records.found)}, none left open or with a callback that stays due"
+        more = f" (of those before them nothing is known: more than {MOST})" if records.more else ""
+        yield Finding("batches", "ok", text + more)
+
+
+def _is_left(record: BatchRecord, now_ms: int) -> bool:
+    timeout_ms = number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS
+    return not record.sealed_ms and now_ms - record.created_ms > timeout_ms
+
+
+def _stays_due(record: BatchRecord, now_ms: int) -> bool:
+    return bool(record.due) and now_ms - record.due_since_ms > _DUE_MS
+
+
+def _has_message(store: Store, record: BatchRecord) -> bool:
+    """Whether a batch has a message for what is due: it is due, too, where it has none."""
+    try:
+        whole = store.batches.batch(record.id)
+    except BrokerUnavailable:  # lost meanwhile
+        return False
+    return whole is not None and any(FIELD + callback in whole.fields for callback in whole.due)
+
+
+def _named(records: list[BatchRecord]) -> str:
+    names = [f"{record.id!r} ({word(record.name)})" for record in records[:_NAMED]]
+    more = [f"{len(records) - _NAMED} more"] if len(records) > _NAMED else []
+    return ", ".join([*names, *more])
 
 
 def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from ..store.limits import BROWSED_AT_ONCE
 from ..transfer.between_brokers import move_queue
 from . import doctor, partitions
 from .audit import Audit, AuditResult, audit
+from .batches import JobBatches
 from .dead_letters import DeadLetters
 from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus, Stored, Untold
 
 
-class Inspector(DeadLetters):
+class Inspector(DeadLetters, JobBatches):
     """Looks into one broker, controls its queues, puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises

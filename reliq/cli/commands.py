@@ -14,6 +14,7 @@ from reliq.errors import ReliqError
 
 from . import console as out
 from .acl import acl
+from .batches import batch
 from .bench.command import bench
 from .completion import completion
 from .console import Refused
@@ -137,6 +138,7 @@ for _command in (
     top,
     consumers,
     peek,
+    batch,
     dead,
     queue_commands,
     audit,

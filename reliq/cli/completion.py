@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import get_completion_class
@@ -10,6 +11,12 @@ from click.shell_completion import get_completion_class
 from .console import Refused
 from .target import target_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reliq.admin import Inspector
+
+_BATCHES = 500
 _SHELLS = ("bash", "zsh", "fish")
 # A shell puts a completion into the line as it is, and Enter runs the line: a name that
 # a shell would read as anything but itself is not offered. Nor is one like an option.
@@ -21,6 +28,19 @@ def queue_names(context: click.Context, _parameter: click.Parameter, incomplete:
 
     Only those whose names are safe in the line of a shell.
     """
+    return _completed(context, incomplete, lambda inspector: inspector.queues())
+
+
+def batch_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the ids of batches that begin so, of those opened last, as :func:`queue_names`."""
+    return _completed(
+        context, incomplete, lambda inspector: [item.id for item in inspector.batches(_BATCHES)]
+    )
+
+
+def _completed(
+    context: click.Context, incomplete: str, look: Callable[[Inspector], list[str]]
+) -> list[str]:
     try:
         with context:
             target = target_of(
@@ -31,7 +51,7 @@ def queue_names(context: click.Context, _parameter: click.Parameter, incomplete:
             )
     except click.UsageError:
         return []
-    found = target.gather(lambda inspector: inspector.queues()).found
+    found = target.gather(look).found
     return sorted({name for names in found for name in names if _offered(name, incomplete)})
 
 

@@ -12,7 +12,7 @@ import click
 from reliq.errors import ConfigurationError
 from reliq.options import parse
 
-from .completion import queue_names
+from .completion import batch_ids, queue_names
 from .target import target_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def _address_map(
 
 
 queue_argument = click.argument("queue", shell_complete=queue_names)
+batch_argument = click.argument("batch", metavar="ID", shell_complete=batch_ids)
 prefix_option = click.option(
     "--prefix",
     envvar="RELIQ_KEYPREFIX",

@@ -11,6 +11,7 @@ import click
 
 from reliq import admin
 from reliq.migration.migrate import Plan, Step
+from reliq.store.jobs import STATES as JOB_STATES
 
 from . import console as out
 from .bench.command import Figures
@@ -70,11 +71,24 @@ _STATUS = _object(
     queues=_list(_of(admin.QueueReport, **_BROKER)),
     untold=_list(_of(admin.Untold, **_BROKER)),
 )
+_BATCH_COUNTS = _object(**dict.fromkeys(JOB_STATES, _WHOLE))
+_BATCH = {
+    **_of(admin.BatchInfo, **_BROKER)["properties"],
+    "counts": _BATCH_COUNTS,
+    "failures": _list(_of(admin.JobFailure)),
+}
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
 
 SCHEMAS: dict[str, Schema] = {
     "acl": {"type": "object", "additionalProperties": _TEXT},
-    "audit": _list(_of(admin.AuditResult, **_BROKER)),
+    "audit": _list(
+        {"anyOf": [_of(admin.AuditResult, **_BROKER), _of(admin.BatchAudit, **_BROKER)]}
+    ),
+    "batch cancel": _list(_object(**_BROKER, batch=_TEXT, cancelled=_FLAG)),
+    "batch list": _list(_of(admin.BatchInfo, **_BROKER)),
+    "batch seal": _list(_object(**_BROKER, batch=_TEXT, sealed=_FLAG)),
+    "batch show": _list(_object(**_BATCH, jobs=_list(_of(admin.JobInfo)))),
+    "batch watch": _object(**_BATCH, rate=_nullable(_NUMBER), more_failures=_FLAG),
     "bench": _list(_of(Figures, **_BROKER)),
     "consumers": _list(_of(admin.Consumer, **_BROKER, since_s=_NUMBER, seen_s=_NUMBER)),
     "dead export": _COUNTED,
@@ -107,7 +121,8 @@ SCHEMAS: dict[str, Schema] = {
     "status": _STATUS,
     "top": _STATUS,
 }
-"""Command -> the schema of what it prints with ``--json``; ``top`` prints one such a line."""
+"""Command -> the schema of what it prints with ``--json``; ``top`` and ``batch watch`` print one
+such a line."""
 
 
 @click.command()

@@ -18,9 +18,7 @@ from .application import Application
 from .console import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from reliq.admin import Untold
+    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 
@@ -58,7 +56,7 @@ class Target:
         find: Callable[[Inspector], Iterable[Any]],
         as_json: bool,
         shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
-        untold: Sequence[Untold] = (),
+        untold: Iterable[object] = (),
     ) -> list[dict[str, Any]]:
         """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
 
@@ -101,7 +99,7 @@ class Gathered(Generic[T]):
             self.complain()
         return self.found
 
-    def complain(self, untold: Iterable[Untold] = ()) -> None:
+    def complain(self, untold: Iterable[object] = ()) -> None:
         """Raise Refused where a broker, or a node of one, could not be asked.
 
         After the others were shown. An error names its broker where it is about it.

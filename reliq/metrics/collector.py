@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector as PrometheusCollector
 
+from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, merged_measures
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
@@ -19,6 +20,7 @@ from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
 from ..store.limits import HIGHEST_RANK
+from .batches import Names
 from .families import Families, Seen
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ class _Broker:
         self._all_queues = all_queues
         self._well = True
         self._told_blind = False
+        self._told_no_batches = False
+        self._names = Names()
         # A series that ends while its queue lives looks like one that was never there.
         self._seen: dict[str, set[int]] = {}
 
@@ -107,6 +111,8 @@ class _Broker:
                     raise BrokerUnavailable("; ".join(map(str, told.untold)))
                 # After that: what was acknowledged meanwhile is told before its ack.
                 consumers = self._consumers(partial=bool(told.untold))
+                if told.complete:  # else the node is lost that has the list of batches, too
+                    self._add_batches(families)
             except ReliqError as exc:
                 if self._well:
                     logger.warning("metrics: %s; said once, until it answers again", exc)
@@ -140,6 +146,18 @@ class _Broker:
         with suppress(ReliqError):
             for node in self._store.nodes():
                 families.add_node(self._store.broker, node, queues[node.name])
+
+    def _add_batches(self, families: Families) -> None:
+        """Add the batches, unless this user may not read them."""
+        try:
+            records = looked(self._store)
+            now_ms = self._store.now_ms() if records.found else 0
+        except BrokerRefused as exc:
+            if not self._told_no_batches:
+                logger.warning("metrics: %s; there are no series of batches; said once", exc)
+            self._told_no_batches = True
+            return
+        families.batches.add(self._store.broker, records, self._names, now_ms)
 
     def _consumers(self, *, partial: bool) -> list[Consumer] | None:
         """Return who consumes; None where this user may not ask.

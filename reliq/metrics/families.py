@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from .._version import __version__
 from ..admin.audit import audit
 from ..admin.dead_letter_choice import REASONS
+from .batches import BatchFamilies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -169,6 +170,7 @@ class Families:
             for key, (name, text) in NODES.items()
         }
         self.partitions = GaugeMetricFamily(*PARTITIONS, labels=_QUEUE)
+        self.batches = BatchFamilies()
         self.celery = {
             key: GaugeMetricFamily(name, text, labels=["queue_name"])
             for key, (name, text) in _CELERY.items()
@@ -185,7 +187,8 @@ class Families:
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
         cluster = (*self.nodes.values(), self.partitions)
-        return [*first, *(family for family in cluster if family.samples), *rest]
+        some = (family for family in cluster if family.samples)
+        return [*first, *some, *rest, *self.batches.all()]
 
     def add_node(self, broker: str, node: Node, untold: int) -> None:
         """Add one node of a broker that consists of several; *untold*: queues not read."""

@@ -244,6 +244,8 @@ class BatchRecord(NamedTuple):
     said: tuple[Callback, ...]
     fields: dict[str, str]
     """What its producer has noted with it."""
+    due_since_ms: int = 0
+    """Since when the first of what is due is; 0: nothing is."""
 
     @property
     def total(self) -> int:
@@ -287,6 +289,16 @@ class Batches(Protocol):
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*."""
+
+    def records(
+        self, batches: Sequence[str], fields: Sequence[str] = ()
+    ) -> list[BatchRecord | ReliqError | None]:
+        """Return what is known of each of *batches*, in their order; for many at once.
+
+        Each is of one instant, and has of its producer's notes only *fields*. In the place of
+        one that cannot be read is the error; of several nodes, one may not answer. Raises
+        BrokerRefused where none can, which is a matter of this user's rights.
+        """
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""

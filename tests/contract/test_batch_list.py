@@ -3,7 +3,7 @@
 import threading
 
 from reliq.store.jobs import Change
-from tests.contract.jobs import enter
+from tests.contract.jobs import begin, end, enter
 from tests.support.waiting import wait_until
 
 LONG_MS = 60_000
@@ -110,3 +110,42 @@ def test_batches_of_another_prefix(connect, batches):
     assert ["b"] == batches.batches(10)
     assert [] == theirs.batches(10)
     assert ["b"] == batches.next_batches(10, LONG_MS)
+
+
+# -- many at once
+
+
+def test_many_records_at_once(batches, change):
+    """Each as :meth:`batch` has it, but for what its producer has noted; in the order asked for."""
+    fields = {"ttl_ms": "7", "on_success": "a long message"}
+    batches.open_batch("c", "other", fields)
+    change(enter(), enter("i"), begin(), end("failed", why="no"), Change("seal"))
+    found = batches.records(["c", "missing", "b"], ("ttl_ms", "nothing"))
+    other, missing, ours = found
+    assert missing is None
+    assert batches.batch("b") == ours
+    assert batches.batch("c")._replace(fields={"ttl_ms": "7"}) == other
+    assert {"ttl_ms": "7"} == other.fields
+    assert {} == batches.records(["c"])[0].fields
+    assert [] == batches.records([])
+
+
+def test_more_records_than_one_step_reads(batches):
+    """They come in the order of the names, whatever that is."""
+    names = [f"b{n}" for n in range(250)]
+    for name in names:
+        batches.open_batch(name, name, {})
+    assert names == [record.name for record in batches.records(names)]
+
+
+def test_since_when_something_is_due(batches, change):
+    """The first of what is due, until it is said."""
+    assert 0 == batches.batch("b").due_since_ms
+    change(enter(), begin(), end("failed", why="no"))
+    change(Change("seal"))
+    record = batches.batch("b")
+    assert ("complete", "failure") == record.due
+    assert record.created_ms <= record.due_since_ms == record.ended_ms
+    batches.said("b", "complete")
+    batches.said("b", "failure")
+    assert 0 == batches.batch("b").due_since_ms

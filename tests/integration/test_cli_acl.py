@@ -16,6 +16,7 @@ from reliq import BrokerRefused
 from reliq.admin import Inspector, acl_rule
 from reliq.engines.urls import connect
 from reliq.store.jobs import DONE, Change, Note
+from reliq.transfer.batch_callbacks import CallbackMessage, packed
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
 from tests.support.audits import assert_balanced
@@ -151,10 +152,23 @@ def look_at_batch(batches):
 
 
 def cancel_batch(operator, owner_url):
-    """Look at a batch that another has made, and cancel it."""
+    """Look at batches that another has made, seal one, whose callback is due, and cancel one."""
     with contextlib.closing(connect(owner_url, operator.options, "owner/1")) as store:
+        message = CallbackMessage("", "callbacks", b"x", 0, "a" * 30)
+        store.batches.open_batch("c", "enrol", {"on_complete": packed(message)})
         store.batches.open_batch("b", "enrol", {})
         store.batches.change("b", [Change("enter", "j", "waiting", tag="t")])
+    with Inspector(operator.url, operator.options) as inspector:
+        assert ["b", "c"] == sorted(item.id for item in inspector.batches())
+        assert ["j"] == [job.id for job in inspector.jobs("b", "waiting")]
+        assert [] == inspector.job_failures("b")
+        assert [True, True] == [result.balanced for result in inspector.audit_batches()]
+        assert inspector.seal_batch("c")
+        assert ["success", "complete"] == inspector.batch("c").published
+        assert 1 == inspector.status("callbacks").ready
+        inspector.delete("callbacks")
+    with contextlib.closing(connect(owner_url, operator.options, "owner/1")) as store:
+        store.batches.forget_batch("c")
     with store_of(operator) as store:
         look_at_batch(store.batches)
         assert {"t": ""} == store.whereabouts("orders", ["t"])

@@ -1,5 +1,6 @@
 """What docs/cli.md and --help show is run here, the pictures are drawn, the bench measures."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -14,6 +15,9 @@ from click.testing import CliRunner
 
 from reliq.cli import main
 from reliq.cli.schema import SCHEMAS
+from reliq.engines.urls import connect
+from reliq.store.jobs import Change
+from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.support.commands import data, run
 
@@ -96,6 +100,11 @@ def test_the_commands_of_the_document_run(client, tmp_path, monkeypatch):
     for message in taker.take(4):
         message.reject()
     taker.consumer.cancel()
+    with contextlib.closing(connect(client.url, {}, "owner/1")) as store:
+        for batch in ("5f0c6c1d", "7b21aa40"):
+            store.batches.open_batch(batch, "import", {})
+        store.batches.change("5f0c6c1d", [enter(f"j{n}") for n in range(7)])
+        store.batches.change("7b21aa40", [enter(), begin(), end("succeeded"), Change("seal")])
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     lines = [
         line.partition("#")[0].strip()

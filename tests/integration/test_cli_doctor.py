@@ -36,7 +36,7 @@ def test_a_sound_broker(sound, client):
     checks = {
         "acl", "version", "maxmemory-policy", "memory", "persistence", "replication", "clients",
         "timeout", "clock", "script cache", "keys", "consumers", "options", "installation",
-        "reliq", "queues", "ledger",
+        "reliq", "queues", "batches", "ledger",
     }  # fmt: skip
     assert checks == {row["check"] for row in rows}
     assert {"replication": "info"} == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -18,9 +19,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reliq import ConfigurationError
+from reliq.admin import acl_rule
 from reliq.admin.dead_letter_choice import REASONS
+from reliq.engines.redis.keys import batch_keys
+from reliq.engines.urls import connect
 from reliq.metrics import Collector
 from reliq.metrics.families import NODES, PARTITIONS
+from reliq.store.jobs import STATES, Change
+from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import Taker, declare, get, publish
 from tests.integration.test_readme import take_and_die
 from tests.support.audits import assert_balanced
@@ -41,7 +47,7 @@ class Samples:
         self.samples = [sample for family in families for sample in family.samples]
         self.text = text
 
-    def of(self, name, **labels):
+    def of(self, name, /, **labels):
         """Return the one value with these labels, among others; None where there is none."""
         found = [
             sample.value
@@ -51,7 +57,7 @@ class Samples:
         assert len(found) <= 1, found
         return found[0] if found else None
 
-    def by(self, label, name, **labels):
+    def by(self, label, name, /, **labels):
         """Return the values by one label."""
         return {
             sample.labels[label]: sample.value
@@ -283,7 +289,7 @@ def test_a_ledger_that_does_not_balance(fresh_redis):
 
 
 def test_one_script_for_each_queue(client, redis_server):
-    """A scrape is the lists of queues and of consumers, and a script for each queue."""
+    """A scrape is the lists of queues, consumers and batches, and a script for each queue."""
     connection = client.connect()
     for number in range(7):
         publish(connection, f"q{number}", 1)
@@ -299,7 +305,7 @@ def test_one_script_for_each_queue(client, redis_server):
 
     client.raw.config_resetstat()
     generate_latest(registry)
-    assert {"evalsha": 7, "eval": 0, "zrange": 2} == calls()
+    assert {"evalsha": 7, "eval": 0, "zrange": 3} == calls()
     collector.close()
 
 
@@ -400,9 +406,93 @@ def test_registering_asks_nobody():
 # -- what comes with it
 
 
+# -- batches
+
+
+def open_batches(url, **names):
+    """Open batches of those names, each with two jobs that wait."""
+    with contextlib.closing(connect(url, {}, "owner/1")) as store:
+        for batch, name in names.items():
+            store.batches.open_batch(batch, name, {})
+            store.batches.change(batch, [enter("j0"), enter("j1")])
+
+
+def test_batches_by_their_names(client):
+    """How many are in each stage, their jobs by state, and the age of the oldest that goes on."""
+    open_batches(client.url, b1="import", b2="import", b3="mail")
+    with contextlib.closing(connect(client.url, {}, "owner/1")) as store:
+        change = store.batches.change
+        change("b2", [begin("j0"), end("failed", "j0"), begin("j1"), Change("seal")])
+        change("b3", [begin("j0"), end("succeeded", "j0"), begin("j1"), end("error", "j1")])
+        change("b3", [Change("seal")])
+    client.raw.hincrby(batch_keys("", "b1").batch, "created", -3_600_000)
+    found = collect(client.url)
+    here = {"broker": client.url}
+    stages = found.by("stage", "reliq_batches", name="import", **here)
+    assert {"open": 1, "sealed": 1, "ended": 0} == stages
+    assert 1 == found.of("reliq_batches", name="mail", stage="ended")
+    jobs = found.by("state", "reliq_batch_jobs", name="import", **here)
+    assert {"waiting": 2, "working": 1, "failed": 1} == {k: n for k, n in jobs.items() if n}
+    assert set(STATES) == set(jobs)
+    ages = found.by("name", "reliq_batch_oldest_age_seconds", **here)
+    assert 0 == ages["mail"]
+    assert 3600 <= ages["import"] < 4200
+    assert [0, 0] == [found.of(f"reliq_batches_{what}", **here) for what in ("untold", "more")]
+
+
+def test_names_of_batches_are_bounded(client, monkeypatch):
+    """Fifty have series of their own, and keep them; the others are told of together."""
+    monkeypatch.setattr("reliq.admin.batches.MOST", 70)
+    open_batches(client.url, **{f"b{n}": f"import {n}" for n in range(60)})
+    open_batches(client.url, long="x" * 5000)
+    registry = CollectorRegistry()
+    collector = Collector(client.url)
+    registry.register(collector)
+    try:
+        found = Samples(generate_latest(registry).decode())
+        first = found.by("name", "reliq_batches", stage="open")
+        assert (51, 11) == (len(first), first["(others)"])
+        assert 61 == sum(first.values())
+        assert 2 * 61 == sum(
+            sample.value for sample in found.samples if sample.name == "reliq_batch_jobs"
+        )
+        assert max(map(len, first)) == 100
+        assert 0 == found.of("reliq_batches_more")
+        open_batches(client.url, **{f"c{n}": f"another {n}" for n in range(30)})
+        found = Samples(generate_latest(registry).decode())
+        assert 1 == found.of("reliq_batches_more")
+        # Those that are told of still are of the names of before.
+        later = found.by("name", "reliq_batches", stage="open")
+        assert set(first) & {f"import {n}" for n in range(30, 60)} <= set(later)
+        assert 51 >= len(later)
+    finally:
+        collector.close()
+
+
+def test_an_exporter_without_the_right_to_read_batches(redis_factory, exporter):
+    """The rule of an earlier version goes on: queues are told of, batches are not; said once."""
+    from kombu import Connection
+
+    server = redis_factory()
+    url = server.url("reliq")
+    rule = acl_rule("exporter", "old", password="secret").replace(" +hmget", "")
+    server.client().execute_command(*rule.split())
+    with Connection(url) as connection:
+        declare(connection, "q")
+    open_batches(url, b="import")
+    process, address = exporter("--url", _as_user(url))
+    for _ in range(2):
+        found = scrape(address)
+        assert 1 == found.of("reliq_up")
+        assert 0 == found.of("reliq_messages_unacked", queue="q")
+        assert {} == found.by("name", "reliq_batches")
+    assert 1 == process.log().count("no series of batches")
+
+
 def exported(client):
-    """Return name -> labels of every series that a queue and a broker have."""
+    """Return name -> labels of every series that a queue, a batch and a broker have."""
     publish(client.connect(), "q", 1)
+    open_batches(client.url, b="import")
     found = collect(client.url)
     names = {sample.name: set(sample.labels) for sample in found.samples}
     described = set(re.findall(r"^# HELP (\S+)", found.text, re.MULTILINE))

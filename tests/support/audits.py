@@ -1,4 +1,4 @@
-"""The check every integration test ends with: the ledger of every queue balances."""
+"""The check every integration test ends with: every queue and every batch balances."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ def is_reliq(url: str) -> bool:
 
 
 def assert_balanced(url: str, transport_options: dict[str, Any] | None = None) -> None:
-    """Fail if a queue's ledger does not account for every message it was given."""
+    """Fail if a queue's ledger does not account for every message, or a batch's for every job."""
     if not is_reliq(url):
         return
     from reliq.admin import Inspector
 
     with Inspector(url, transport_options=transport_options) as inspector:
         unbalanced = [result for result in inspector.audit() if not result.balanced]
-    assert unbalanced == []
+        batches = [result for result in inspector.audit_batches() if not result.balanced]
+    assert (unbalanced, batches) == ([], [])
 
 
 def wait_settled(

@@ -23,11 +23,15 @@ from reliq import (
 from reliq.admin import (
     ROLES,
     AuditResult,
+    BatchAudit,
+    BatchInfo,
     BrokerInfo,
     Consumer,
     DeadLetter,
     Finding,
     Inspector,
+    JobFailure,
+    JobInfo,
     Message,
     QueueReport,
     QueueStatus,
@@ -133,8 +137,20 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
         found: list[dict[str, int]] = [result.counts for result in results]
         del unbalanced, ledgers, found
     opened = Inspector(url)
+    watch_batches(opened)
     opened.close()
     return queues
+
+
+def watch_batches(inspector: Inspector) -> int:
+    """Look at batches, and change them."""
+    batches: list[BatchInfo] = inspector.batches(5, name="import", stage="open")
+    counts: dict[str, int] = inspector.batch(batches[0].id).counts
+    jobs: list[JobInfo] = inspector.jobs(batches[0].id, "working")
+    failures: list[JobFailure] = inspector.job_failures(batches[0].id, limit=5)
+    counted: list[BatchAudit] = inspector.audit_batches()
+    changed: bool = inspector.seal_batch("id") or inspector.cancel_batch("id")
+    return len(counts) + len(jobs) + len(failures) + len(counted) + int(changed)
 
 
 def operate(inspector: Inspector, path: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ...errors import BrokerRefused, ReliqError, again
 from ...store.batches import batches as parted
 from ...store.jobs import (
     CALLBACKS,
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
 # A hash's field of that name says when the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
+_TIMES = ("created", "sealed", "cancelled", "ended")
+# What is read of many: not what their producers have noted, which may be long.
+_READ = (
+    "name",
+    *_TIMES,
+    *_COUNTERS.values(),
+    *(f"{what}_{one}" for what in ("due", "said") for one in CALLBACKS),
+)
 _DUE = 2
 # What change_jobs.lua writes and reads.
 _NUMBER = r"(\d{1,19})"
@@ -153,26 +162,36 @@ class RedisBatches:
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
         reply = self._wire.call(("HGETALL", self._named(batch)["batch"]))
-        found = dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
-        if "created" not in found:
-            return None
-        times = [number(found.get(name), 0) for name in ("created", "sealed", "cancelled", "ended")]
-        return BatchRecord(
-            batch,
-            found.get("name", ""),
-            {state: number(found.get(name), 0) for state, name in _COUNTERS.items()},
-            times[0],
-            times[1],
-            times[2],
-            times[3],
-            tuple(one for one in CALLBACKS if f"due_{one}" in found),
-            tuple(one for one in CALLBACKS if f"said_{one}" in found),
-            {
-                name.removeprefix(_OWN_FIELD): value
-                for name, value in found.items()
-                if name.startswith(_OWN_FIELD)
-            },
+        return _record(
+            batch, dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
         )
+
+    def records(
+        self, batches: Sequence[str], fields: Sequence[str] = ()
+    ) -> list[BatchRecord | ReliqError | None]:
+        """Return what is known of each of *batches*; some hundred in one round trip."""
+        replies = [reply for part in parted(batches) for reply in self._records(part, fields)]
+        refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
+        if refused and len(refused) == len(replies):  # not of one, but of this user's rights
+            raise again(refused[0])
+        names = (*_READ, *(_OWN_FIELD + name for name in fields))
+        found: list[BatchRecord | ReliqError | None] = []
+        for batch, reply in zip(batches, replies, strict=True):
+            if isinstance(reply, ReliqError):
+                found.append(reply)
+            else:
+                stored = zip(names, reply, strict=True)
+                there = {name: text_of(value) for name, value in stored if value is not None}
+                found.append(_record(batch, there))
+        return found
+
+    def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
+        """Return the reply to :meth:`_asked` for each."""
+        return self._wire.replies([(self._asked(batch, fields), None) for batch in batches])
+
+    def _asked(self, batch: str, fields: Sequence[str]) -> Command:
+        names = (*_READ, *(_OWN_FIELD + name for name in fields))
+        return ("HMGET", keys.batch_keys(self._prefix, batch).batch, *names)
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
@@ -266,6 +285,31 @@ def _report(stored: bytes) -> Report | None:
         return None
     at, length, rest = found.groups()
     return Report(text_of(rest[: int(length)]), int(at), text_of(rest[int(length) :]))
+
+
+def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
+    """Return what the hash of a batch says; None where there is none."""
+    if "created" not in found:
+        return None
+    created, sealed, cancelled, ended = (number(found.get(name), 0) for name in _TIMES)
+    due = tuple(one for one in CALLBACKS if f"due_{one}" in found)
+    return BatchRecord(
+        batch,
+        found.get("name", ""),
+        {state: number(found.get(name), 0) for state, name in _COUNTERS.items()},
+        created,
+        sealed,
+        cancelled,
+        ended,
+        due,
+        tuple(one for one in CALLBACKS if f"said_{one}" in found),
+        {
+            name.removeprefix(_OWN_FIELD): value
+            for name, value in found.items()
+            if name.startswith(_OWN_FIELD)
+        },
+        min((number(found[f"due_{one}"], 0) for one in due), default=0),
+    )
 
 
 def _changed(reply: Reply) -> Changed | None:

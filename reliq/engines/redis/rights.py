@@ -133,6 +133,7 @@ OPERATOR = _role(
         scripts.RELEASE,
         scripts.RENEW,
         scripts.REPLAY,
+        scripts.SAID,
         scripts.UNBOUND,
         scripts.WHEREABOUTS,
     ),

@@ -31,6 +31,7 @@ from .jobs import COUNTERS, FLAGS, Changing, readable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ...errors import ReliqError
     from ...store.protocol import OnResult
     from .base import StoreBase
     from .transaction import Row, Transaction
@@ -192,18 +193,38 @@ class SqliteBatches:
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
-        columns = ", ".join((*FLAGS, *COUNTERS))
         with self._store.read() as transaction:
-            row = transaction.execute(
-                f"SELECT name, fields, created, {columns} FROM batches "  # noqa: S608 - ours
-                "WHERE prefix = ? AND id = ? AND forgotten = 0",
-                (transaction.prefix, batch),
-            ).fetchone()
+            return self._record(transaction, batch)
+
+    def records(
+        self, batches: Sequence[str], fields: Sequence[str] = ()
+    ) -> list[BatchRecord | ReliqError | None]:
+        """Return what is known of each of *batches*; some hundred at one instant."""
+        found: list[BatchRecord | ReliqError | None] = []
+        for part in parted(batches):
+            with self._store.read() as transaction:
+                for record in (self._record(transaction, batch) for batch in part):
+                    if record is not None:
+                        noted = {n: v for n, v in record.fields.items() if n in fields}
+                        found.append(record._replace(fields=noted))
+                    else:
+                        found.append(None)
+        return found
+
+    @staticmethod
+    def _record(transaction: Transaction, batch: str) -> BatchRecord | None:
+        columns = ", ".join((*FLAGS, *COUNTERS))
+        row = transaction.execute(
+            f"SELECT name, fields, created, {columns} FROM batches "  # noqa: S608 - ours
+            "WHERE prefix = ? AND id = ? AND forgotten = 0",
+            (transaction.prefix, batch),
+        ).fetchone()
         if row is None:
             return None
         name, fields, created, *rest = row
         flags = dict(zip(FLAGS, rest, strict=False))
         counts = map(number, rest[len(FLAGS) :])
+        due = tuple(one for one in CALLBACKS if flags[f"due_{one}"] is not None)
         return BatchRecord(
             batch,
             str(name),
@@ -212,9 +233,10 @@ class SqliteBatches:
             number(flags["sealed"]),
             number(flags["cancelled"]),
             number(flags["ended"]),
-            tuple(one for one in CALLBACKS if flags[f"due_{one}"] is not None),
+            due,
             tuple(one for one in CALLBACKS if flags[f"said_{one}"] is not None),
             _fields(fields),
+            min((number(flags[f"due_{one}"]) for one in due), default=0),
         )
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:

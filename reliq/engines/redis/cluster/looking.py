@@ -69,6 +69,27 @@ class ClusterLooking(StoreBase):
             silent = BrokerUnavailable(f"{place} does not answer")
             yield place, wire, asked.reply if asked.finished else silent
 
+    def answering(self) -> tuple[list[tuple[Place, Wire]], dict[Place | None, str]]:
+        """Return the nodes that answer within a second; and of the others, and of None, why not.
+
+        Raises BrokerUnavailable where none does.
+        """
+        cluster = self._cluster
+        cluster.slots.refresh(self.options, cluster.name)
+        there: list[tuple[Place, Wire]] = []
+        lost: dict[Place | None, str] = {}
+        for place, wire, reply in self._ask_each("PING"):
+            if wire is None or isinstance(reply, BrokerUnavailable):
+                replica = cluster.slots.has_replica(place)
+                what_to_do = advice.for_node(place, replica=replica)
+                lost[place] = f"{str(reply).removesuffix('.')}; {what_to_do}"
+            else:
+                there.append((place, wire))
+        if not there:
+            raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(lost.values())}")
+        lost[None] = f"no node has its slot: {advice.COVER}"
+        return there, lost
+
     def now_ms(self) -> int:
         """Return the time of a node that answers, in ms since the epoch."""
         refusals: list[str] = []
@@ -94,19 +115,7 @@ class ClusterLooking(StoreBase):
     def told(self) -> Told:
         """Return the names of the queues that can be read now, and of those that cannot."""
         cluster = self._cluster
-        cluster.slots.refresh(self.options, cluster.name)
-        there: list[tuple[Place, Wire]] = []
-        lost: dict[Place | None, str] = {}
-        for place, wire, reply in self._ask_each("PING"):
-            if wire is None or isinstance(reply, BrokerUnavailable):
-                replica = cluster.slots.has_replica(place)
-                what_to_do = advice.for_node(place, replica=replica)
-                lost[place] = f"{str(reply).removesuffix('.')}; {what_to_do}"
-            else:
-                there.append((place, wire))
-        if not there:
-            raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(lost.values())}")
-        lost[None] = f"no node has its slot: {advice.COVER}"
+        there, lost = self.answering()
         names, unlisted = self._names(lost, there)
         missing: dict[Place | None, list[str]] = defaultdict(list)
         served: list[str] = []

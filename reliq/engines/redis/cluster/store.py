@@ -13,6 +13,7 @@ from ....store.values import STALE
 from .. import keys, scripts
 from ..store import RedisStore
 from ..unanswered import Asked
+from .batches import ClusterBatches
 from .confirm import ClusterConfirmer
 from .diagnosis import ClusterDiagnosis
 from .looking import SLOT_PATIENCE_S, ClusterLooking
@@ -52,6 +53,12 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
         self._wire = cluster
         self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
         self._notifier = ClusterNotifier(cluster, f"{name}:notification")
+
+    @property
+    def batches(self) -> ClusterBatches:
+        """The batches of jobs, each at the node that has its slot."""
+        # Not kept here: it would keep the store until the garbage collector runs.
+        return ClusterBatches(self._wire, self._prefix, self.answering)
 
     @property
     def epoch(self) -> int:

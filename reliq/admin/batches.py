@@ -1,0 +1,285 @@
+"""The part of the Inspector that looks at batches of jobs, seals and cancels them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    NotFound,
+    ReliqError,
+    again,
+    require_one_of,
+)
+from ..store.batches import batches as parted
+from ..store.jobs import DONE, STATES, Change
+from ..transfer.batch_callbacks import publish_due
+from .batch_audit import BatchAudit, audited
+from .batch_views import (
+    STAGES,
+    BatchesUntold,
+    BatchInfo,
+    JobFailure,
+    JobInfo,
+    info_of,
+    job_of,
+    stage_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ..store.jobs import BatchRecord, Job
+    from ..store.protocol import Store
+
+MOST = 5000
+"""So many batches one look takes in: those that were opened last."""
+
+# So long a command waits for a node that does not answer, or a slot that is on its way.
+_PATIENCE_S = 2.0
+
+
+class Records(NamedTuple):
+    """What one look at many batches has found."""
+
+    found: list[BatchRecord]
+    """Those opened last first."""
+    untold: list[BatchesUntold]
+    more: bool
+    """Whether there are older ones, which were not looked at."""
+
+
+def looked(store: Store, fields: Sequence[str] = ()) -> Records:
+    """Look at the batches of a broker, MOST at most, with these *fields* of their notes.
+
+    Raises BrokerUnavailable where the broker does not answer.
+    """
+    try:
+        with store.patience(_PATIENCE_S):
+            ids = store.batches.batches(MOST + 1)
+    except BrokerUnavailable as exc:
+        return Records([], [_unlisted(store, exc)], more=False)
+    found: list[BatchRecord] = []
+    lost: dict[str, list[str]] = {}
+    for batch, record in zip(ids, store.batches.records(ids[:MOST], fields), strict=False):
+        if isinstance(record, ReliqError):
+            lost.setdefault(str(record), []).append(batch)
+        elif record is not None:  # else it was forgotten meanwhile
+            found.append(record)
+    return Records(found, _untold(lost), len(ids) > MOST)
+
+
+def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
+    """Return what is said where one node has the list of batches, and is away; else raises."""
+    if not store.has_nodes:
+        raise again(error)
+    return BatchesUntold((), f"the list of batches cannot be read: {error}")
+
+
+def _untold(lost: Mapping[str, Sequence[str]]) -> list[BatchesUntold]:
+    return [BatchesUntold(tuple(names), error) for error, names in lost.items()]
+
+
+def _all_ids(store: Store) -> Iterator[Sequence[str]]:
+    """Yield the ids of all batches, some hundred at a time, those opened last first."""
+    before_ms, seen = 0, set[str]()
+    while True:
+        listed = store.batches.batches(MOST, before_ms)
+        fresh = [batch for batch in listed if batch not in seen]
+        seen.update(fresh)
+        yield from parted(fresh)
+        if len(listed) < MOST or not fresh:
+            return
+        # Others may have been opened in that very ms.
+        before_ms = 1 + _opened_last_ms(store, listed)
+
+
+def _opened_last_ms(store: Store, listed: Sequence[str]) -> int:
+    """Return when the last of *listed* was opened, as far as that can be read."""
+    for part in parted(listed[::-1]):
+        for record in store.batches.records(part):
+            if record is not None and not isinstance(record, ReliqError):
+                return record.created_ms
+    raise BrokerUnavailable(f"none of {len(listed)} batches that follow each other can be read")
+
+
+class JobBatches:
+    """Batches of one broker, by their ids.
+
+    Every method that names a batch raises NotFound where there is none. Of a cluster, one whose
+    node does not answer within two seconds is a BrokerUnavailable that names the node.
+    """
+
+    _store: Store
+
+    # -- looking
+
+    def batches(
+        self,
+        limit: int = 20,
+        skip: int = 0,
+        *,
+        name: str | None = None,
+        stage: str | None = None,
+    ) -> list[BatchInfo]:
+        """Return up to *limit* batches after *skip* others, those opened last first.
+
+        Of that *name*, exactly, and in that *stage* (``open``, ``sealed``, ``ended``), where they
+        are given. Each is of one instant. Of more than 5,000 batches the older ones are not
+        looked at. Raises BrokerUnavailable where one cannot be read.
+        """
+        found, untold = self.batches_told(limit, skip, name=name, stage=stage)
+        if untold:
+            raise BrokerUnavailable("; ".join(map(str, untold)))
+        return found
+
+    def batches_told(
+        self,
+        limit: int = 20,
+        skip: int = 0,
+        *,
+        name: str | None = None,
+        stage: str | None = None,
+    ) -> tuple[list[BatchInfo], list[BatchesUntold]]:
+        """Do as :meth:`batches` does, and name those that cannot be read now.
+
+        Raises BrokerUnavailable where the broker does not answer.
+        """
+        if stage is not None:
+            require_one_of("stage", stage, STAGES)
+        _require_page(limit, skip)
+        now_ms = self._store.now_ms()
+        records = looked(self._store)
+        fit = (
+            record
+            for record in records.found
+            if (name is None or record.name == name)
+            and (stage is None or stage_of(record) == stage)
+        )
+        found = [info_of(record, now_ms) for record in islice(fit, skip, skip + limit)]
+        return found, records.untold
+
+    def batch(self, batch: str) -> BatchInfo:
+        """Return what is known of a batch."""
+        with self._store.patience(_PATIENCE_S):
+            return info_of(self._record(batch), self._store.now_ms())
+
+    def jobs(
+        self, batch: str, state: str | None = None, limit: int = 20, skip: int = 0
+    ) -> list[JobInfo]:
+        """Return up to *limit* jobs of a batch after *skip* others, in no order.
+
+        state: only those in it (``waiting``, ``delayed``, ``working``, ``retrying``,
+        ``succeeded``, ``failed``, ``error``, ``cancelled``). Not read at one instant: while jobs
+        change their states, pages may have a job twice, and miss one. Reads some hundred jobs a
+        step, up to all.
+        """
+        if state is not None:
+            require_one_of("state", state, STATES)
+        _require_page(limit, skip)
+        self._record(batch)
+        now_ms = self._store.now_ms()
+        found = islice(_each(self._store.batches.jobs(batch), state), skip, skip + limit)
+        return [job_of(job, now_ms) for job in found]
+
+    def job_failures(self, batch: str, limit: int = 20, skip: int = 0) -> list[JobFailure]:
+        """Return up to *limit* jobs that failed or ended in error, those of last first."""
+        _require_page(limit, skip)
+        if not limit:
+            return []
+        self._record(batch)
+        found = self._store.batches.failures(batch, limit, skip)
+        return [JobFailure(*item) for item in found]
+
+    def audit_batches(self) -> list[BatchAudit]:
+        """Count the jobs of every batch, and compare with its counters and its list of failures.
+
+        Raises BrokerUnavailable where one cannot be read.
+        """
+        found, untold = self.audit_batches_told()
+        if untold:
+            raise BrokerUnavailable("; ".join(map(str, untold)))
+        return found
+
+    def audit_batches_told(
+        self, advance: Callable[[int], None] = lambda _: None
+    ) -> tuple[list[BatchAudit], list[BatchesUntold]]:
+        """Do as :meth:`audit_batches` does, and name those that cannot be read now.
+
+        *advance* is called with 1 after each. Reads some hundred jobs a step, however many there
+        are: a million take some twenty seconds.
+        """
+        found: list[BatchAudit] = []
+        lost: dict[str, list[str]] = {}
+        try:
+            for ids in _all_ids(self._store):
+                for batch, record in zip(ids, self._store.batches.records(ids), strict=True):
+                    try:
+                        if isinstance(record, ReliqError):
+                            raise again(record)
+                        result = None if record is None else audited(self._store, batch)
+                    except ReliqError as exc:
+                        if isinstance(exc, BrokerUnavailable) and not self._store.has_nodes:
+                            raise
+                        lost.setdefault(str(exc), []).append(batch)
+                    else:
+                        found += [] if result is None else [result]
+                    advance(1)
+        except BrokerUnavailable as exc:
+            return found, [*_untold(lost), _unlisted(self._store, exc)]
+        return found, _untold(lost)
+
+    # -- changing
+
+    def seal_batch(self, batch: str) -> bool:
+        """Say that no more jobs are added but by its own; False where it was sealed already.
+
+        For one whose producer has died. What is due then is published, by a consumer where it
+        cannot be published from here.
+        """
+        return self._change(batch, Change("seal"))
+
+    def cancel_batch(self, batch: str) -> bool:
+        """Have what waits dropped when it would begin; False where it was cancelled, or has ended.
+
+        What runs goes on, until it asks ``reliq.cancelled()``. It cannot be taken back.
+        """
+        return self._change(batch, Change("cancel"))
+
+    def _change(self, batch: str, change: Change) -> bool:
+        with self._store.patience(_PATIENCE_S):
+            changed = self._store.batches.change(batch, (change,))
+        if changed is None:
+            raise self._missing(batch)
+        if changed.due:
+            with suppress(ReliqError):  # it stays due: a consumer publishes it when it can
+                publish_due(self._store, self._record(batch))
+        return changed.outcomes[0] == DONE
+
+    def _record(self, batch: str) -> BatchRecord:
+        with self._store.patience(_PATIENCE_S):
+            record = self._store.batches.batch(batch)
+        if record is None:
+            raise self._missing(batch)
+        return record
+
+    def _missing(self, batch: str) -> NotFound:
+        return NotFound(f"no batch {batch!r}: it was not opened here, or its batch_ttl is over")
+
+
+def _each(pages: Iterable[list[Job]], state: str | None) -> Iterator[Job]:
+    """Yield jobs, each once, those in *state*."""
+    seen: set[str] = set()
+    for page in pages:
+        for job in page:
+            if (state is None or job.state == state) and job.id not in seen:
+                seen.add(job.id)
+                yield job
+
+
+def _require_page(limit: int, skip: int) -> None:
+    if limit < 0 or skip < 0:
+        raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")

@@ -1,0 +1,265 @@
+"""``reliq batch watch``: a batch, live, until it has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from reliq.errors import NotFound
+from reliq.printable import plain
+
+from . import console as out
+from .options import Duration, Number, batch_argument, on_brokers
+from .target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from reliq.admin import BatchInfo, Inspector, JobFailure
+
+    from .target import Gathered
+
+# At the first look so many failures are shown, and at each later one.
+_AT_FIRST = 10
+_AT_ONCE = 100
+_PAGE = 50
+# The rate is that of so many looks.
+_LOOKS = 10
+
+
+@dataclass(frozen=True)
+class Look:
+    """A batch at one instant, and what is new."""
+
+    broker: str
+    info: BatchInfo
+    rate: float | None
+    """Jobs that ended a second, lately; None at the first look."""
+    failures: list[JobFailure]
+    """Those that are new, those of last last."""
+    more: bool
+    """Whether there are other new ones, which are not shown."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        failures = [asdict(item) for item in self.failures]
+        own = out.of_broker(self.broker, self.info)
+        return {**own, "rate": self.rate, "failures": failures, "more_failures": self.more}
+
+
+class _Following:
+    """Follows one batch at one broker, from look to look."""
+
+    def __init__(self, batch: str) -> None:
+        self._batch = batch
+        self._known_ms = 0
+        self._known: set[str] = set()
+        self._done: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
+
+    def look(self, inspector: Inspector) -> Look:
+        info = inspector.batch(self._batch)
+        most = _AT_ONCE if self._done else _AT_FIRST
+        failures = self._failures(inspector, most) if info.bad else []
+        more = len(failures) > most
+        now = time.monotonic()
+        rate = None
+        if self._done:
+            at, done = self._done[0]
+            rate = max(info.done - done, 0) / max(now - at, 1e-6)
+        self._done.append((now, info.done))
+        return Look(inspector.broker, info, rate, failures[:most][::-1], more)
+
+    def _failures(self, inspector: Inspector, most: int) -> list[JobFailure]:
+        """Return the failures that were not known yet, those of last first; one beyond *most*."""
+        found: list[JobFailure] = []
+        while len(found) <= most:
+            page = inspector.job_failures(self._batch, _PAGE, len(found))
+            new = [item for item in page if self._is_new(item)]
+            found += new
+            if len(new) < _PAGE:
+                break
+        if found and found[0].at_ms > self._known_ms:
+            self._known_ms, self._known = found[0].at_ms, set()
+        self._known |= {item.job for item in found if item.at_ms == self._known_ms}
+        return found[: most + 1]
+
+    def _is_new(self, item: JobFailure) -> bool:
+        if item.at_ms == self._known_ms:
+            return item.job not in self._known
+        return item.at_ms > self._known_ms
+
+
+def looks(
+    target: Target,
+    batch: str,
+    interval: float,
+    patience: float,
+    away: Callable[[str], None],
+) -> Iterator[Look]:
+    """Yield looks at the batch until it has ended; *away* is told when its broker is away.
+
+    Raises Refused where no broker has it, and when its own has not answered for so long.
+    """
+    following: dict[str, _Following] = {}
+
+    def look(inspector: Inspector) -> tuple[str, Look]:
+        one = following.setdefault(inspector.url, _Following(batch))
+        return inspector.url, one.look(inspector)
+
+    found = target.gather(look)
+    url, first = found.require_some()[0]
+    its_own = Target((url,), target.options)
+    yield first
+    ended, answered = bool(first.info.ended_ms), time.monotonic()
+    while not ended:
+        time.sleep(interval)
+        found = its_own.gather(look)
+        if found.found:
+            answered = time.monotonic()
+            _, last = found.found[0]
+            ended = bool(last.info.ended_ms)
+            yield last
+        elif _is_final(found) or time.monotonic() - answered > patience:
+            found.complain()
+        else:
+            away(str(found.failures[0][1]))
+
+
+def _is_final(found: Gathered[Any]) -> bool:
+    return any(isinstance(error, NotFound) for _, error in found.failures)
+
+
+def line(look: Look) -> str:
+    """Return one look as a line of text."""
+    info = look.info
+    counts = [f"{info.counts[state]:,} {state}" for state in ("working", "failed", "error")]
+    rate = "" if look.rate is None else f", {out.rate(look.rate).plain}/s"
+    stage = "cancelled" if info.cancelled_ms and not info.ended_ms else info.stage
+    said = f"{info.done:,} of {info.total:,} done ({info.percent:g} %){rate}, {', '.join(counts)}"
+    return f"{plain(info.name or info.id)}: {said}, {stage}"
+
+
+def _failed(item: JobFailure) -> str:
+    return f"{plain(item.job)} failed: {plain(item.reason)}"
+
+
+def _news(look: Look) -> Iterator[str]:
+    if look.more:
+        yield f"more jobs failed than are shown: reliq batch show {plain(look.info.id)}"
+    yield from map(_failed, look.failures)
+
+
+# -- for a person, for a pipe
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
+    """Draw a bar; give what takes each look."""
+    columns: list[Any] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+    ]
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        task = progress.add_task("", total=None, said="")
+
+        def draw(look: Look) -> None:
+            for text in _news(look):
+                progress.console.print(Text(text, "red"))
+            info = look.info
+            left = info.total - info.done
+            ends_in = f", {out.duration(left / look.rate)} left" if look.rate and left else ""
+            rate = "" if look.rate is None else f"{out.rate(look.rate).plain}/s, "
+            name = plain(info.name or info.id).replace("[", r"\[")
+            said = f"{rate}{info.bad:,} failed{ends_in}"
+            # Of one that has no job yet a bar without an end is drawn.
+            total = info.total or None
+            progress.update(task, description=name, completed=info.done, total=total, said=said)
+            progress.refresh()
+
+        yield draw
+    # The bar stays, and under it stands what it came to.
+
+
+@contextmanager
+def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
+    """Print a line for each look; of text only where something has changed."""
+    before: list[str] = []
+
+    def show(look: Look) -> None:
+        if as_json:
+            click.echo(json.dumps(look.as_dict(), default=str))
+            return
+        for text in _news(look):
+            click.echo(text)
+        counts = f"{look.info.counts}{look.info.stage}"
+        if [counts] != before:
+            before[:] = [counts]
+            click.echo(line(look))
+
+    yield show
+
+
+@click.command()
+@batch_argument
+@click.option(
+    "--interval",
+    type=Number(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option(
+    "--patience",
+    type=Duration(),
+    default="1m",
+    show_default=True,
+    help="Give up when the broker has not answered for so long.",
+)
+@on_brokers
+def watch(target: Target, batch: str, interval: float, patience: float, as_json: bool) -> None:
+    """Follow a batch until it has ended: how far it is, how fast, and what fails.
+
+    Exits with 0 where all its jobs succeeded; with 1 where it ended and some did not, or it
+    was cancelled; with 2 where there is no such batch, or its broker does not answer. A
+    broker that answered once is asked again. With --json each look is one line.
+
+    \b
+    Examples:
+      reliq batch watch 5f0c6c1d
+      reliq batch watch 5f0c6c1d --interval 10 --json
+    """
+    console = Console(highlight=False)
+    told: list[str] = []
+
+    def away(error: str) -> None:
+        if [error] != told:
+            told[:] = [error]
+            if drawn:
+                console.print(Text(plain(error), "bold red"))
+            else:
+                click.echo(plain(error), err=True)
+
+    drawn = console.is_terminal and not as_json
+    last = None
+    with _bar(console) if drawn else _lines(as_json) as show:
+        for last in looks(target, batch, interval, patience, away):
+            show(last)
+            told.clear()
+    if last is None:
+        return
+    if drawn:
+        console.print(Text(line(last), "red" if last.info.bad else "green"))
+    good = last.info.counts["succeeded"] == last.info.total and not last.info.cancelled_ms
+    sys.exit(0 if good else 1)

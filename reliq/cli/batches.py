@@ -1,0 +1,245 @@
+"""``reliq batch``: list, show, watch, cancel and seal batches of jobs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reliq.admin.batch_views import STAGES
+from reliq.printable import plain
+from reliq.store.jobs import STATES
+
+from . import console as out
+from .batch_watch import watch
+from .options import batch_argument, on_brokers, yes_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reliq.admin import BatchesUntold, BatchInfo, Inspector
+
+    from .target import Target
+
+_limit = click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+_skip = click.option("--skip", type=click.IntRange(0), default=0, help="How many to pass over.")
+
+
+@click.group()
+def batch() -> None:
+    """Batches of jobs: list, show, watch, cancel, seal.
+
+    \b
+    Examples:
+      reliq batch list --stage open
+      reliq batch watch 5f0c6c1d
+    """
+
+
+# -- list
+
+
+@batch.command("list")
+@click.option("--name", help="Only those of this name.")
+@click.option("--stage", type=click.Choice(STAGES), help="Only those in this stage.")
+@_limit
+@_skip
+@on_brokers
+def list_command(
+    target: Target, name: str | None, stage: str | None, limit: int, skip: int, as_json: bool
+) -> None:
+    """Show batches, those opened last first.
+
+    One is open until its producer has added its last job, then sealed, and ended when all
+    its jobs have ended. Of more than 5,000 the older ones are not looked at.
+
+    \b
+    Examples:
+      reliq batch list
+      reliq batch list --stage open --json
+      reliq batch list --name import --limit 5
+    """
+    untold: list[BatchesUntold] = []
+
+    def find(inspector: Inspector) -> Sequence[BatchInfo]:
+        found, missing = inspector.batches_told(limit, skip, name=name, stage=stage)
+        untold.extend(missing)
+        return found
+
+    target.answer(find, as_json, lambda rows: (_table(rows), f"{len(rows)} batch(es)"), untold)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Any:
+    numbers = ("jobs", "done", "failed", "error", "cancelled", "age")
+    return out.listing(("batch", "name", "stage", *numbers), numbers, rows, _cells)
+
+
+def _cells(item: dict[str, Any]) -> Sequence[Any]:
+    counts = item["counts"]
+    return (
+        item["id"],
+        item["name"],
+        _stage(item),
+        out.count(item["total"]),
+        f"{item['percent']:g} %",
+        out.count(counts["failed"], "red"),
+        out.count(counts["error"], "red"),
+        out.count(counts["cancelled"], "yellow"),
+        out.duration(item["age_s"]),
+    )
+
+
+def _stage(item: dict[str, Any]) -> str:
+    return f"{item['stage']}, cancelled" if item["cancelled_ms"] else item["stage"]
+
+
+# -- show
+
+
+@batch.command()
+@batch_argument
+@click.option("--state", type=click.Choice(STATES), help="Show the jobs that are in it, too.")
+@_limit
+@_skip
+@on_brokers
+def show(
+    target: Target, batch: str, state: str | None, limit: int, skip: int, as_json: bool
+) -> None:
+    """Show one batch: how many jobs are in each state, and which failed and why.
+
+    --limit and --skip are of the failures, those of last first; with --state of the jobs in
+    that state, which come in no order.
+
+    \b
+    Examples:
+      reliq batch show 5f0c6c1d
+      reliq batch show 5f0c6c1d --limit 50 --skip 50
+      reliq batch show 5f0c6c1d --state working --json
+    """
+
+    def find(inspector: Inspector) -> list[dict[str, Any]]:
+        info = inspector.batch(batch)
+        jobs = [] if state is None else inspector.jobs(batch, state, limit, skip)
+        failures = inspector.job_failures(batch, limit, skip) if state is None else []
+        return [
+            {
+                **asdict(info),
+                "failures": [asdict(item) for item in failures],
+                "jobs": [asdict(item) for item in jobs],
+            }
+        ]
+
+    target.answer(find, as_json, lambda rows: [part for row in rows for part in _shown(row, state)])
+
+
+def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
+    fields = out.table("field", "value")
+    said = {
+        "batch": row["id"],
+        "name": row["name"],
+        "broker": row["broker"],
+        "stage": _stage(row),
+        "opened": f"{out.duration(row['age_s'])} ago",
+        "jobs": f"{row['total']:,}, {row['done']:,} done ({row['percent']:g} %)",
+        **{name: f"{count:,}" for name, count in row["counts"].items() if count},
+        "callbacks": f"due: {_names(row['due'])}; published: {_names(row['published'])}",
+    }
+    for name, value in said.items():
+        fields.add_row(out.cell(name), out.cell(value))
+    if state is not None:
+        columns = ("job", "state", "for", "try", "queue", "tag", "worker")
+        one = [{**job, "broker": row["broker"]} for job in row["jobs"]]
+        return fields, out.listing(columns, ("for", "try"), one, _job_cells)
+    if not row["failures"]:
+        return (fields,)
+    opened_ms = row["created_ms"]
+    failures = out.table("failed job", "after", "reason", right=("after",))
+    for item in row["failures"]:
+        after = out.duration(max(item["at_ms"] - opened_ms, 0) / 1000)
+        failures.add_row(out.cell(item["job"]), out.cell(after), out.cell(item["reason"]))
+    return fields, failures
+
+
+def _names(callbacks: Sequence[str]) -> str:
+    return ", ".join(callbacks) or "none"
+
+
+def _job_cells(item: dict[str, Any]) -> Sequence[Any]:
+    return (
+        item["id"],
+        item["state"],
+        out.duration(item["since_s"]),
+        str(item["retries"] + 1),
+        item["queue"] or "-",
+        item["tag"] or "-",
+        item["worker"] or "-",
+    )
+
+
+# -- change
+
+
+@batch.command()
+@batch_argument
+@yes_option
+@on_brokers
+def cancel(target: Target, batch: str, yes: bool, as_json: bool) -> None:
+    """Cancel a batch: what waits is dropped when it would begin; asks first.
+
+    What runs goes on, and ends by itself where it asks reliq.cancelled(). It cannot be taken
+    back. Harmless where the batch has ended, or was cancelled before.
+
+    \b
+    Example:
+      reliq batch cancel 5f0c6c1d --yes
+    """
+
+    def work(inspector: Inspector) -> dict[str, Any]:
+        info = inspector.batch(batch)
+        if not (info.ended_ms or info.cancelled_ms):
+            left = info.total - info.done
+            out.confirmed(
+                f"Cancel batch {plain(batch)} ({plain(info.name)}) at {inspector.broker}, of which "
+                f"{left} of {info.total} jobs have not ended?",
+                inspector.broker,
+                yes,
+            )
+        return {"cancelled": inspector.cancel_batch(batch)}
+
+    _change(target, batch, work, _done("cancelled"), as_json)
+
+
+@batch.command()
+@batch_argument
+@on_brokers
+def seal(target: Target, batch: str, as_json: bool) -> None:
+    """Seal a batch whose producer has died: it ends when the jobs that it has have ended.
+
+    From then on no job is added but by its own, while they run. Harmless where it is sealed.
+
+    \b
+    Example:
+      reliq batch seal 5f0c6c1d
+    """
+
+    def work(inspector: Inspector) -> dict[str, Any]:
+        return {"sealed": inspector.seal_batch(batch)}
+
+    _change(target, batch, work, _done("sealed"), as_json)
+
+
+def _done(what: str) -> Any:
+    return lambda row: what if row[what] else f"nothing to do: it was {what}, or has ended"
+
+
+def _change(target: Target, batch: str, work: Any, said: Any, as_json: bool) -> None:
+    """Do *work* at each broker that has the batch, and print a line about each."""
+    target.answer(
+        lambda inspector: [{"batch": batch, **work(inspector)}],
+        as_json,
+        lambda rows: [f"{plain(batch)} at {row['broker']}: {said(row)}" for row in rows],
+    )
+
+
+batch.add_command(watch)

@@ -1,0 +1,643 @@
+"""`reliq batch`, the audit of batches, and what the doctor says of them: over both engines."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from contextlib import closing
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from reliq import BrokerUnavailable, ConfigurationError, NotFound
+from reliq.admin import Inspector
+from reliq.batches import Batch
+from reliq.cli import main
+from reliq.cli.schema import SCHEMAS
+from reliq.engines.redis.keys import batch_keys
+from reliq.engines.urls import connect
+from reliq.store.jobs import CANCELLED, STATES, Change
+from reliq.transfer.batch_callbacks import CallbackMessage, packed
+from tests.contract.jobs import begin, end, enter
+from tests.integration.kombu_client import declare
+from tests.integration.test_cli_top import terminal  # noqa: F401 - a fixture
+from tests.support.commands import RELIQ, data, environment
+from tests.support.processes import INTERRUPTED
+from tests.support.waiting import wait_until
+
+SOON = 0.1
+_OF_BATCH = "WHERE id = ? AND batch = (SELECT number FROM batches WHERE id = ?)"
+
+
+class Broker:
+    """A broker with batches, whose engine is looked into where a test breaks something."""
+
+    def __init__(self, url, raw=None, path=None):
+        self.url, self._raw, self._path = url, raw, path
+        self.store = connect(url, {}, "owner/1", create=True)
+        self.batches = self.store.batches
+
+    def open(self, batch="b", jobs=0, name="import", **fields):
+        """Open a batch with so many jobs."""
+        self.batches.open_batch(batch, name, fields)
+        self.batches.change(batch, [enter(f"j{n}") for n in range(jobs)])
+        return batch
+
+    def end(self, *jobs, batch="b", how="succeeded", why=""):
+        """Let jobs run, and end."""
+        for job in jobs:
+            self.batches.change(batch, [begin(job), end(how, job, why=why)])
+
+    def settled(self):
+        """Wait until no change is as young as what is read now."""
+        now_ms = self.store.now_ms()
+        wait_until(lambda: self.store.now_ms() > now_ms)
+
+    def ask(self, *arguments, code=0):
+        """Run a command in this process; return what it printed with --json."""
+        done = self.run(*arguments, "--json", code=code)
+        found = json.loads(done.stdout)
+        name = " ".join(arguments[:2]) if arguments[0] == "batch" else arguments[0]
+        jsonschema.validate(found, SCHEMAS[name])
+        return found
+
+    def run(self, *arguments, code=0):
+        """Run a command in this process, on a wide terminal that is none."""
+        done = CliRunner().invoke(
+            main, [*map(str, arguments)], env={"RELIQ_URL": self.url, "COLUMNS": "220"}
+        )
+        assert code == done.exit_code, done.output
+        return done
+
+    # -- what only somebody else can do
+
+    def set(self, batch, **fields):
+        """Write fields of a batch: counters, and times."""
+        if self._raw is not None:
+            self._raw.hset(batch_keys("", batch).batch, mapping=fields)
+            return
+        with closing(sqlite3.connect(self._path)) as rows, rows:
+            for name, value in fields.items():
+                rows.execute(f"UPDATE batches SET {name} = ? WHERE id = ?", (value, batch))
+
+    def unlist_failure(self, batch, job):
+        """Take a job off the list of those that failed."""
+        if self._raw is not None:
+            assert 1 == self._raw.zrem(batch_keys("", batch).failures, job)
+            return
+        with closing(sqlite3.connect(self._path)) as rows, rows:
+            rows.execute(f"UPDATE jobs SET failed_at = NULL {_OF_BATCH}", (job, batch))
+
+    def remove_job(self, batch, job):
+        """Remove a job, and leave the counters."""
+        if self._raw is not None:
+            assert 1 == self._raw.hdel(batch_keys("", batch).jobs, job)
+            return
+        with closing(sqlite3.connect(self._path)) as rows, rows:
+            rows.execute(f"DELETE FROM jobs {_OF_BATCH}", (job, batch))
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def broker(request, tmp_path):
+    """Return a broker of one of the engines, empty."""
+    if request.param == "redis":
+        made = Broker(request.getfixturevalue("redis_url"))
+        made._raw = request.getfixturevalue("redis_server").client()
+    else:
+        path = tmp_path / "broker.db"
+        made = Broker(f"reliq-sqlite:///{path}", path=path)
+    yield made
+    made.store.close()
+    if made._raw is not None:
+        made._raw.close()
+
+
+@pytest.fixture
+def inspector(broker):
+    """Return an Inspector of it."""
+    with Inspector(broker.url) as inspector:
+        yield inspector
+
+
+def only(rows):
+    """Return the only row."""
+    (row,) = rows
+    return row
+
+
+# -- list
+
+
+def test_batches_are_listed(broker):
+    """Those opened last first, with how far they are; of one name, in one stage, page by page."""
+    for name in ("b1", "b2", "b3"):
+        broker.open(name, 4, name="mail" if name == "b2" else "import")
+        broker.settled()
+    broker.end("j0", "j1", batch="b1", how="failed", why="no")
+    broker.batches.change("b2", [Change("cancel")])
+    broker.end("j0", batch="b3")
+    rows = broker.ask("batch", "list")
+    assert ["b3", "b2", "b1"] == [row["id"] for row in rows]
+    first = rows[2]
+    assert (4, 2, 50.0, 2) == (
+        first["total"],
+        first["done"],
+        first["percent"],
+        first["counts"]["failed"],
+    )
+    assert 0 < first["age_s"] < 600
+    assert [None, None, None] == [first[f"{what}_ms"] for what in ("sealed", "cancelled", "ended")]
+    assert ["b3", "b1"] == [row["id"] for row in broker.ask("batch", "list", "--name", "import")]
+    assert ["b2"] == [row["id"] for row in broker.ask("batch", "list", "--stage", "sealed")]
+    assert [] == broker.ask("batch", "list", "--stage", "ended")
+    page = broker.ask("batch", "list", "--limit", 1, "--skip", 1)
+    assert ["b2"] == [row["id"] for row in page]
+    shown = broker.run("batch", "list").stdout
+    assert re.search(r"b1 *│ *import *│ *open *│ *4 │ *50 % │ *2 │ *0 │ *0 │", shown), shown
+    assert "sealed, cancelled" in shown
+    assert "3 batch(es)" in shown
+
+
+def test_a_page_that_is_none(inspector):
+    """What cannot be meant is refused."""
+    assert [] == inspector.batches(0)
+    for wrong in ({"limit": -1}, {"skip": -1}, {"stage": "late"}):
+        with pytest.raises(ConfigurationError):
+            inspector.batches(**wrong)
+
+
+# -- show
+
+
+def test_one_batch(broker):
+    """How many jobs are in each state, which failed last, and why."""
+    broker.open("b", 30, name="im[port]")
+    broker.end(*(f"j{n}" for n in range(10)))
+    for n in range(10, 15):
+        broker.end(f"j{n}", how="failed", why=f"price {n} is [red]missing\x1b[31m")
+        broker.settled()
+    row = only(broker.ask("batch", "show", "b", "--limit", 2, "--skip", 1))
+    expected = dict.fromkeys(STATES, 0) | {"succeeded": 10, "failed": 5, "waiting": 15}
+    assert (expected, 50.0, []) == (row["counts"], row["percent"], row["jobs"])
+    assert ["j13", "j12"] == [item["job"] for item in row["failures"]]
+    assert "price 13 is" in row["failures"][0]["reason"]
+    assert row["failures"][0]["at_ms"] >= row["created_ms"]
+    shown = broker.run("batch", "show", "b").stdout
+    assert "price 14 is [red]missing\\x1b[31m" in shown
+    assert "\x1b" not in shown
+    assert re.search(r"jobs *│ *30, 15 done \(50 %\)", shown), shown
+
+
+def test_jobs_of_a_batch_by_state(broker, inspector):
+    """Page by page: each once, with where its message is and who works on it."""
+    broker.open("b", 1200)
+    broker.batches.change("b", [begin("j7", who="worker:1")])
+    working = only(inspector.jobs("b", "working"))
+    assert ("j7", 0, "worker:1", "q") == (
+        working.id,
+        working.retries,
+        working.worker,
+        working.queue,
+    )
+    assert 0 <= working.since_s < 600
+    pages = [inspector.jobs("b", "waiting", 500, skip) for skip in (0, 500, 1000)]
+    assert [500, 500, 199] == [len(page) for page in pages]
+    assert 1199 == len({job.id for page in pages for job in page})
+    assert 1200 == len(inspector.jobs("b", limit=5000))
+    row = only(broker.ask("batch", "show", "b", "--state", "working"))
+    assert (["j7"], []) == ([job["id"] for job in row["jobs"]], row["failures"])
+    shown = broker.run("batch", "show", "b", "--state", "working").stdout
+    assert re.search(r"j7 *│ *working", shown), shown
+    with pytest.raises(ConfigurationError, match="state to be one of waiting"):
+        inspector.jobs("b", "lost")
+
+
+@pytest.mark.parametrize(
+    "command", ["show nothing", "watch nothing", "seal nothing", "cancel nothing --yes"]
+)
+def test_there_is_no_such_batch(broker, command):
+    """It is said, with what may be the reason; exit 2."""
+    done = broker.run("batch", *shlex.split(command), code=2)
+    assert "no batch 'nothing': it was not opened here, or its batch_ttl is over" in done.stderr
+    assert broker.batches.batch("nothing") is None
+
+
+def test_several_brokers(broker, redis_factory):
+    """The one that has the batch is asked; where none is away, nobody complains."""
+    other = Broker(redis_factory().url())
+    broker.open("b", 1)
+    other.open("c", 1)
+    try:
+        urls = ("--url", broker.url, "--url", other.url)
+        rows = broker.ask("batch", "list", *urls)
+        assert [(broker.url, "b"), (other.url, "c")] == [(r["broker"], r["id"]) for r in rows]
+        assert other.url == only(broker.ask("batch", "show", "c", *urls))["broker"]
+        assert broker.ask("batch", "seal", "b", *urls)[0]["sealed"]
+        broker.end("j0")
+        (line,) = broker.run("batch", "watch", "b", "--json", *urls).stdout.splitlines()
+        assert broker.url == json.loads(line)["broker"]
+    finally:
+        other.store.close()
+
+
+# -- seal and cancel
+
+
+def test_a_batch_is_sealed(broker):
+    """Once; it ends when its jobs have ended."""
+    broker.open("b", 1)
+    broker.end("j0")
+    rows = broker.ask("batch", "seal", "b")
+    assert [{"broker": broker.url, "batch": "b", "sealed": True}] == rows
+    assert broker.batches.batch("b").ended_ms > 0
+    assert not only(broker.ask("batch", "seal", "b"))["sealed"]
+    assert "b at " in broker.run("batch", "seal", "b").stdout
+
+
+def test_a_cancelled_batch(broker):
+    """Who cancels is asked first; what waits does not begin."""
+    broker.open("b", 2)
+    done = broker.run("batch", "cancel", "b", code=2)
+    assert "2 of 2 jobs have not ended? Nobody is there to answer: give --yes" in done.stderr
+    assert 0 == broker.batches.batch("b").cancelled_ms
+    assert only(broker.ask("batch", "cancel", "b", "--yes"))["cancelled"]
+    assert [CANCELLED] == broker.batches.change("b", [begin("j0")]).outcomes
+    # Nothing is destroyed now: nobody is asked.
+    assert not only(broker.ask("batch", "cancel", "b"))["cancelled"]
+
+
+def test_who_seals_publishes_what_is_due(client):
+    """The callback is in its queue, once. Without its exchange it stays due, and nobody fails."""
+    owner = Broker(client.url)
+    with closing(owner.store), client.inspector() as inspector:
+        connection = client.connect()
+        declare(connection, "calls")
+        for batch, exchange in (("b", ""), ("c", "missing")):
+            message = CallbackMessage(exchange, "calls", b"x" * 20, 0, "a" * 30)
+            owner.open(batch, 1, on_complete=packed(message))
+            owner.end("j0", batch=batch)
+            assert inspector.seal_batch(batch)
+            assert not inspector.seal_batch(batch)
+        assert 1 == inspector.status("calls").ready
+        assert ([], ["success", "complete"]) == (
+            inspector.batch("b").due,
+            inspector.batch("b").published,
+        )
+        assert ["complete"] == inspector.batch("c").due
+        inspector.purge("calls")
+
+
+# -- watch
+
+
+def test_a_batch_is_watched_to_its_end(broker):
+    """Each look is one line, with the rate and what has failed since the look before."""
+    broker.open("b", 30)
+    broker.end("j0", how="failed", why="first")
+    looked = []
+
+    def go_on():
+        for n in range(1, 30):
+            broker.end(f"j{n}", how="error" if n in {10, 20} else "succeeded", why=f"error {n}")
+            time.sleep(0.01)
+        broker.batches.change("b", [Change("seal")])
+
+    others = threading.Thread(target=go_on)
+    others.start()
+    done = broker.run("batch", "watch", "b", "--interval", SOON, "--json", code=1)
+    others.join(20)
+    for text in done.stdout.splitlines():
+        look = json.loads(text)
+        jsonschema.validate(look, SCHEMAS["batch watch"])
+        looked.append(look)
+    assert ("ended", 30, 100.0) == (looked[-1]["stage"], looked[-1]["done"], looked[-1]["percent"])
+    assert all(look["stage"] != "ended" for look in looked[:-1])
+    assert looked[0]["rate"] is None
+    assert any(look["rate"] > 0 for look in looked[1:])
+    failed = [item["job"] for look in looked for item in look["failures"]]
+    assert ["j0", "j10", "j20"] == failed
+
+
+def test_a_job_that_fails_again_is_said_again(broker, inspector):
+    """After it was replayed; and one of which nothing is new is not."""
+    from reliq.cli.batch_watch import _Following
+
+    broker.open("b", 400)
+    following = _Following("b")
+    assert [] == following.look(inspector).failures
+    broker.end(*(f"j{n}" for n in range(150)), how="failed")
+    look = following.look(inspector)
+    assert (100, True) == (len(look.failures), look.more)
+    assert "j149" == look.failures[-1].job
+    look = following.look(inspector)
+    assert ([], False) == (look.failures, look.more)
+    broker.settled()
+    broker.batches.change("b", [Change("replay", "j0"), begin("j0", token=2)])
+    broker.batches.change("b", [end("failed", "j0", token=2), begin("j300"), end("error", "j300")])
+    assert {"j0", "j300"} == {item.job for item in following.look(inspector).failures}
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [("succeeded", 0), ("failed", 1), ("error", 1), ("cancelled", 1), ("", 0)]
+)
+def test_how_a_watch_ends(broker, ends, code):
+    """With 0 where all jobs succeeded, of a batch without jobs too; else with 1."""
+    broker.open("b", 1 if ends else 0)
+    if ends == "cancelled":
+        broker.batches.change("b", [Change("cancel"), begin("j0")])
+    elif ends:
+        broker.end("j0", how=ends, why="so [it] is")
+    broker.batches.change("b", [Change("seal")])
+    shown = broker.run("batch", "watch", "b", code=code).stdout
+    assert (ends in {"failed", "error"}) == ("j0 failed: so [it] is" in shown)
+    assert shown.rstrip().endswith("ended")
+
+
+def test_a_watch_on_a_terminal(client, terminal):  # noqa: F811 - the fixture
+    """A bar that follows, failures above it as they come, and under it what it came to."""
+    owner = Broker(client.url)
+    with closing(owner.store):
+        owner.open("b", 4, name="im[port]")
+        watch = terminal(client.url, "batch", "watch", "b", "--interval", "0.1")
+        wait_until(lambda: "0/4" in watch.said(), what=watch.said)
+        owner.end("j0", how="failed", why="price is missing")
+        wait_until(lambda: "j0 failed: price is missing" in watch.said(), what=watch.said)
+        wait_until(lambda: "1/4" in watch.said(), what=watch.said)
+        assert "im[port]" in watch.said()
+        owner.end("j1", "j2", "j3")
+        owner.batches.change("b", [Change("seal")])
+        assert (1,) == wait_until(watch.ended, what=watch.said)
+        assert "4 of 4 done" in watch.said()
+        assert "Traceback" not in watch.said()
+
+
+def test_a_watch_is_interrupted(client):
+    """Ctrl-C is no verdict on the batch: 130."""
+    owner = Broker(client.url)
+    with closing(owner.store):
+        owner.open("b", 1)
+        process = subprocess.Popen(
+            [*RELIQ, "batch", "watch", "b", "--interval", "0.1", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(client.url),
+        )
+        try:
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.communicate()
+        assert process.returncode in {130, *INTERRUPTED}
+        assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_watch_outlives_its_broker(redis_factory):
+    """It is said that it is away, and the watch goes on when it is back; not for ever."""
+    server = redis_factory(appendonly=True)
+    owner = Broker(server.url())
+    owner.open("b", 1)
+    owner.store.close()
+    command = [*RELIQ, "batch", "watch", "b", "--interval", "0.1"]
+    processes = [
+        subprocess.Popen(
+            [*command, "--patience", patience],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(server.url()),
+        )
+        for patience in ("60s", "0s")
+    ]
+    patient, impatient = processes
+    try:
+        for process in processes:
+            assert "0 of 1 done" in process.stdout.readline()
+        server.kill()
+        _, said = impatient.communicate(timeout=30)
+        assert (2, True) == (impatient.returncode, "not reachable" in said), said
+        assert "not reachable" in patient.stderr.readline()
+        server.start()
+        owner = Broker(server.url())
+        owner.end("j0")
+        owner.batches.change("b", [Change("seal")])
+        owner.store.close()
+        out, _ = patient.communicate(timeout=30)
+        assert (0, True) == (patient.returncode, out.rstrip().endswith("ended")), out
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+# -- audit
+
+
+def test_the_audit_counts_jobs(broker, inspector):
+    """Counters, jobs and the list of failures agree: in a batch with jobs in every state."""
+    broker.open("b", 700)
+    broker.batches.change("b", [enter("d", "delayed"), enter("r"), begin("r")])
+    broker.batches.change("b", [enter("r", retries=1)])
+    broker.end(*(f"j{n}" for n in range(40)))
+    broker.end(*(f"j{n}" for n in range(40, 60)), how="failed")
+    broker.end(*(f"j{n}" for n in range(60, 70)), how="error")
+    broker.batches.change("b", [begin("j100"), Change("cancel"), begin("j101")])
+    broker.settled()
+    result = only(inspector.audit_batches())
+    assert (True, 0, 0, 30) == (
+        result.balanced,
+        result.difference,
+        result.failures_difference,
+        result.failures,
+    )
+    assert result.counts == result.jobs == inspector.batch("b").counts
+    assert all(result.jobs.values())
+    row = only(row for row in broker.ask("audit") if "batch" in row)
+    assert ("b", True) == (row["batch"], row["balanced"])
+    assert "1 batch(es), all balanced" in broker.run("audit").stdout
+    assert [] == [row for row in broker.ask("audit", "--no-batches") if "batch" in row]
+
+
+@pytest.mark.parametrize(
+    ("harm", "difference", "failures"),
+    [
+        (lambda broker: broker.set("b", waiting=7), 1, 0),
+        (lambda broker: broker.set("b", waiting=9), 1, 0),
+        (lambda broker: broker.set("b", waiting=7, working=1), 1, 0),
+        (lambda broker: broker.remove_job("b", "j5"), 1, 0),
+        (lambda broker: broker.remove_job("b", "j0"), 1, None),
+        (lambda broker: broker.unlist_failure("b", "j0"), 0, 1),
+    ],
+    ids=["one less", "one more", "another state", "no job", "no failed job", "no failure"],
+)
+def test_what_does_not_agree_is_found(broker, harm, difference, failures):
+    """The batch is named, with by how much; exit 1."""
+    broker.open("b", 10)
+    broker.end("j0", "j1", how="failed")
+    broker.open("sound", 3)
+    broker.settled()
+    harm(broker)
+    rows = {row["batch"]: row for row in broker.ask("audit", code=1)}
+    assert rows["sound"]["balanced"]
+    wrong = rows["b"]
+    assert (False, difference) == (wrong["balanced"], wrong["difference"])
+    if failures is not None:
+        assert failures == wrong["failures_difference"]
+    assert "NOT balanced: batch b" in broker.run("audit", code=1).stdout
+
+
+def test_what_cannot_be_read_is_named(client):
+    """A key that is somebody else's: the others are shown, and that one is complained of."""
+    owner = Broker(client.url, raw=client.raw)
+    with closing(owner.store):
+        for name in ("sound", "jobs", "hash"):
+            owner.open(name, 3)
+        for key in (batch_keys("", "jobs").jobs, batch_keys("", "hash").batch):
+            client.raw.set(key, "a text")
+        for words, wrong in ((("batch", "list"), {"hash"}), (("audit",), {"hash", "jobs"})):
+            done = owner.run(*words, code=2)
+            assert wrong == set(re.findall("'(hash|jobs|sound)'", done.stderr))
+            assert " sound " in done.stdout
+        assert "WRONGTYPE" in owner.run("batch", "show", "hash", code=2).stderr
+        with client.inspector() as inspector:
+            found = [item for item in inspector.doctor() if item.check == "batches"]
+        assert ["error"] == [item.severity for item in found]
+        client.raw.delete(batch_keys("", "jobs").jobs, batch_keys("", "hash").batch)
+        owner.batches.forget_batch("jobs")
+
+
+def test_jobs_that_go_on_are_no_difference(broker, inspector):
+    """The audit is never wrong about a batch that is sound, whatever its jobs do meanwhile."""
+    broker.open("b", 1500)
+    over = threading.Event()
+
+    def work():
+        with closing(connect(broker.url, {}, "worker/1")) as store:
+            for token in range(1, 10_000):
+                if over.is_set():
+                    return
+                jobs = [f"j{(7 * n + 13 * token) % 1500}" for n in range(20)]
+                how = ("succeeded", "failed", "error")[token % 3]
+                store.batches.change("b", [begin(job, token) for job in jobs])
+                store.batches.change("b", [end(how, job, token) for job in jobs])
+                store.batches.change("b", [Change("replay", job) for job in jobs])
+                store.batches.change("b", [enter(f"n{token}")])
+                if token % 20 == 0:
+                    out = enter(f"n{token}")._replace(what="withdraw", state="")
+                    store.batches.change("b", [out])
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        found = [only(inspector.audit_batches()) for _ in range(15)]
+    finally:
+        over.set()
+        worker.join(20)
+    assert [] == [result for result in found if not result.balanced]
+    assert any(result.moving for result in found)
+    broker.settled()
+    last = only(inspector.audit_batches())
+    assert (True, 0, last.counts) == (last.balanced, last.moving, last.jobs)
+
+
+def test_more_batches_than_one_page(broker, inspector, monkeypatch):
+    """The audit is of all of them; a list, of those opened last."""
+    monkeypatch.setattr("reliq.admin.batches.MOST", 3)
+    for n in range(8):
+        broker.open(f"b{n}", 1)
+        broker.settled()
+    assert {f"b{n}" for n in range(8)} == {item.batch for item in inspector.audit_batches()}
+    assert 3 == len(inspector.batches(100))
+
+
+# -- the doctor, completion
+
+
+def test_the_doctor_looks_at_batches(broker, inspector):
+    """One that was never sealed, and a callback that stays due, are warnings with a remedy."""
+
+    def found():
+        return [
+            (item.severity, item.message, item.remedy)
+            for item in inspector.doctor()
+            if item.check == "batches"
+        ]
+
+    broker.open("fresh", 1)
+    # What is due without a message hurts nobody.
+    broker.open("quiet", 1)
+    broker.end("j0", batch="quiet")
+    broker.batches.change("quiet", [Change("seal")])
+    broker.set("quiet", due_complete=1)
+    assert [("ok", "2, none left open or with a callback that stays due", "")] == found()
+    broker.open("left", 1, name="import", seal_timeout_ms="1")
+    broker.open("unsaid", 1, name="mail", on_complete="message")
+    broker.end("j0", batch="unsaid")
+    broker.batches.change("unsaid", [Change("seal")])
+    broker.set("unsaid", due_complete=1)
+    broker.settled()
+    broker.settled()
+    (_, left, seal), (_, unsaid, start) = found()
+    assert ["warning", "warning"] == [severity for severity, *_ in found()]
+    assert ("'left' (import)" in left, "reliq batch seal left" in seal) == (True, True)
+    assert ("'unsaid' (mail)" in unsaid, "start a worker" in start) == (True, True)
+
+
+def test_ids_are_completed(broker):
+    """Those that a shell takes as they are."""
+    for name in ("b1", "b2", "c1", "b 3", "b;4"):
+        broker.open(name)
+    done = CliRunner().invoke(
+        main,
+        [],
+        env={
+            "RELIQ_URL": broker.url,
+            "_RELIQ_COMPLETE": "bash_complete",
+            "COMP_WORDS": "reliq batch show b",
+            "COMP_CWORD": "3",
+        },
+        prog_name="reliq",
+    )
+    assert {"plain,b1", "plain,b2"} == set(done.stdout.split())
+
+
+def test_a_broker_that_is_away(broker):
+    """Exit 2, and it is named; the one that answers is shown."""
+    nobody = "reliq://127.0.0.1:1/0"
+    broker.open("b", 1)
+    for command in ("list", "watch b", "seal b"):
+        done = broker.run("batch", *shlex.split(command), "--url", nobody, code=2)
+        assert "127.0.0.1:1" in done.stderr
+    rows = json.loads(
+        broker.run("batch", "list", "--json", "--url", nobody, "--url", broker.url, code=2).stdout
+    )
+    assert ["b"] == [row["id"] for row in rows]
+    with pytest.raises(BrokerUnavailable):
+        Inspector(nobody)
+
+
+def test_batches_of_the_api_are_seen(client):
+    """What `reliq.batches` opens and what commands show is one thing; here in a process."""
+    with Batch("import", url=client.url) as batch:
+        pass
+    row = only(data(client.url, "batch", "list"))
+    assert (batch.id, "import", "ended", ["complete", "success"]) == (
+        row["id"],
+        row["name"],
+        row["stage"],
+        sorted(row["published"]),
+    )
+    with client.inspector() as inspector:
+        assert "ended" == inspector.batch(batch.id).stage
+        with pytest.raises(NotFound):
+            inspector.batch("nothing")

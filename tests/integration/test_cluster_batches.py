@@ -1,0 +1,195 @@
+"""Batches of a cluster as operators see them: at each node; and while one of these is lost."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+from kombu import Connection
+
+from reliq import BrokerUnavailable
+from reliq.admin import Inspector
+from reliq.cli import main
+from reliq.cli.batch_watch import looks
+from reliq.cli.target import Target
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import batch_keys, queues
+from reliq.engines.urls import connect
+from tests.contract.jobs import begin, end, enter
+from tests.integration.kombu_client import declare
+from tests.integration.test_cluster_node_lost import frozen, killed
+from tests.integration.test_metrics import collect
+from tests.support.cluster import RedisCluster
+
+BATCHES = [f"b{n}" for n in range(12)]
+ANCHOR = slot_of(queues(""))
+# A node that is lost is asked for a second or two; the machine may be busy.
+SOON_S = 12
+
+
+@pytest.fixture(scope="module")
+def running():
+    """Return a cluster of three that serves what slots it has; its nodes keep their data."""
+    extra = ("--cluster-require-full-coverage", "no")
+    cluster = RedisCluster(3, appendonly=True, extra=extra).start()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def cluster(running):
+    """Return it with batches at every node: of four jobs each, of which one has failed."""
+    for node in running.masters:
+        with node.client() as client:
+            client.flushall()
+    with Connection(running.url()) as connection:
+        for queue in ("celery", "red", "green"):  # at three nodes
+            declare(connection, queue)
+    with closing(connect(running.url(), {}, "owner/1")) as store:
+        for batch in BATCHES:
+            store.batches.open_batch(batch, "import", {})
+            store.batches.change(batch, [enter(f"j{n}") for n in range(4)])
+            store.batches.change(batch, [begin("j0"), end("failed", "j0", why="no")])
+    return running
+
+
+def owner(cluster, batch):
+    """Return the node of a batch."""
+    return cluster.owner(slot_of(batch_keys("", batch).batch))
+
+
+def victim_and_its(cluster):
+    """Return a node that has batches and not their list, and its batches."""
+    anchor = cluster.owner(ANCHOR)
+    victim = next(node for node in cluster.masters if node is not anchor)
+    return victim, [batch for batch in BATCHES if owner(cluster, batch) is victim]
+
+
+def run(cluster, *arguments, code=0):
+    """Run a command in this process; return what it did, within the time that is allowed."""
+    began = time.monotonic()
+    done = CliRunner().invoke(main, arguments, env={"RELIQ_URL": cluster.url(), "COLUMNS": "220"})
+    assert code == done.exit_code, done.output
+    assert time.monotonic() - began < SOON_S
+    return done
+
+
+def test_all_of_it(cluster):
+    """One broker: listed, shown, sealed, cancelled, audited and measured, whichever node."""
+    assert 3 == len({owner(cluster, batch) for batch in BATCHES})
+    with Inspector(cluster.url()) as inspector:
+        assert set(BATCHES) == {item.id for item in inspector.batches()}
+        for batch in BATCHES[:6]:
+            assert (4, 1) == (inspector.batch(batch).total, inspector.batch(batch).bad)
+            assert ["j0"] == [item.job for item in inspector.job_failures(batch)]
+            assert 3 == len(inspector.jobs(batch, "waiting"))
+            assert inspector.seal_batch(batch)
+            assert inspector.cancel_batch(batch)
+        assert [] == [item for item in inspector.audit_batches() if not item.balanced]
+        (finding,) = [item for item in inspector.doctor() if item.check == "batches"]
+        assert "ok" == finding.severity
+        with owner(cluster, "b7").client() as client:
+            client.hincrby(batch_keys("", "b7").batch, "waiting", -1)
+        assert ["b7"] == [item.batch for item in inspector.audit_batches() if not item.balanced]
+    found = collect(cluster.url())
+    assert {"sealed": 6, "open": 6, "ended": 0} == found.by("stage", "reliq_batches")
+    assert 0 == found.of("reliq_batches_untold")
+
+
+@pytest.mark.parametrize("lose", [killed, pytest.param(frozen, marks=pytest.mark.slow)])
+def test_the_node_of_some_batches_is_lost(cluster, lose, monkeypatch):
+    """Those of the others are told of; the lost ones are named, and nobody waits for them."""
+    victim, lost = victim_and_its(cluster)
+    assert 0 < len(lost) < len(BATCHES)
+    others = set(BATCHES) - set(lost)
+    at = f"127.0.0.1:{victim.port}"
+    with lose(cluster, victim):
+        # Batches of a page that cannot be read are no end of the list.
+        with monkeypatch.context() as patch, Inspector(cluster.url()) as inspector:
+            patch.setattr("reliq.admin.batches.MOST", 5)
+            found, untold = inspector.audit_batches_told()
+        assert others == {item.batch for item in found}
+        assert set(lost) == {name for item in untold for name in item.batches}
+        for command in ("list", "audit"):
+            words = ("batch", "list") if command == "list" else ("audit",)
+            done = run(cluster, *words, code=2)
+            assert at in done.stderr
+            assert set(lost) == {batch for batch in BATCHES if f"'{batch}'" in done.stderr}
+            assert all(f" {batch} " in done.stdout for batch in others)
+        for words in (("show",), ("watch",), ("seal",), ("cancel", "--yes")):
+            assert at in run(cluster, "batch", *words, lost[0], code=2).stderr
+        assert "failed job" in run(cluster, "batch", "show", min(others)).stdout
+        found = collect(cluster.url())
+        assert 1 == found.of("reliq_up")
+        assert len(others) == found.by("stage", "reliq_batches")["open"]
+        assert len(lost) == found.of("reliq_batches_untold")
+        with Inspector(cluster.url()) as inspector:
+            (finding,) = [i for i in inspector.doctor() if i.check == "batches"]
+            assert ("error", True) == (finding.severity, at in finding.message)
+            with pytest.raises(BrokerUnavailable, match=at):
+                inspector.batches()
+
+
+@pytest.mark.slow
+def test_the_node_of_their_list_is_lost(cluster):
+    """It is said; a batch that is asked for by its id is shown all the same."""
+    anchor = cluster.owner(ANCHOR)
+    there = next(batch for batch in BATCHES if owner(cluster, batch) is not anchor)
+    with killed(cluster, anchor):
+        for words in (("batch", "list"), ("audit",)):
+            done = run(cluster, *words, code=2)
+            assert "the list of batches cannot be read" in done.stderr
+            assert f"127.0.0.1:{anchor.port}" in done.stderr
+        assert "failed job" in run(cluster, "batch", "show", there).stdout
+        assert {} == collect(cluster.url()).by("stage", "reliq_batches")
+
+
+@pytest.mark.slow
+def test_a_watch_goes_on_when_its_node_is_back(cluster):
+    """It is named meanwhile."""
+    victim, (batch, *_) = victim_and_its(cluster)
+    named = []
+
+    def away(error):
+        named.append(error)
+        if not victim.running:
+            victim.start()
+
+    looking = looks(Target((cluster.url(),)), batch, 0.1, 60.0, away)
+    next(looking)
+    victim.kill()
+    try:
+        assert 4 == next(looking).info.total
+    finally:
+        if not victim.running:
+            victim.start()
+        cluster.wait_whole()
+    assert f"127.0.0.1:{victim.port}" in named[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_node_that_freezes_while_it_is_asked(cluster, place):
+    """Its batches are errors that name it; those of the others are there."""
+    victim = cluster.masters[place]
+    lost = {batch for batch in BATCHES if owner(cluster, batch) is victim}
+    with closing(connect(cluster.url(), {}, "owner/1")) as store:
+        batches = store.batches
+        answering = batches._answering
+
+        def then_freeze():
+            found = answering()
+            victim.freeze()
+            return found
+
+        batches._answering = then_freeze
+        try:
+            found = dict(zip(BATCHES, batches.records(BATCHES), strict=True))
+        finally:
+            victim.thaw()
+            cluster.wait_whole()
+    assert lost == {name for name, it in found.items() if isinstance(it, BrokerUnavailable)}
+    assert all(f"127.0.0.1:{victim.port}" in str(found[name]) for name in lost)
+    assert {4} == {found[name].total for name in set(BATCHES) - lost}

@@ -250,7 +250,8 @@ class Session:
         left = 0
         if self.reports.is_empty:
             left = self.outbox.return_all()
-            if self.outbox.is_empty and not self.owes:
+            # Also the queues that it would come back to: nobody does.
+            if self.outbox.is_empty and not (self.owes or self.registration.queues):
                 return
         store = self.open_store()
         try:

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Consumer, Queue
 from kombu.exceptions import OperationalError
 from kombu.pools import reset
 
@@ -219,3 +219,26 @@ def test_brokers_that_refuse(refusing, redis_url):
             connection.collect()
     with Connection(redis_url) as connection:
         connection.connect()
+
+
+def test_who_ends_soon_after_a_lost_connection_leaves_its_queues(redis_factory):
+    """For a while it stays a consumer of a queue that would go with it; not beyond its end."""
+    server = redis_factory()
+    options = {**OPTIONS, "orphan_grace": 30}
+    queue = Queue("mine", auto_delete=True)
+    with Connection(server.url(), transport_options=options) as connection:
+        consumer = Consumer(connection, [queue])
+        consumer.consume()
+        session = connection.transport.link.session
+        with server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(connection.recoverable_connection_errors):
+            connection.drain_events(timeout=10)
+        connection.collect()
+        connection.default_channel  # noqa: B018 - it comes back, and consumes from another queue
+        assert [session.id] == connection.transport.link.store.consumers_of("mine")
+        connection.release()
+        session.finish()
+        with closing(session.open_store()) as store:
+            assert [] == store.consumers_of("mine")
+            assert store.status("mine") is None

@@ -68,6 +68,14 @@ def join_batch(headers: dict[str, Any]) -> None:
             headers[FAILURES] = list(found.failures)
 
 
+def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
+    """Return (batch, job, retries) of a message that is a job; None for any other."""
+    batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
+    if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
+        return batch, job, retries
+    return None
+
+
 class Outcome(NamedTuple):
     """How a task has ended for good."""
 

@@ -78,7 +78,8 @@ class Change(NamedTuple):
     error: what a worker says of the job later, or has said, is better."""
     retries: int = 0
     token: int = 0
-    """Of the lease: of two deliveries of a try the later one's is higher."""
+    """Of the lease: of two deliveries of a try the later one's is higher. Where the broker has
+    ended or replayed it the number of the :class:`JobEvent`; 0 where there is none."""
     tag: str = ""
     queue: str = ""
     text: str = ""
@@ -156,6 +157,20 @@ class Job(NamedTuple):
     queue: str
     worker: str = ""
     """Who works on it, where it is *working*."""
+
+
+class JobEvent(NamedTuple):
+    """What an engine has done with the message of a job, of which the batch is to be told."""
+
+    number: int
+    """Of the events and the lease tokens of a queue later ones are higher."""
+    what: Literal["dead", "gone", "waits"]
+    """It is a dead letter; it was removed; it was, and waits again."""
+    tag: str
+    reason: str
+    error: str
+    envelope: bytes
+    """Without its body; b"" where it cannot be read."""
 
 
 class BatchRecord(NamedTuple):

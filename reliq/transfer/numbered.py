@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import NotFound, QueueFull
-from ..message.delivery_tag import new_tag, rank_of
+from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..store.batches import batches
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import DUPLICATE, FULL, Publication
@@ -63,7 +63,8 @@ def publication(
     rank = rank_of(move.tag)
     publisher = f"move:{source}"
     numbers = (publisher, move.number, low_water)
-    return Publication(queue, new_tag(rank), envelope, rank, *numbers, 0, -1, "", b"", moved=True)
+    tag = new_tag(rank, job=is_of_job(move.tag))
+    return Publication(queue, tag, envelope, rank, *numbers, 0, -1, "", b"", moved=True)
 
 
 def move_all(

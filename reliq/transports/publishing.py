@@ -45,7 +45,7 @@ class Publishing:
         """
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
-            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank)
+            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         if BATCH in item.headers:
             self._publish_job(item, properties, tag)
         else:

@@ -16,6 +16,8 @@ def drop_batches(file):
     """Take away what the third version has more than the second."""
     file.execute("DROP TABLE batches")
     file.execute("DROP TABLE jobs")
+    file.execute("DROP TABLE job_events")
+    file.execute("ALTER TABLE queues DROP COLUMN job_events")
 
 
 def test_bindings_of_the_first_version_are_known_by_their_queue(tmp_path):

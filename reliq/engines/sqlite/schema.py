@@ -71,6 +71,17 @@ CREATE TABLE jobs (
     PRIMARY KEY (batch, id)
 ) WITHOUT ROWID;
 CREATE INDEX failures ON jobs (batch, failed_at) WHERE failed_at IS NOT NULL;
+ALTER TABLE queues ADD COLUMN job_events INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE job_events (
+    queue INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    what TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    error TEXT NOT NULL,
+    envelope BLOB NOT NULL,
+    PRIMARY KEY (queue, number)
+) WITHOUT ROWID;
 """,
 }
 

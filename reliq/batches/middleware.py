@@ -107,9 +107,9 @@ def _begun(running: Running, context: BeginContext) -> int | None:
     """Say that a job begins; return what the broker says, None where it says nothing."""
     request = context.task.request
     info = request.delivery_info or {}
-    queue, token = info.get("reliq_lease") or ("", "0")
+    queue, token, session = (*(info.get("reliq_lease") or ("", "0")), "")[:3]
     tag = (request.get("properties") or {}).get("delivery_tag") or ""
-    who = f"{request.hostname}:{os.getpid()}"
+    who = session or f"{request.hostname}:{os.getpid()}"
     change = Change("begin", running.job, "", request.retries or 0, int(token), tag, queue, who)
     try:
         changed = _CONNECTIONS.of(running.app).batches.change(running.batch, (change,))

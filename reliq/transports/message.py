@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..store.values import Delivery
 
 _LONGEST_ERROR = 1000
+LEASE = "reliq_lease"
+"""In delivery_info of a job: its queue, the token of its lease, and the session that has it."""
 
 
 def raw_message(delivery: Delivery) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
             headers["x-delivery-count"] = delivery.failed
     if BATCH in headers:
         # For who runs the task, perhaps in another process.
-        info["reliq_lease"] = [queue_of(delivery.queue), delivery.token]
+        info[LEASE] = [queue_of(delivery.queue), delivery.token]
     return {
         "body": envelope.body,
         "content-type": envelope.content_type,

@@ -9,7 +9,7 @@ from ..errors import ReliqError
 from ..integrations.celery import WATCH
 from ..message.envelope import EnvelopeError
 from .delay import ETA, NATIVE_ETA
-from .message import Message, raw_message
+from .message import LEASE, Message, raw_message
 from .settlement import SettlingTransport
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Receiver:
             self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
+        if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
+            message.delivery_info[LEASE].append(channel.transport.link.session.id)
         eta = message.headers.pop(NATIVE_ETA, None)
         if eta is not None:
             if WATCH.takes_from(channel.transport):

@@ -106,9 +106,11 @@ def _running(context: BeginContext) -> Running | None:
 def _begun(running: Running, context: BeginContext) -> int | None:
     """Say that a job begins; return what the broker says, None where it says nothing."""
     request = context.task.request
-    info = request.delivery_info or {}
-    queue, token, session = (*(info.get("reliq_lease") or ("", "0")), "")[:3]
-    tag = (request.get("properties") or {}).get("delivery_tag") or ""
+    # Of delivery_info Celery takes what it knows; in the properties it is as it was.
+    properties = request.get("properties") or {}
+    lease = (properties.get("delivery_info") or {}).get("reliq_lease")
+    queue, token, session = lease or ("", "0", "")
+    tag = properties.get("delivery_tag") or ""
     who = session or f"{request.hostname}:{os.getpid()}"
     change = Change("begin", running.job, "", request.retries or 0, int(token), tag, queue, who)
     try:

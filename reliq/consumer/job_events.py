@@ -62,18 +62,28 @@ def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
 def tell(store: Store, queue: str, look_soon: Callable[[str], None]) -> None:
     """Tell the batches of what became of their jobs in *queue*, all of it; waits.
 
-    *look_soon* is given a batch of which something is due then. Raises BrokerUnavailable; over
-    several nodes what cannot be told, since a batch's node is away, is left, and the rest is told.
+    As :func:`tell_some` does.
     """
     after = 0
-    while events := store.job_events(queue, BATCH, after):
-        after = events[-1].number
-        told = _tell_some(store, queue, events, look_soon)
-        if told:
-            store.forget_job_events(queue, told)
+    while after := tell_some(store, queue, look_soon, after):
+        pass
 
 
-def _tell_some(
+def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after: int = 0) -> int:
+    """Tell the batches of some hundred events of *queue*, from that after number *after* on; waits.
+
+    Returns the number to go on after, 0: there are no more. *look_soon* is given a batch of which
+    something is due then. Raises BrokerUnavailable; over several nodes what cannot be told, since
+    a batch's node is away, is left, and the rest is told.
+    """
+    events = store.job_events(queue, BATCH, after)
+    told = _tell(store, queue, events, look_soon)
+    if told:
+        store.forget_job_events(queue, told)
+    return events[-1].number if len(events) == BATCH else 0
+
+
+def _tell(
     store: Store, queue: str, events: Sequence[JobEvent], look_soon: Callable[[str], None]
 ) -> list[int]:
     """Tell the batches of *events*; return the numbers of those that need not be told again."""

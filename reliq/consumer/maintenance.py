@@ -18,7 +18,7 @@ from ..failover.jitter import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from . import log_events
-from .job_events import tell
+from .job_events import tell_some
 
 if TYPE_CHECKING:
     from collections import deque
@@ -175,10 +175,12 @@ class Passes:
 
     def _tell_batches(self, queue: str) -> None:
         """Tell batches what became of their jobs in *queue* at the next opportunity."""
-        self._later.append(partial(self._tell, queue))
+        self._later.append(partial(self._tell, queue, 0))
 
-    def _tell(self, queue: str, store: Store) -> None:
-        tell(store, queue, self._look_at_batch)
+    def _tell(self, queue: str, after: int, store: Store) -> None:
+        after = tell_some(store, queue, self._look_at_batch, after)
+        if after:  # there may be very many, and leases are to be renewed meanwhile
+            self._later.append(partial(self._tell, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.

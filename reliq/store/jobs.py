@@ -83,7 +83,8 @@ class Change(NamedTuple):
     tag: str = ""
     queue: str = ""
     text: str = ""
-    """Who begins; why it ends; of lose the since of the :class:`Job` that was seen."""
+    """Who begins; why it ends; of lose the since of the :class:`Job` that was seen. Of replay,
+    where the message was moved, the tag that it had: a job that has another stays as it is."""
 
 
 _WHAT = frozenset(get_args(What))

@@ -263,6 +263,8 @@ NOT_ON_FAKEREDIS = {
 }
 
 NOT_ON_SQLITE = {
+    "test_a_partition_that_is_to_go": "a file has one partition of each queue",
+    "test_partitions_are_looked_into": "a file has one partition of each queue",
     "test_replicas_are_never_refused_beforehand": "a file never has replicas: it is refused",
     "test_a_young_server_restores_nothing": "there is no server that could have been away",
 }

@@ -8,7 +8,9 @@ from reliq.consumer.job_events import change_of, tell
 from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode
+from reliq.routing import partitions
 from reliq.store.jobs import UNCHANGED, Change
+from reliq.transfer.numbered import publication, to_queue
 from tests.contract.jobs import begin
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
@@ -162,6 +164,38 @@ def test_a_dead_letter_that_is_purged_before_it_was_told(store, batches, state, 
     assert ("error", ["dead letter: rejected (not this one)"]) == (state(), why(batches))
 
 
+@pytest.mark.parametrize("heard", [True, False], ids=["told", "not told"])
+def test_one_that_is_moved_to_another_queue_waits_there(store, batches, state, publish, heard):
+    """Whether its batch had heard of its death or not; also where the move is taken up again."""
+    sent = publish()
+    reject(store)
+    if heard:
+        told(store)
+    store.declare("r")
+    assert 1 == to_queue(store.store, "q", "r", [sent.tag])
+    told(store)
+    job = batches.job("b", "j")
+    assert ("waiting", "r", []) == (job.state, job.queue, why(batches))
+    assert {job.tag: "there"} == store.store.whereabouts("r", [job.tag])
+
+
+def test_a_move_that_was_cut_off(store, batches, state, publish):
+    """Its message is stored, and nobody was told: whoever goes on tells the same."""
+    sent = publish()
+    reject(store)
+    store.declare("r")
+    low, (move,) = store.begin_move("queue:r", sent.tag)
+    stored = publication("r", "q", move, low, move.envelope)
+    store.publish(stored)
+    assert 1 == to_queue(store.store, "q", "r", [sent.tag])
+    assert ("waiting", stored.tag) == (state(), batches.job("b", "j").tag)
+    (taken,) = store.take(queue="r")
+    where = 0, int(taken.token), taken.tag, "r"
+    batches.change("b", [Change("begin", "j", "", *where), Change("end", "j", "error", *where)])
+    late = Change("replay", "j", "", 0, 0, stored.tag, "r", sent.tag)
+    assert [UNCHANGED] == batches.change("b", [late]).outcomes
+
+
 # -- late, and twice
 
 
@@ -272,6 +306,23 @@ def test_a_queue_that_is_deleted(store, publish):
     store.purge()
     store.delete()
     assert [] == events(store)
+
+
+def test_a_partition_that_is_to_go(store, batches, change, state):
+    """It stays until the batches know what became of the jobs in it."""
+    partitions.declare(store.store, "q", b"a", {"partitions": "2"})
+    (second,) = [name for name in store.store.queues() if name != "q"]
+    sent = job_message(queue=second)
+    change(Change("enter", "j", "waiting", tag=sent.tag, queue="q"))
+    store.publish(sent)
+    store.purge(second)
+    partitions.divide(store.store, "q", 1)
+    partitions.settle(store.store, "q")
+    assert second in store.store.queues()
+    told(store, second)
+    assert "error" == state()
+    partitions.settle(store.store, "q")
+    assert ["q"] == store.store.queues()
 
 
 # -- many

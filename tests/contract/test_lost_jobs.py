@@ -129,8 +129,6 @@ def test_a_worker_whose_lease_ran_out(store, sweep, publish, batches, state):  #
 
 def test_partitions_are_looked_into(store, sweep, change, batches):
     """A job is published to its queue; where its message lies only the broker knows."""
-    if not store.store.has_partitions:
-        pytest.skip("there is one of each queue")
     declare(store.store, "q", b"a", {"partitions": "3"})
     names = store.store.queues()
     sent = [job_message(f"j{n}", queue=name) for n, name in enumerate(sorted(names))]

@@ -277,11 +277,14 @@ class Changing:
         known = _comparable(job, new)
         if known and 0 < new.token == job.token:
             return UNCHANGED
-        if job.state in _OPEN and (new.token == 0 or job.tag != new.tag):
+        if new.text:
+            if job.tag != new.text:
+                return UNCHANGED
+        elif job.state in _OPEN and (new.token == 0 or job.tag != new.tag):
             return UNCHANGED
         state = "r" if job.state == "r" else "w"
         token = max(new.token, job.token) if known else new.token
-        self._put(id_, job, new._replace(state=state, retries=job.retries, token=token))
+        self._put(id_, job, new._replace(state=state, retries=job.retries, token=token, text=""))
         return DONE
 
     # -- the batch

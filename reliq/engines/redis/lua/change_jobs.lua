@@ -251,6 +251,10 @@ function does.replay(id, job, new)
   local known = comparable(job, new)
   if known and new.token > 0 and new.token == job.token then
     return 0 -- said again
+  elseif new.text ~= '' then
+    if job.tag ~= new.text then -- of the message that was moved
+      return 0
+    end
   elseif is_open[job.state] and (new.token == 0 or job.tag ~= new.tag) then
     return 0
   end

@@ -23,7 +23,7 @@
 -- ARGV[2] if_unused (1: refuse while it has consumers)
 -- ARGV[3] if_idle (1: only when x-expires has passed without consumer or use)
 -- ARGV[4] if_drained (1: only a partition that takes nothing new, holds nothing, and has no numbers
---         of publishers: a retry would find that it was never stored)
+--         of publishers: a retry would find that it was never stored; nor events of jobs)
 --
 -- Returns {outcome, n}: 1 deleted with n messages in it; 0 not found; -1 not empty (n messages);
 --   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires); -4 not drained
@@ -81,7 +81,7 @@ if if_idle then
   end
 end
 if if_drained and (redis.call('HEXISTS', meta, 'closed') == 0
-    or redis.call('EXISTS', messages, moves, publishers) > 0) then
+    or redis.call('EXISTS', messages, moves, publishers, job_events) > 0) then
   return {-4, waiting}
 end
 -- Its consumers stay noted: they listen on, and are those of a queue that is made anew.

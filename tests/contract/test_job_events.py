@@ -136,6 +136,16 @@ def test_how_a_job_ends(connect, batches, state, publish, way):
     assert batches.batch("b").ended_ms
 
 
+def test_a_requeue_that_is_the_last(connect, publish):
+    """One before it is no end."""
+    store = connect(delivery_limit=2)
+    publish()
+    requeue(store)
+    assert [] == events(store)
+    requeue(store)
+    assert ["dead"] == [event.what for event in events(store)]
+
+
 def test_a_replayed_one_waits(store, batches, state, publish):
     """Also where its death was not told before."""
     sent = publish()

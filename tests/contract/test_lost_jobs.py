@@ -20,7 +20,7 @@ def sweep(store, batches):
     soon = []
     jobs = LostJobs(soon.append)
 
-    def look(missing_ms=-1):
+    def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
         jobs.sweep(store.store, "b", store.store.now_ms(), missing_ms)
         return batches.batch("b").counts["error"] - before

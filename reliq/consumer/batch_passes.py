@@ -12,17 +12,17 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable
 from ..failover.jitter import JITTER
-from ..store.jobs import NESTED, OPEN, PARENT, Change
+from ..store.jobs import OPEN, PARENT, Change
 from ..store.unreadable import number
-from ..transfer.batch_callbacks import publish_due, tell_parent
+from ..transfer.batch_callbacks import publish_due
+from .lost_jobs import LostJobs
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
-    from ..store.jobs import BatchRecord, Job
+    from ..store.jobs import BatchRecord
     from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
@@ -30,9 +30,6 @@ logger = logging.getLogger("reliq")
 _AT_ONCE = 20
 _EVERY_S = 30.0
 _AGAIN_MS = 20_000
-# A job that was entered is published right after that; a retry is stored a moment before its
-# message is acked. Whoever was to do so has so long.
-_MISSING_MS = 60_000
 # After a pass over all jobs of a batch the next one waits so long: it reads them all.
 _SWEPT_EVERY_S = 300.0
 _MOST_REMEMBERED = 1000
@@ -45,6 +42,7 @@ class BatchPasses:
         self._later = later
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
+        self._lost = LostJobs(self.soon)
 
     def soon(self, batch: str) -> None:
         """Look after *batch* at the next opportunity: something of it may be due."""
@@ -107,55 +105,15 @@ class BatchPasses:
         )
         return now_ms - newest_ms > timeout_ms
 
-    # -- jobs whose messages are nowhere
+    # -- jobs that nobody will end
 
     def _sweep(self, store: Store, record: BatchRecord, now_ms: int) -> None:
-        """Find the open jobs whose messages are nowhere, and end them."""
+        """Find the open jobs that nobody will end any more, and end them."""
         now = monotonic()
         if now < self._next_sweep.get(record.id, 0.0):
             return
         if len(self._next_sweep) > _MOST_REMEMBERED:
             self._next_sweep = {name: at for name, at in self._next_sweep.items() if at > now}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
-        if not any(record.counts[state] for state in OPEN):
-            return
-        for part in store.batches.jobs(record.id):
-            old = [job for job in part if job.state in OPEN and now_ms - job.since_ms > _MISSING_MS]
-            self._end_lost(store, record.id, [job for job in old if job.tag != NESTED])
-            for job in old:
-                if job.tag == NESTED:
-                    self._look_at_child(store, record.id, job)
-
-    def _look_at_child(self, store: Store, batch: str, job: Job) -> None:
-        """End a job that is a batch where that has ended, or is not there any more."""
-        child = store.batches.batch(job.id)
-        if child is not None:
-            tell_parent(store, child)
-            return
-        lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
-        store.batches.change(batch, (lost,))
-        self.soon(batch)
-
-    def _end_lost(self, store: Store, batch: str, jobs: list[Job]) -> None:
-        by_queue: dict[str, list[Job]] = {}
-        for job in jobs:
-            by_queue.setdefault(job.queue, []).append(job)
-        for queue, some in by_queue.items():
-            try:
-                there = store.whereabouts(queue, [job.tag for job in some]) if queue else {}
-            except BrokerUnavailable:
-                continue  # its node is away: nothing is known
-            lost = [
-                Change("lose", job.id, tag=job.tag, text=str(job.since_ms))
-                for job in some
-                if not there.get(job.tag)
-            ]
-            if lost:
-                logger.warning(
-                    "%d jobs of batch %r are lost: their messages are not in %r any more",
-                    len(lost),
-                    batch,
-                    queue,
-                )
-                store.batches.change(batch, lost)
-                self.soon(batch)
+        if any(record.counts[state] for state in OPEN):
+            self._lost.sweep(store, record.id, now_ms)

@@ -100,7 +100,13 @@ class BackgroundDuties:
             is_of_this_process=is_of_this_process,
         )
         self.passes = Passes(
-            options, leases, registration, self.dead_consumers, self._later, self.route_soon
+            options,
+            leases,
+            registration,
+            self.dead_consumers,
+            self._later,
+            self.route_soon,
+            self.batches.soon,
         )
         self.heartbeat = Heartbeat(
             name, options, leases, registration, running, self.passes, self._later

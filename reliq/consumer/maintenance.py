@@ -18,6 +18,7 @@ from ..failover.jitter import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from . import log_events
+from .job_events import tell_some
 
 if TYPE_CHECKING:
     from collections import deque
@@ -51,6 +52,7 @@ class Passes:
         orphans: Orphans,
         later: deque[Callable[[Store], None]],
         route_soon: Callable[[str], None],
+        look_at_batch: Callable[[str], None],
     ) -> None:
         self._lease_ms = int(options.visibility_timeout * 1000)
         self._interval_s = options.restore_interval
@@ -59,6 +61,7 @@ class Passes:
         self._orphans = orphans
         self._later = later
         self._route_soon = route_soon
+        self._look_at_batch = look_at_batch
         self._next_look: dict[str, float] = {}
         self._busy: set[str] = set()  # where the last look has found something to do
         self._next_poll: dict[str, float] = {}
@@ -115,6 +118,8 @@ class Passes:
                     self._heed_layout(queue, work.layout)
                 if work.expired:
                     self._expire(store, queue)
+                if work.job_events:
+                    self._tell_batches(queue)
                 if work.pass_ms == 0 and queue not in self._temporary:
                     self.restore(store, queue)
                 elif work.pass_ms > 0:
@@ -160,11 +165,22 @@ class Passes:
         if isinstance(result, ReliqError):
             return
         for queue, work in result.items():
+            if work.job_events:
+                self._tell_batches(queue)
             if work.idle:
                 self._later.append(partial(self._orphans.expire_queue, queue))
             elif work.expired:
                 with suppress(BrokerUnavailable):
                     self._expire(store, queue)
+
+    def _tell_batches(self, queue: str) -> None:
+        """Tell batches what became of their jobs in *queue* at the next opportunity."""
+        self._later.append(partial(self._tell, queue, 0))
+
+    def _tell(self, queue: str, after: int, store: Store) -> None:
+        after = tell_some(store, queue, self._look_at_batch, after)
+        if after:  # there may be very many, and leases are to be renewed meanwhile
+            self._later.append(partial(self._tell, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.

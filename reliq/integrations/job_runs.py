@@ -19,7 +19,7 @@ from ..errors import ReliqError
 from ..forks import OwnLock, here
 from ..store.jobs import CANCELLED, Change
 from .connections import open_store
-from .outcomes import BATCH, FAILURES
+from .outcomes import BATCH, FAILURES, LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,11 +39,14 @@ class Running:
         self.app = app
         retries = request.get("retries")
         self.retries = retries if isinstance(retries, int) else 0
-        info = request.get("delivery_info") or {}
-        lease = info.get("reliq_lease") or ("", "0")
-        self.queue, self.token = str(lease[0]), int(lease[1])
-        self.tag: str = (request.get("properties") or {}).get("delivery_tag") or ""
-        self.worker = f"{request.get('hostname')}:{os.getpid()}"
+        # Of delivery_info Celery takes what it knows; in the properties it is as it was.
+        properties = request.get("properties") or {}
+        lease = (properties.get("delivery_info") or {}).get(LEASE)
+        queue, token, session = lease or ("", "0", "")
+        self.queue, self.token = str(queue), int(token)
+        self.tag: str = properties.get("delivery_tag") or ""
+        self.worker = str(session) or f"{request.get('hostname')}:{os.getpid()}"
+        """Who works on it: the session that has its message, by which the register knows it."""
         self.at_end: list[Callable[[], None]] = []
         """What is to be done when it has run, before its worker tells how."""
         self.local: dict[str, Any] = {}

@@ -24,6 +24,8 @@ BATCH = "reliq-batch"
 """The header that names the batch of a task."""
 FAILURES = "reliq-failures"
 """The header with the names of the exceptions that its batch takes for business failures."""
+LEASE = "reliq_lease"
+"""In delivery_info of a job: its queue, the token of its lease, and the session that has it."""
 
 _LONGEST = 500
 
@@ -71,6 +73,14 @@ def join_batch(headers: dict[str, Any]) -> None:
         headers[BATCH] = found.batch
         if found.failures:
             headers[FAILURES] = list(found.failures)
+
+
+def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
+    """Return (batch, job, retries) of a message that is a job; None for any other."""
+    batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
+    if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
+        return batch, job, retries
+    return None
 
 
 class Outcome(NamedTuple):

@@ -7,6 +7,7 @@ envelope), the publisher's clock in ms (for people: nothing is
 decided by it), forty random bits that a process draws once, and a counter.
 It sorts by rank, then by time, as uuid7 does, and is a quarter shorter than
 one, which counts twice in the memory of every waiting message.
+That of a job ends in a ``j``: scripts know it by that.
 """
 
 from __future__ import annotations
@@ -18,15 +19,26 @@ from itertools import count
 from ..forks import Part, here, register
 
 TAG_LENGTH = 30
+_JOB = "j"
 
 _process = os.urandom(5).hex()
 _counter = count(int.from_bytes(os.urandom(2), "big"))
 
 
-def new_tag(rank: int) -> str:
-    """Return a tag no other process and no other call returns; *rank* is 0 to 255."""
+def new_tag(rank: int, *, job: bool = False) -> str:
+    """Return a tag no other process and no other call returns; *rank* is 0 to 255.
+
+    *job*: of a message that is a job of a batch.
+    """
     here()  # else a child forked without hooks would go on with its parent's random bits
-    return f"{rank:02x}{int(time.time() * 1000):012x}{_process}{next(_counter) & 0xFFFFFF:06x}"
+    number = next(_counter) & 0xFFFFFF
+    mark = _JOB if job else ""
+    return f"{rank:02x}{int(time.time() * 1000):012x}{_process}{number:06x}{mark}"
+
+
+def is_of_job(tag: str) -> bool:
+    """Whether *tag* is that of a job of a batch."""
+    return tag.endswith(_JOB)
 
 
 def published_ms(tag: str) -> int:

@@ -238,7 +238,10 @@ class Families:
 
     def _add_counters(self, labels: list[str], ledger: Mapping[str, int]) -> None:
         for key, counter in self.counters.items():
-            counter.add_metric(labels, ledger.get(key, 0))
+            count = ledger.get(key, 0)
+            if key == "token":  # events of jobs are numbered as leases are
+                count -= ledger.get("job_events", 0)
+            counter.add_metric(labels, count)
         by_reason = dict.fromkeys(REASONS, 0)
         for key, count in ledger.items():
             if key.startswith("dead:"):

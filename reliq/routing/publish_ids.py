@@ -16,7 +16,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ..forks import OwnLock, Part, here, register
-from ..message.delivery_tag import new_tag
+from ..message.delivery_tag import is_of_job, new_tag
 
 _FORGET_BITS = 4
 # Names of this process that it uses no more: what is still known of older ones lapses.
@@ -101,9 +101,12 @@ class Publisher:
         here()
         return self._id
 
-    def tag(self, rank: int) -> PublishTag:
-        """Return a tag for a message that is published for the first time."""
-        tag = PublishTag(new_tag(rank))
+    def tag(self, rank: int, *, job: bool = False) -> PublishTag:
+        """Return a tag for a message that is published for the first time.
+
+        *job*: one that is a job of a batch.
+        """
+        tag = PublishTag(new_tag(rank, job=job))
         tag.numbers, tag.places, tag.turned_away = {}, {}, set()
         tag.publisher = self
         return tag
@@ -138,7 +141,7 @@ class Publisher:
                 self._rename()
         if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
             low_water = 0
-        own = str(tag) if not tag.numbers else new_tag(rank)
+        own = str(tag) if not tag.numbers else new_tag(rank, job=is_of_job(tag))
         known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
         return known
 

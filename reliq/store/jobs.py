@@ -86,11 +86,13 @@ class Change(NamedTuple):
     that is not, is an error: somebody has revoked it."""
     retries: int = 0
     token: int = 0
-    """Of the lease: of two deliveries of a try the later one's is higher."""
+    """Of the lease: of two deliveries of a try the later one's is higher. Where the broker has
+    ended or replayed it the number of the :class:`JobEvent`; 0 where there is none."""
     tag: str = ""
     queue: str = ""
     text: str = ""
-    """Who begins; why it ends; of lose the since of the :class:`Job` that was seen."""
+    """Who begins; why it ends; of lose the since of the :class:`Job` that was seen. Of replay,
+    where the message was moved, the tag that it had: a job that has another stays as it is."""
 
 
 _WHAT = frozenset(get_args(What))
@@ -227,6 +229,20 @@ def _measured(number: float) -> float:
 
 def _cut(text: str) -> str:
     return text[:MOST_TEXT].encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
+
+
+class JobEvent(NamedTuple):
+    """What an engine has done with the message of a job, of which the batch is to be told."""
+
+    number: int
+    """Of the events and the lease tokens of a queue later ones are higher."""
+    what: Literal["dead", "gone", "waits"]
+    """It is a dead letter; it was removed; it was, and waits again."""
+    tag: str
+    reason: str
+    error: str
+    envelope: bytes
+    """Without its body; b"" where it cannot be read."""
 
 
 class BatchRecord(NamedTuple):

@@ -53,6 +53,9 @@ LOOKED_AT = 1000
 FORGOTTEN_MS = 10 * 86_400_000
 """For so long a consumer that stopped without a goodbye is kept, in case that nobody lives."""
 
+JOB_MARK = 106
+"""The last character of a job's delivery tag: a "j", which ends no other."""
+
 CANDIDATE_FAILURES = 2
 """After so many failures a message is a poison candidate, or after one less than its limit."""
 ROUNDS = 4

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         Told,
         Whereabouts,
     )
-    from .jobs import Batches
+    from .jobs import Batches, JobEvent
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -554,6 +554,18 @@ class Store(Protocol):
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
         """Remove dead letters for good; return how many."""
+
+    # -- what became of jobs
+
+    def job_events(self, queue: str, limit: int, after: int = 0) -> list[JobEvent]:
+        """Return up to *limit* events of jobs of *queue*, in order, whose number is above *after*.
+
+        Each step that makes a job's message a dead letter, removes it, or puts a dead letter
+        back, keeps one, but for a deletion of the whole queue. A job's tag says that it is one.
+        """
+
+    def forget_job_events(self, queue: str, numbers: Sequence[int]) -> None:
+        """Remove events of which the batches have been told; harmless when repeated."""
 
     # -- moves
 

@@ -198,6 +198,8 @@ class Work(NamedTuple):
     """Its ``x-expires`` may have passed; or it is gone, and may still be bound."""
     layout: Layout | None = None
     """How it is divided into partitions; None: it is not."""
+    job_events: bool = False
+    """Batches are to be told what became of their jobs."""
 
 
 class QueueDeclared(NamedTuple):

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound, QueueFull
-from ..message.delivery_tag import new_tag, rank_of
+from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
 from ..message.queue_arguments import queue_arguments
 from ..message.queue_names import queue_of
@@ -86,9 +86,8 @@ def _again(queue: str, move: Move) -> Publication:
     rank = rank_of(move.tag)
     numbers = (publisher, number, 0)
     times = (move.delay_ms, move.ttl_ms)
-    return Publication(
-        queue, new_tag(rank), move.envelope, rank, *numbers, *times, "", b"", moved=True
-    )
+    tag = new_tag(rank, job=is_of_job(move.tag))
+    return Publication(queue, tag, move.envelope, rank, *numbers, *times, "", b"", moved=True)
 
 
 def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[str]:

@@ -8,20 +8,27 @@ dead letters to the same target.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ..errors import NotFound, QueueFull
-from ..message.delivery_tag import new_tag, rank_of
+from ..integrations.outcomes import job_of
+from ..message.delivery_tag import is_of_job, new_tag, rank_of
+from ..message.envelope import EnvelopeError, decode
 from ..store.batches import batches
+from ..store.jobs import Change
 from ..store.limits import MOVED_AT_ONCE
 from ..store.values import DUPLICATE, FULL, Publication
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
+
+# Of a tag those that tell it from others: a process's and its counter's.
+_DIGITS = 16
 
 
 def pages(
@@ -63,7 +70,33 @@ def publication(
     rank = rank_of(move.tag)
     publisher = f"move:{source}"
     numbers = (publisher, move.number, low_water)
-    return Publication(queue, new_tag(rank), envelope, rank, *numbers, 0, -1, "", b"", moved=True)
+    tag = _tag_of_job(queue, source, move) if is_of_job(move.tag) else new_tag(rank)
+    return Publication(queue, tag, envelope, rank, *numbers, 0, -1, "", b"", moved=True)
+
+
+def _tag_of_job(queue: str, source: str, move: Move) -> str:
+    """Return the tag of a job in another queue: whoever goes on with the move knows it, too."""
+    begins = len(move.tag) - _DIGITS - 1
+    named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
+    return move.tag[:begins] + blake2b(named, digest_size=_DIGITS // 2).hexdigest() + move.tag[-1]
+
+
+def _tell_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:
+    """Tell batches that jobs whose messages were dead letters wait in *target* now; waits."""
+    by_batch: dict[str, list[Change]] = {}
+    for move, stored in sent:
+        if not is_of_job(move.tag):
+            continue
+        try:
+            found = job_of(decode(move.envelope).headers)
+        except EnvelopeError:
+            continue
+        if found is not None:
+            batch, job, retries = found
+            change = Change("replay", job, "", retries, 0, stored.tag, target, move.tag)
+            by_batch.setdefault(batch, []).append(change)
+    for batch, changes in by_batch.items():
+        store.batches.change(batch, changes)
 
 
 def move_all(
@@ -97,16 +130,19 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
         raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
 
     def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:
-        outcomes = store.publish(
-            [publication(target, queue, move, low_water, move.envelope) for move in moves]
-        )
+        items = [publication(target, queue, move, low_water, move.envelope) for move in moves]
+        outcomes = store.publish(items)
         if outcomes.count(FULL) == len(moves):
             raise QueueFull(
                 f"queue {target!r} is full and rejects: {len(moves)} dead letters of "
                 f"{queue!r} stay where they are"
             )
-        return [
-            move.tag for move, outcome in zip(moves, outcomes, strict=True) if outcome >= DUPLICATE
+        done = [
+            (move, item)
+            for move, item, outcome in zip(moves, items, outcomes, strict=True)
+            if outcome >= DUPLICATE
         ]
+        _tell_batches(store, target, done)
+        return [move.tag for move, _ in done]
 
     return move_all(store, queue, f"queue:{target}", tags, stored)

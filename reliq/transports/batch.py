@@ -305,7 +305,7 @@ class PublishBatch:
             if BATCH not in entry.item.headers:
                 continue
             if entry.tag is None:
-                entry.tag = PUBLISHER.tag(entry.item.rank)
+                entry.tag = PUBLISHER.tag(entry.item.rank, job=True)
             found = entry_of(entry.item, str(entry.tag), self._queue_of(entry.item))
             if found is not None:
                 entered.append((entry, found))

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH
+from ..integrations.outcomes import BATCH, job_of
 from ..store.jobs import Change
 from .parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from .message import Message
 
@@ -39,14 +39,6 @@ class Holder(Protocol):
     @property
     def transport(self) -> Transport:
         """What it consumes over."""
-
-
-def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
-    """Return (batch, job, retries) of a message that is one; None for any other."""
-    batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
-    if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
-        return batch, job, retries
-    return None
 
 
 class JobEnds:

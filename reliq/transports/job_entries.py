@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BatchClosed, NotFound
-from ..integrations.outcomes import adding_job
+from ..integrations.outcomes import adding_job, job_of
 from ..store.jobs import CANCELLED, SEALED, Change
-from .job_ends import job_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
-from ..integrations.outcomes import BATCH
+from ..integrations.outcomes import BATCH, LEASE
 from ..message.envelope import decode
 from ..message.queue_names import queue_of
 
@@ -40,7 +40,7 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
             headers["x-delivery-count"] = delivery.failed
     if BATCH in headers:
         # For who runs the task, perhaps in another process.
-        info["reliq_lease"] = [queue_of(delivery.queue), delivery.token]
+        info[LEASE] = [queue_of(delivery.queue), delivery.token]
     return {
         "body": envelope.body,
         "content-type": envelope.content_type,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BrokerUnavailable, QueueFull
+from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import new_tag
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing import partitions
@@ -61,7 +62,7 @@ def publications(
         queue = SPREAD.place(store, name, tag, key, stays=stays)
         if tag is None:
             own, number, low_water, publisher, unconfirmed = (
-                new_tag(rank),
+                new_tag(rank, job=BATCH in item.headers),
                 0,
                 0,
                 PUBLISHER.id,

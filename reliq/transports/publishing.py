@@ -45,7 +45,7 @@ class Publishing:
         """
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
-            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank)
+            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         if BATCH in item.headers:
             self._publish_job(item, properties, tag)
         else:
@@ -75,7 +75,8 @@ class Publishing:
         stored: list[Publication] = []
         if not item.exchange:
             queues = (item.routing_key,)
-            if confirm.level == "none":
+            # A job's tag is known to its batch before, which has waited for its broker anyway.
+            if confirm.level == "none" and BATCH not in item.headers:
                 # Not tried again once it is sent, so without a number: whatever is sent once more
                 # (Redis has forgotten the script) would come after later numbers, and be refused.
                 self._posting.post(item, publications(item, queues, None, link.store))
@@ -88,7 +89,7 @@ class Publishing:
                 if not stored:
                     self._unroutable.report("", item.routing_key)
                 confirm.wait(link.store, stored)
-        elif self._posting.is_for(item, properties):
+        elif BATCH not in item.headers and self._posting.is_for(item, properties):
             self._posting.post(item)
         else:
             confirm.require(link.store)

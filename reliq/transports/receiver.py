@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..errors import ReliqError
 from ..integrations.celery import WATCH
+from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
 from .delay import ETA, NATIVE_ETA
 from .message import Message, raw_message
@@ -77,6 +78,8 @@ class Receiver:
             self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
+        if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
+            message.delivery_info[LEASE].append(channel.transport.link.session.id)
         eta = message.headers.pop(NATIVE_ETA, None)
         if eta is not None:
             if WATCH.takes_from(channel.transport):

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BrokerUnavailable, ReliqError, again
+from ..integrations.outcomes import BATCH
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..routing.routes import ROUTE_TRIES
@@ -152,7 +153,7 @@ def _send_once(
     for entry in entries:
         item, tag = entry.outgoing, entry.tag
         if tag is None:
-            tag = entry.tag = PUBLISHER.tag(item.rank)
+            tag = entry.tag = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         sending.begin(tag)
         queues, version = _route(routes, item)
         if not queues:

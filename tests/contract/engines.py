@@ -251,6 +251,10 @@ NOT_ON_FAKEREDIS = {
     "test_the_register_names_no_ghosts": _NO_INFO,
     "test_what_a_worker_runs_is_in_the_register": _NO_INFO,
     "test_the_register_knows_pools_and_options": _NO_INFO,
+    "test_a_worker_that_lives": _NO_INFO,
+    "test_a_worker_that_is_gone": _NO_INFO,
+    "test_a_worker_that_is_silent": _NO_INFO,
+    "test_another_worker_took_it_over": _NO_INFO,
     "test_a_broker_says_what_it_is": _NO_INFO,
     "test_a_diagnosis_says_what_was_looked_at": _NO_INFO,
     "test_a_young_server_restores_nothing": _NO_INFO,
@@ -259,6 +263,8 @@ NOT_ON_FAKEREDIS = {
 }
 
 NOT_ON_SQLITE = {
+    "test_a_partition_that_is_to_go": "a file has one partition of each queue",
+    "test_partitions_are_looked_into": "a file has one partition of each queue",
     "test_replicas_are_never_refused_beforehand": "a file never has replicas: it is refused",
     "test_a_young_server_restores_nothing": "there is no server that could have been away",
 }

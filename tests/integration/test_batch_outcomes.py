@@ -164,6 +164,23 @@ def test_a_cancelled_batch_that_is_terminated(jobs):
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_who_works_on_a_job(jobs, task):
+    """The session that has its message: the register knows it. And where the message was."""
+    with jobs.batch() as batch:
+        jobs.site.send(task, "until cancelled")
+    wait_until(lambda: batch.status().counts["working"], what="the job to begin")
+    store = batch._connected()
+    (job,) = [job for part in store.batches.jobs(batch.id) for job in part]
+    assert "celery" == job.queue
+    assert job.token > 0
+    assert job.tag
+    assert store.liveness([job.worker])[job.worker] is not None
+    batch.cancel()
+    batch.wait(ENDS_S)
+    batch.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_a_cancelled_batch(jobs, task):
     """What waits does not run; what runs is told."""
     with jobs.batch() as batch:

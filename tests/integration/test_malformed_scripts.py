@@ -10,6 +10,7 @@ from reliq.engines.redis.keys import publisher, queue_keys
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import ReliqError
+from reliq.message.delivery_tag import new_tag
 from reliq.options import parse
 from reliq.store.values import Lease, Move
 from tests.contract.steps import message
@@ -31,14 +32,28 @@ MARKS = ("promoted", "used_at", "passed", "pass_due", "spared_from", "spared_unt
 COUNTERS = (
     *("published", "token", "acked", "expired", "purged", "dropped", "moved", "move", "restored"),
     *("lapsed", "nacked", "released", "redelivered", "replayed", "dead_lettered"),
-    *("dead:expired", "dead:rejected", "dead:delivery_limit", "dead:maxlen", "waiting_bytes"),
+    *(
+        "dead:expired",
+        "dead:rejected",
+        "dead:delivery_limit",
+        "dead:maxlen",
+        "waiting_bytes",
+        "job_events",
+    ),
 )
 OWN = {
-    **dict.fromkeys((K.ready, K.delayed, K.unacked_index, K.expiry, K.dead, NUMBERS), "zadd"),
+    **dict.fromkeys(
+        (K.ready, K.delayed, K.unacked_index, K.expiry, K.dead, K.job_events, NUMBERS), "zadd"
+    ),
     K.notification: "rpush",
     K.unacked_mutex: "set",
 }
 VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
+
+
+def job(**changes):
+    """Return the message of a job: what becomes of it is kept for its batch."""
+    return message(tag=new_tag(5, job=True), **changes)
 
 
 class Junked:
@@ -57,10 +72,10 @@ class Junked:
     def _build(self) -> None:
         store = self.store
         store.declare_queue("q", False, b"", META)
-        store.publish([message(envelope=b"late", delay_ms=600_000)])
-        store.publish([message(envelope=b"due", delay_ms=1)])
-        store.publish([message(envelope=b"over", ttl_ms=1)])
-        store.publish([message(envelope=b"one", number=1)])
+        store.publish([job(envelope=b"late", delay_ms=600_000)])
+        store.publish([job(envelope=b"due", delay_ms=1)])
+        store.publish([job(envelope=b"over", ttl_ms=1)])
+        store.publish([job(envelope=b"one", number=1)])
         died, ended, failed, held = self._take(4)
         store.dead_letter("q", "rejected", "", [died])
         store.post_end_leases("q", [ended], lambda _: None)
@@ -77,7 +92,7 @@ class Junked:
 
     def _take(self, n):
         self.raw.hset(K.meta, "max_length", 100)
-        self.store.publish([message(envelope=b"m", ttl_ms=10**7) for _ in range(n)])
+        self.store.publish([job(envelope=b"m", ttl_ms=10**7) for _ in range(n)])
         taken = self.store.reserve("q", 20, 60_000, False).deliveries
         back = [Lease(item.tag, item.token) for item in taken if item.envelope != b"m"]
         self.store.release("q", "undelivered", back)
@@ -89,7 +104,7 @@ class Junked:
         return [Lease(item.tag, item.token) for item in taken if item.envelope == b"m"]
 
     def _over(self):
-        found = message(envelope=b"over", ttl_ms=600_000)
+        found = job(envelope=b"over", ttl_ms=600_000)
         self.store.publish([found])
         return found.tag
 
@@ -111,7 +126,7 @@ class Junked:
 
     def operations(self):
         """Return name -> (what is called, what it takes out when it returns)."""
-        store, new = self.store, message(envelope=b"new", number=7)
+        store, new = self.store, job(envelope=b"new", number=7)
         self.new = new.tag
         waits = {self.over, self.due, self.failed.tag, *self._waiting}
         return {

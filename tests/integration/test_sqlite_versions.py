@@ -17,6 +17,8 @@ def drop_batches(file):
     file.execute("DROP TABLE batches")
     for table in ("jobs", "job_notes", "job_reports"):
         file.execute(f"DROP TABLE {table}")
+    file.execute("DROP TABLE job_events")
+    file.execute("ALTER TABLE queues DROP COLUMN job_events")
 
 
 def test_bindings_of_the_first_version_are_known_by_their_queue(tmp_path):

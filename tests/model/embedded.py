@@ -32,6 +32,7 @@ _COUNTERS = (
     "lapsed",
     "waiting_bytes",
     "token",
+    "job_events",
 )
 
 
@@ -139,6 +140,11 @@ class SqliteBroker(Broker):
             paused=bool(paused),
             notification=notification,
             mutex=mutex[0] if mutex else "",
+            events=sorted(
+                connection.execute(
+                    "SELECT what, tag, reason, error FROM job_events WHERE queue = ?", (number,)
+                ).fetchall()
+            ),
         )
 
     def take_notification(self, queue: str) -> bool:

@@ -130,6 +130,7 @@ class Model(DeadLetters, Surroundings):
             self.made += 1
             # Tags that were made in order sort in any.
             tag = f"{rank:02x}.{self.made * 37 % 100:02d}.{self.made}"
+            tag += "j" if self.made % 3 == 0 else ""  # a job of a batch
             body = f"message {self.made}".encode()
             number = self.made if publisher else 0
             low = retriable[0].number if retriable else number

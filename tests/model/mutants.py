@@ -139,7 +139,12 @@ MUTANTS = (
     Mutant(
         "publish: the delay is not part of the TTL", "publish", "now + delay + ttl", "now + ttl"
     ),
-    Mutant("publish: a reply makes a queue", "publish", "must_exist == '1'", "false"),
+    Mutant(
+        "publish: a reply makes a queue",
+        "publish",
+        "not queue[1] and must_exist == '1'",
+        "not queue[1] and false",
+    ),
     Mutant("publish: a stale route is taken", "publish", "version ~= ''", "false"),
     Mutant(
         "publish: forgets one number too many",
@@ -231,6 +236,54 @@ MUTANTS = (
     Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
     Mutant("restore: rings while paused", "restore_visible", "waiting and not paused", "waiting"),
     Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),
+    Mutant(
+        "jobs: a requeue that is the last is not told",
+        "release",
+        "keep_events({tag}, 'dead', 'delivery_limit', 'nacked')",
+        "",
+        found_by="test_job_events.py::test_a_requeue_that_is_the_last",
+    ),
+    Mutant(
+        "jobs: a lost lease that is the last is not told",
+        "restore_visible",
+        "keep_events({tag}, 'dead', 'delivery_limit', 'lease ended')",
+        "",
+    ),
+    Mutant(
+        "jobs: a reject is not told", "dead_letter", "keep_events({tag}, 'dead', reason, err)", ""
+    ),
+    Mutant("jobs: a purge is not told", "purge", "keep_events(tags, 'gone', 'purged', '')", ""),
+    Mutant("jobs: a replay is not told", "replay", "keep_events(replayed, 'waits', '', '')", ""),
+    Mutant(
+        "jobs: one that gives way is not told",
+        "publish",
+        "keep_events({victim}, 'dead', 'maxlen', '')",
+        "",
+    ),
+    Mutant(
+        "jobs: all that expires is told",
+        "expire",
+        "string.byte(tag, -1) == JOB_MARK",
+        "true",
+    ),
+    Mutant(
+        "jobs: an expiry is told as another",
+        "reserve",
+        "keep_events(tags, kept and 'dead' or 'gone', 'expired', '')",
+        "keep_events(tags, 'dead', 'expired', '')",
+    ),
+    Mutant(
+        "jobs: a survey does not name what is to be told",
+        "survey",
+        "owed = redis.call('EXISTS', job_events) == 1",
+        "owed = false",
+    ),
+    Mutant(
+        "jobs: a deleted queue keeps what was to be told",
+        "delete_queue",
+        "mutex, moves, job_events)",
+        "mutex, moves)",
+    ),
     Mutant(
         "a deleted queue keeps its dead",
         "delete_queue",

@@ -70,6 +70,8 @@ class QueueOracle:
     """Dead letters on their way to another queue: tag -> number, target."""
     finished: dict[str, Message] = field(default_factory=dict)
     """What was taken with no_ack, and may be handed back while the queue lives."""
+    events: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """What became of jobs: what, tag, reason, error. Nobody tells their batches here."""
     last_move: int = 0
     """Outlives the queue, too."""
 
@@ -253,17 +255,22 @@ class QueueOracle:
         self._expire(now)
         return False
 
-    def survey(self, consumer: str, now: int) -> tuple[int, bool] | None:
-        """Say whether a pass is needed (-1: no; else the ms of another's), and what expired."""
+    def survey(self, consumer: str, now: int) -> tuple[int, bool, bool] | None:
+        """Say whether a pass is needed (-1: no; else the ms of another's), and what expired.
+
+        And whether batches are to be told of their jobs.
+        """
         expired = any(m.expires is not None and m.expires <= now for m in self.waiting)
-        dead, cap = self.at(DEAD), self.settings.dead_letter_max
+        dead, cap, owed = self.at(DEAD), self.settings.dead_letter_max, bool(self.events)
         due = any(m.due <= now for m in self.at(DELAYED))
         unheard = not self.paused and not self.notification and (bool(self.at(READY)) or due)
         old = any(m.died <= now - self.settings.dead_letter_ttl_ms for m in dead)
         if not (self.at(UNACKED) or unheard or old or len(dead) > cap):
-            return (-1, expired) if expired or not self.exists else None
+            named = expired or owed or not self.exists
+            return (-1, expired, owed) if named else None
         holder, until = self.mutex or (consumer, 0)
-        return (until - now if until > now and holder != consumer else 0), expired
+        pass_ms = until - now if until > now and holder != consumer else 0
+        return pass_ms, expired, owed
 
     def _expire(self, now: int) -> None:
         for message in list(self.messages.values()):
@@ -352,7 +359,16 @@ class QueueOracle:
 
     # -- what becomes of it
 
+    def _happened(self, message: Message, what: str, reason: str = "", error: str = "") -> None:
+        """Keep what becomes of a job, for its batch; others have a tag that does not say so."""
+        if message.tag.endswith("j"):
+            self.ledger["token"] += 1
+            self.ledger["job_events"] += 1
+            self.events.append((what, message.tag, reason, error))
+
     def _leave(self, message: Message, counter: str) -> None:
+        if counter in {"expired", "purged"} and message.place != DEAD:
+            self._happened(message, "gone", counter)
         del self.messages[message.tag]
         self.moving.pop(message.tag, None)
         self.ledger[counter] += 1
@@ -419,6 +435,7 @@ class QueueOracle:
         return refused
 
     def _bury(self, message: Message, reason: str, error: str, blamed: str, now: int) -> None:
+        self._happened(message, "dead", reason, error)
         message.place, message.died, message.expires = DEAD, now, None
         message.reason, message.error, message.blamed = reason, error, blamed
         self.ledger["dead_lettered"] += 1
@@ -535,6 +552,7 @@ class QueueOracle:
         for message in replayed:
             self._line_up(message)
             message.failed = None
+            self._happened(message, "waits")
             self.ledger["replayed"] += 1
             self.notification = True
         return [m.tag for m in replayed]

@@ -23,7 +23,7 @@ local function zset(part) return redis.call('ZRANGE', base .. part, 0, -1, 'WITH
 return {hash('messages'), zset('ready'), zset('delayed'), zset('unacked_index'),
   hash('unacked'), hash('deliveries'), zset('expiry'), zset('dead'), hash('dead_info'),
   hash('stats'), hash('meta'), redis.call('LLEN', base .. 'notification'),
-  redis.call('GET', base .. 'unacked_mutex') or ''}
+  redis.call('GET', base .. 'unacked_mutex') or '', zset('job_events')}
 """
 
 _LEFT = ("acked", "expired", "purged", "dropped", "moved")
@@ -36,6 +36,12 @@ def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
 
 def _scores(flat: Sequence[bytes]) -> dict[str, int]:
     return {tag: int(float(score)) for tag, score in _pairs(flat).items()}
+
+
+def _event(stored: bytes) -> tuple[str, str, str, str]:
+    _, what, tag, reason, size, rest = stored.split(b"|", 5)
+    error = rest[: int(size)]
+    return what.decode(), tag.decode(), reason.decode(), error.decode()
 
 
 @dataclass
@@ -58,12 +64,14 @@ class Snapshot:
     paused: bool
     notification: int
     mutex: str
+    events: list[tuple[str, str, str, str]]
+    """What became of jobs; in the order of their names: one step may have ended several."""
 
     @classmethod
     def read(cls, reply: list[Any]) -> Snapshot:
         """Make one of what LOOK replies."""
         messages, ready, delayed, index, unacked, deliveries, expiry, dead, info = reply[:9]
-        stats, meta, notification, mutex = reply[9:]
+        stats, meta, notification, mutex, events = reply[9:]
         leases, expires = {}, _scores(expiry)
         for tag, record in _pairs(unacked).items():
             token, _score, until, consumer = record.split("|", 3)
@@ -97,6 +105,7 @@ class Snapshot:
             paused="paused" in about,
             notification=notification,
             mutex=mutex.decode(),
+            events=sorted(map(_event, events[::2])),
         )
 
     @classmethod
@@ -129,6 +138,7 @@ class Snapshot:
             paused=queue.paused,
             notification=1 if queue.notification else 0,
             mutex=holder if until > now else "",
+            events=sorted(queue.events),
         )
 
     # -- what must hold by itself

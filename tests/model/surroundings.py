@@ -78,13 +78,15 @@ class Surroundings(Stepping):
         if paused:
             self.operate("pause")
 
-        def ask() -> tuple[int, bool] | None:
+        def ask() -> tuple[int, bool, bool] | None:
             work = self.posted(store, lambda on: store.post_survey([QUEUE], on)).get(QUEUE)
-            return None if work is None else (self._rounded(work.pass_ms), work.expired)
+            if work is None:
+                return None
+            return self._rounded(work.pass_ms), work.expired, work.job_events
 
-        def expect(now: int) -> tuple[int, bool] | None:
+        def expect(now: int) -> tuple[int, bool, bool] | None:
             work = self.oracle.survey(store.consumer, now)
-            return None if work is None else (self._rounded(work[0]), work[1])
+            return None if work is None else (self._rounded(work[0]), *work[1:])
 
         self.step(f"{store.consumer} surveys", ask, expect)
         if paused:

@@ -20,6 +20,7 @@ unacked_mutex   holder of the current restore_visible pass; lapses by itself
 moves           tag -> "number|target": messages on their way to another queue or broker
 bound           msgpack of exchange and binding: where to look when the queue is deleted
 publishers      publisher -> "until low_water known": its publishes that may be tried again; expires
+job_events      what became of jobs -> number: what their batches are to be told
 guard           never there, and in KEYS of every script that writes: while the slot moves to
                 another node, a script that would be cut off half way is refused as a whole
 publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
@@ -56,6 +57,7 @@ class QueueKeys(NamedTuple):
     unacked_mutex: str  # STRING
     moves: str  # HASH
     publishers: str  # HASH
+    job_events: str  # ZSET
     guard: str  # STRING
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...message.delivery_tag import new_tag, rank_of
+from ...message.delivery_tag import is_of_job, new_tag, rank_of
 from ...store.batches import batches
 from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS
 from ...store.values import Move
@@ -44,7 +44,8 @@ class RedisMoves(StoreBase):
         args: list[Any] = [MOVES_KEPT_MS, low_water]
         for move in moves:
             rank, dead_letter = rank_of(move.tag), move.dead_letter
-            args += new_tag(rank), move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
+            tag = new_tag(rank, job=is_of_job(move.tag))
+            args += tag, move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
             args.append(move.failed)
             if dead_letter is None:
                 args += 0, ""

@@ -103,7 +103,8 @@ WORKER = _role(
         scripts.TELL_RUNNING,
         scripts.WHEREABOUTS,
     ),
-    sends="blpop client|list client|unblock get info set time unlink zrangebyscore",
+    sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
+    "zremrangebyscore",
 )
 EXPORTER = _role(
     _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"

@@ -10,6 +10,7 @@ from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
 from .diagnosis import RedisDiagnosis
 from .exchanges import RedisExchanges
+from .job_events import RedisJobEvents
 from .leases import RedisLeases
 from .measuring import RedisMeasuring
 from .moves import RedisMoves
@@ -33,6 +34,7 @@ class RedisStore(
     RedisQueues,
     RedisExchanges,
     RedisDeadLetters,
+    RedisJobEvents,
     RedisMoves,
     RedisOperators,
     RedisMeasuring,

@@ -24,9 +24,13 @@ _SURVEYED = 100
 def _work(names: Sequence[str], reply: Reply) -> dict[str, Work]:
     return {
         names[place]: Work(
-            wait_ms, expired == 1, idle == 1, Layout(partitions or 1, end) if end else None
+            wait_ms,
+            expired == 1,
+            idle == 1,
+            Layout(partitions or 1, end) if end else None,
+            owed == 1,
         )
-        for place, wait_ms, expired, idle, partitions, end in reply
+        for place, wait_ms, expired, idle, partitions, end, owed in reply
     }
 
 

@@ -72,6 +72,7 @@ class SqliteConsuming(StoreBase):
             )
             if not paused:
                 rows, blocked, left = taking.take(n, isolating)
+                token += taking.events
                 if rows:
                     alone = isolating.isolated is not None
                     self._hold(transaction, taking, rows, token, lease_ms, no_ack, alone)

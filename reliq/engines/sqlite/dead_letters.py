@@ -11,6 +11,7 @@ from ...store.unreadable import number
 from .base import StoreBase
 from .disk_reserve import essential
 from .insert import trim_dead
+from .job_events import keep_events
 from .transaction import DEAD, READY, UNACKED, rank_score
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class SqliteDeadLetters(StoreBase):
             ]
             died = len(leases) - len(refused)
             if died:
+                gave_up = [lease.tag for lease in leases if lease.tag not in refused]
+                keep_events(transaction, row.id, gave_up, "dead", reason, error)
                 transaction.count_deaths(row.id, reason, died)
                 trim_dead(transaction, row.id, self.options.dead_letter_max)
             return refused
@@ -150,6 +153,7 @@ class SqliteDeadLetters(StoreBase):
                         "DELETE FROM moves WHERE queue = ? AND tag = ?", (row.id, tag)
                     )
             if replayed:
+                keep_events(transaction, row.id, replayed, "waits")
                 size = transaction.sizes(row.id, replayed) if row.max_bytes is not None else 0
                 transaction.execute(
                     "UPDATE queues SET promoted = promoted + ?, replayed = replayed + ?, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store.limits import BATCH
+from .job_events import keep_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,12 @@ def overdue(transaction: Transaction, queue: int, most: int = BATCH) -> list[str
 
 def expire(
     transaction: Transaction, queue: int, tags: Sequence[str], dead_expired: int | None
-) -> None:
-    """Remove expired messages, or dead-letter them where the queue says so; their bytes are not."""
+) -> int:
+    """Remove expired messages, or dead-letter them where the queue says so; their bytes are not.
+
+    Returns how many lease tokens that took.
+    """
+    events = keep_events(transaction, queue, tags, "dead" if dead_expired else "gone", "expired")
     if dead_expired:
         transaction.executemany(
             "UPDATE messages SET state = 3, position = ?, "
@@ -45,3 +50,4 @@ def expire(
         transaction.execute(
             "UPDATE queues SET expired = expired + ? WHERE id = ?", (len(tags), queue)
         )
+    return events

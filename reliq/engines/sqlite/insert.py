@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...store.limits import BATCH, MOVES_KEPT_MS, RANK
 from ...store.values import DUPLICATE, FULL, STORED
 from .expiring import expire, overdue
+from .job_events import keep_events
 from .publish_sequence import SequenceSet
 from .transaction import DEAD, DELAYED, READY
 from .unconfirmed import hold
@@ -178,6 +179,7 @@ class Limits:
                 break
             if self.counts_bytes:
                 self.bytes -= transaction.sizes(queue, [victim])
+            keep_events(transaction, queue, [victim], "dead", "maxlen")
             transaction.execute(
                 "UPDATE messages SET state = ?, position = ?, "
                 "reason = 'maxlen', owner = '', error = '' WHERE queue = ? AND tag = ?",

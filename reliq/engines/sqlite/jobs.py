@@ -79,6 +79,10 @@ def _same(job: _Known, new: _Known) -> bool:
     return (new.retries, new.token) == (job.retries, job.token) and _comparable(job, new)
 
 
+def _before(job: _Known, new: _Known) -> bool:
+    return new.token > 0 and _comparable(job, new) and new.token < job.token
+
+
 class Changing:
     """One batch while its jobs are changed; :meth:`save` writes what became of it."""
 
@@ -248,12 +252,13 @@ class Changing:
         if new.state == "c" and not self.cancelled:
             new = new._replace(state="e")
         if new.state == "x":
-            if job.state not in _OPEN or job.tag not in {"", new.tag}:
+            if job.state not in _OPEN or job.tag not in {"", new.tag} or _before(job, new):
                 return UNCHANGED
-            new = new._replace(retries=job.retries, token=job.token)
+            new = new._replace(retries=job.retries)
         else:
             ended = job.state not in _OPEN and job.state != "x"
-            if ended or (new.state in {"e", "c"} and _older(job, new)):
+            given_up = job.state == "x" and job.tag == new.tag
+            if ended or (new.state in {"e", "c"} and _older(job, new) and not given_up):
                 return UNCHANGED
         new = new._replace(
             tag=new.tag or job.tag,
@@ -276,10 +281,19 @@ class Changing:
         return DONE
 
     def _replay(self, id_: str, job: _Known | None, new: _Known) -> int:
-        if job is None or job.state not in _BAD:
+        if job is None or job.state in {"s", "c"} or _before(job, new):
             return UNCHANGED
-        token = job.token if _comparable(job, new) else 0
-        self._put(id_, job, new._replace(state="w", retries=job.retries, token=token))
+        known = _comparable(job, new)
+        if known and 0 < new.token == job.token:
+            return UNCHANGED
+        if new.text:
+            if job.tag != new.text:
+                return UNCHANGED
+        elif job.state in _OPEN and (new.token == 0 or job.tag != new.tag):
+            return UNCHANGED
+        state = "r" if job.state == "r" else "w"
+        token = max(new.token, job.token) if known else new.token
+        self._put(id_, job, new._replace(state=state, retries=job.retries, token=token, text=""))
         return DONE
 
     # -- the batch

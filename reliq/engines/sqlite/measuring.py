@@ -38,6 +38,7 @@ _LEDGER = (
     "redelivered",
     "lapsed",
     "token",
+    "job_events",
     "waiting_bytes",
 )
 

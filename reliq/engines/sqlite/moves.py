@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...message.delivery_tag import new_tag, rank_of
+from ...message.delivery_tag import is_of_job, new_tag, rank_of
 from ...store.batches import batches
 from ...store.limits import DAY_US, MOVED_AT_ONCE, MOVES_KEPT_MS
 from ...store.values import DUPLICATE, NO_QUEUE, STORED, Move
@@ -224,7 +224,7 @@ class SqliteMoves(StoreBase):
 
     @staticmethod
     def _arrive(transaction: Transaction, row: QueueRow, move: Move, sequence: int) -> None:
-        tag = new_tag(rank_of(move.tag))
+        tag = new_tag(rank_of(move.tag), job=is_of_job(move.tag))
         put(
             transaction,
             row.id,

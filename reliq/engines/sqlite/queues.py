@@ -12,6 +12,7 @@ from ...store.values import Layout, QueueDeclared, QueueDeleted
 from .base import StoreBase
 from .disk_reserve import essential
 from .exchanges import unbind
+from .job_events import keep_events
 from .transaction import DELAYED, READY
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _NUMBERS = (
     "dead_expired",
 )
 _TEXTS = ("overflow", "dead_letter_exchange", "dead_letter_routing_key")
-_EVERYTHING = ("messages", "deaths", "candidates", "moves")
+_EVERYTHING = ("messages", "deaths", "candidates", "moves", "job_events")
 
 
 def column_value(name: str, text: str | None) -> int | str | None:
@@ -234,6 +235,7 @@ class SqliteQueues(StoreBase):
             if not tags:
                 return 0
             size = transaction.sizes(row.id, tags) if row.max_bytes is not None else 0
+            keep_events(transaction, row.id, tags, "gone", "purged")
             transaction.drop(row.id, tags)
             transaction.execute(
                 "UPDATE queues SET purged = purged + ?, waiting_bytes = max(waiting_bytes - ?, 0) "

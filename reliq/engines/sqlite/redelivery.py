@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .job_events import keep_events
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,6 +34,8 @@ def backoff(backoff_ms: Sequence[int], count: int) -> int:
 
 def dead_letter(transaction: Transaction, queue: int, died: Sequence[Back], error: str) -> None:
     """Give up on messages that have reached their delivery limit."""
+    tags = [item.tag for item in died]
+    keep_events(transaction, queue, tags, "dead", "delivery_limit", error)
     transaction.executemany(
         "UPDATE messages SET state = 3, position = ?, failed = ?, owner = ?, "
         "reason = 'delivery_limit', error = ? WHERE queue = ? AND tag = ?",

@@ -90,6 +90,17 @@ CREATE TABLE job_reports (
     text TEXT NOT NULL
 );
 CREATE INDEX job_reports_batch ON job_reports (batch, number);
+ALTER TABLE queues ADD COLUMN job_events INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE job_events (
+    queue INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    what TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    error TEXT NOT NULL,
+    envelope BLOB NOT NULL,
+    PRIMARY KEY (queue, number)
+) WITHOUT ROWID;
 """,
 }
 

@@ -28,7 +28,7 @@ CREATE TABLE queues (
     waiting_bytes INTEGER NOT NULL DEFAULT 0, -- of ready and delayed; only with max_bytes
     -- sequences
     promoted INTEGER NOT NULL DEFAULT 0, -- published + promoted never repeats: the order
-    token INTEGER NOT NULL DEFAULT 0, -- the last lease token
+    token INTEGER NOT NULL DEFAULT 0, -- the last lease token, or number of an event of a job
     move INTEGER NOT NULL DEFAULT 0, -- the last number of a move, in us since the epoch
     -- the notification: 1 when nobody waited for it, for who begins to wait next
     notification INTEGER NOT NULL DEFAULT 0,
@@ -57,6 +57,7 @@ CREATE TABLE queues (
     dead_letter_exchange TEXT,
     dead_letter_routing_key TEXT,
     dead_expired INTEGER,
+    job_events INTEGER NOT NULL DEFAULT 0, -- how many of the tokens were numbers of events
     UNIQUE (prefix, name)
 );
 
@@ -274,3 +275,15 @@ CREATE TABLE job_reports (
     text TEXT NOT NULL
 );
 CREATE INDEX job_reports_batch ON job_reports (batch, number);
+
+-- What became of jobs, until their batches are told.
+CREATE TABLE job_events (
+    queue INTEGER NOT NULL,
+    number INTEGER NOT NULL, -- in the order of the queue's tokens
+    what TEXT NOT NULL, -- dead, gone or waits
+    tag TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    error TEXT NOT NULL,
+    envelope BLOB NOT NULL, -- without its body
+    PRIMARY KEY (queue, number)
+) WITHOUT ROWID;

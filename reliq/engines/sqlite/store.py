@@ -8,6 +8,7 @@ from .consuming import SqliteConsuming
 from .dead_letters import SqliteDeadLetters
 from .diagnosis import SqliteDiagnosis
 from .exchanges import SqliteExchanges
+from .job_events import SqliteJobEvents
 from .leases import SqliteLeases
 from .measuring import SqliteMeasuring
 from .moves import SqliteMoves
@@ -31,6 +32,7 @@ class SqliteStore(
     SqliteQueues,
     SqliteExchanges,
     SqliteDeadLetters,
+    SqliteJobEvents,
     SqliteMoves,
     SqliteOperators,
     SqliteMeasuring,

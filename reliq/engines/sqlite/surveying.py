@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # and messages that nobody was told of; what has expired; and the queue's own x-expires.
 _SURVEY = """
 SELECT name, unacked OR (routed AND (dead OR overdue)) OR (dead AND old)
-    OR (unheard AND (ready OR due)), overdue, idle, owner, until, ahead
+    OR (unheard AND (ready OR due)), overdue, idle, owner, until, ahead, owed
 FROM (
     SELECT q.name AS name, q.dead_letter_exchange IS NOT NULL AS routed,
         NOT q.paused AND NOT q.notification AS unheard,
@@ -36,6 +36,7 @@ FROM (
         EXISTS (SELECT 1 FROM messages INDEXED BY expiries WHERE queue = q.id
             AND expires <= :now AND expires IS NOT NULL AND state < 2) AS overdue,
         q.expires IS NOT NULL AND :now - ifnull(q.used_at, :now) >= q.expires AS idle,
+        EXISTS (SELECT 1 FROM job_events WHERE queue = q.id) AS owed,
         p.owner AS owner, p.until AS until, p.ahead AS ahead
     FROM queues q LEFT JOIN passes p ON p.prefix = q.prefix AND p.queue = q.name
     WHERE q.prefix = :prefix AND q.name IN ({})
@@ -66,10 +67,10 @@ class SqliteSurveying(StoreBase):
         # The pass of another does not count by a clock that was set since.
         ahead = transaction.now - time.monotonic_ns() // 1_000_000
         found = {name: Work(-1, False, True) for name in {*names} - {row[0] for row in rows}}
-        for name, needed, expired, idle, owner, until, known in rows:
+        for name, needed, expired, idle, owner, until, known, owed in rows:
             wait_ms = 0 if needed else -1
             if needed and owner not in (None, self.consumer) and abs(ahead - known) <= JUMP_MS:
                 wait_ms = max(until - transaction.now, 0)
-            if needed or expired or idle:
-                found[name] = Work(wait_ms, expired == 1, idle == 1)
+            if needed or expired or idle or owed:
+                found[name] = Work(wait_ms, expired == 1, idle == 1, job_events=owed == 1)
         return found

@@ -40,13 +40,15 @@ class Taking:
         self.queue, self.published, self.promoted = row[:3]
         self.dead_expired, self.counts_bytes = row[9], row[10] is not None
         self.bytes = 0
+        self.events = 0
+        """So many lease tokens were taken by what has expired."""
         self.room = RESERVED_BYTES
 
     def expire(self, tags: Sequence[str]) -> None:
         """Remove expired messages, or dead-letter them where the queue says so."""
         if self.counts_bytes:
             self.bytes += self.transaction.sizes(self.queue, tags)
-        expire(self.transaction, self.queue, tags, self.dead_expired)
+        self.events += expire(self.transaction, self.queue, tags, self.dead_expired)
 
     def promote(self) -> int:
         """Make ready what is due; return the ms until more is, or -1."""

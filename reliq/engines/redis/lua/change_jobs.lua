@@ -132,6 +132,11 @@ local function same(job, new)
   return new.retries == job.retries and new.token == job.token and comparable(job, new)
 end
 
+-- Whether the broker did this before what is known; a number of none says nothing.
+local function before(job, new)
+  return new.token > 0 and comparable(job, new) and new.token < job.token
+end
+
 local does = {}
 
 function does.enter(id, job, new)
@@ -216,13 +221,14 @@ does['end'] = function(id, job, new)
     new.state = 'e' -- somebody has revoked it
   end
   if new.state == 'x' then
-    if not is_open[job.state] or job.tag ~= '' and job.tag ~= new.tag then
+    if not is_open[job.state] or job.tag ~= '' and job.tag ~= new.tag or before(job, new) then
       return 0
     end
-    new.retries, new.token = job.retries, job.token
+    new.retries = job.retries
   elseif not is_open[job.state] and job.state ~= 'x' then
     return 0
-  elseif (new.state == 'e' or new.state == 'c') and older(job, new) then
+  elseif (new.state == 'e' or new.state == 'c') and older(job, new)
+    and not (job.state == 'x' and job.tag == new.tag) then
     return 0
   end
   new.tag = new.tag ~= '' and new.tag or job.tag
@@ -244,11 +250,21 @@ function does.lose(id, job, new)
 end
 
 function does.replay(id, job, new)
-  if not job or job.state ~= 'e' and job.state ~= 'x' and job.state ~= 'f' then
+  if not job or job.state == 's' or job.state == 'c' or before(job, new) then
     return 0
   end
-  new.state, new.retries = 'w', job.retries
-  new.token = comparable(job, new) and job.token or 0
+  local known = comparable(job, new)
+  if known and new.token > 0 and new.token == job.token then
+    return 0 -- said again
+  elseif new.text ~= '' then
+    if job.tag ~= new.text then -- of the message that was moved
+      return 0
+    end
+  elseif is_open[job.state] and (new.token == 0 or job.tag ~= new.tag) then
+    return 0
+  end
+  new.state, new.retries = job.state == 'r' and 'r' or 'w', job.retries
+  new.token = known and math.max(new.token, job.token) or new.token
   put(id, job, new)
   return 1
 end

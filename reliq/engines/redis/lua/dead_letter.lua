@@ -7,7 +7,8 @@
 -- KEYS[5] dead (ZSET)
 -- KEYS[6] dead_info (HASH)
 -- KEYS[7] stats (HASH)
--- KEYS[8] guard (STRING)
+-- KEYS[8] job_events (ZSET)
+-- KEYS[9] guard (STRING)
 --
 -- ARGV[1] reason ("rejected", "undecodable", ...)
 -- ARGV[2] error (text; may be empty)
@@ -16,9 +17,9 @@
 --
 -- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
 -- Redis 6.2 or newer.
--- limits: BATCH
+-- limits: BATCH, JOB_MARK
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, dead_info, stats = KEYS[5], KEYS[6], KEYS[7]
+local dead, dead_info, stats, job_events = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
@@ -65,7 +66,28 @@ local function trim_dead()
   return math.max(surplus, 0)
 end
 
-intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead})
+-- Keeps what has become of jobs until their batches are told. Its number is one of the lease
+-- tokens: what was delivered before has a lower one. The body of the envelope is left out.
+local function keep_events(tags, what, reason, err)
+  for _, tag in ipairs(tags) do
+    if string.byte(tag, -1) == JOB_MARK then
+      local envelope = redis.call('HGET', messages, tag) or ''
+      local kind = string.byte(envelope, 3) or 0
+      local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+      local digits = sizes[kind] or 0
+      local size = digits == 0 and kind - 0xa0 or 0
+      for i = 4, 3 + digits do
+        size = size * 256 + (string.byte(envelope, i) or 0)
+      end
+      local number = add(stats, 'token', 1)
+      add(stats, 'job_events', 1)
+      redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
+        tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
+    end
+  end
+end
+
+intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead, job_events})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refused, died = {}, 0
@@ -80,6 +102,7 @@ for i = 4, #ARGV, 2 do
     redis.call('ZADD', dead, now, tag)
     redis.call('HSET', dead_info, tag, reason .. '|' .. failed .. '|' .. owner .. '|' .. err)
     redis.call('HDEL', unacked, tag)
+    keep_events({tag}, 'dead', reason, err)
     died = died + 1
   else
     refused[#refused + 1] = tag

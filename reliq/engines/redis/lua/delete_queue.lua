@@ -16,13 +16,14 @@
 -- KEYS[14] unacked_mutex (STRING)
 -- KEYS[15] moves (HASH)
 -- KEYS[16] publishers (HASH)
--- KEYS[17] guard (STRING)
+-- KEYS[17] job_events (ZSET)
+-- KEYS[18] guard (STRING)
 --
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)
 -- ARGV[3] if_idle (1: only when x-expires has passed without consumer or use)
 -- ARGV[4] if_drained (1: only a partition that takes nothing new, holds nothing, and has no numbers
---         of publishers: a retry would find that it was never stored)
+--         of publishers: a retry would find that it was never stored; nor events of jobs)
 --
 -- Returns {outcome, n}: 1 deleted with n messages in it; 0 not found; -1 not empty (n messages);
 --   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires); -4 not drained
@@ -31,7 +32,7 @@
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local moves, publishers = KEYS[15], KEYS[16]
+local moves, publishers, job_events = KEYS[15], KEYS[16], KEYS[17]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 local if_drained = ARGV[4] == '1'
 
@@ -44,7 +45,7 @@ end
 -- a minute: one may be on its way.
 local function delete_everything()
   redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-    dead, dead_info, notification, stats, meta, mutex, moves)
+    dead, dead_info, notification, stats, meta, mutex, moves, job_events)
   if redis.call('PTTL', publishers) > OUTLIVES_MS then
     redis.call('PEXPIRE', publishers, OUTLIVES_MS)
   end
@@ -80,7 +81,7 @@ if if_idle then
   end
 end
 if if_drained and (redis.call('HEXISTS', meta, 'closed') == 0
-    or redis.call('EXISTS', messages, moves, publishers) > 0) then
+    or redis.call('EXISTS', messages, moves, publishers, job_events) > 0) then
   return {-4, waiting}
 end
 -- Its consumers stay noted: they listen on, and are those of a queue that is made anew.

@@ -16,7 +16,8 @@
 -- KEYS[10] meta (HASH)
 -- KEYS[11] publishers (HASH)
 -- KEYS[12] bindings (HASH)
--- KEYS[13] guard (STRING)
+-- KEYS[13] job_events (ZSET)
+-- KEYS[14] guard (STRING)
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
@@ -36,10 +37,11 @@
 --   nothing new (but for who may create it): it was not stored. And after them, where the queue
 --   is there and has partitions, how many.
 -- Redis 6.2 or newer.
--- limits: RANK, LONG_MS, BATCH
+-- limits: RANK, LONG_MS, BATCH, JOB_MARK
 local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
 local notification, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local job_events = KEYS[13]
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 
@@ -96,6 +98,27 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
+  -- Keeps what has become of jobs until their batches are told. Its number is one of the lease
+  -- tokens: what was delivered before has a lower one. The body of the envelope is left out.
+  local function keep_events(tags, what, reason, err)
+    for _, tag in ipairs(tags) do
+      if string.byte(tag, -1) == JOB_MARK then
+        local envelope = redis.call('HGET', messages, tag) or ''
+        local kind = string.byte(envelope, 3) or 0
+        local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+        local digits = sizes[kind] or 0
+        local size = digits == 0 and kind - 0xa0 or 0
+        for i = 4, 3 + digits do
+          size = size * 256 + (string.byte(envelope, i) or 0)
+        end
+        local number = add(stats, 'token', 1)
+        add(stats, 'job_events', 1)
+        redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
+          tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
+      end
+    end
+  end
+
   -- Something may have to give way: a key that holds something else is told before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
     -- Raises where one of these keys holds something else, before the first write.
@@ -108,7 +131,7 @@ if limited then
       end
     end
 
-    intact({messages, deliveries, dead_info}, {expiry, dead})
+    intact({messages, deliveries, dead_info}, {expiry, dead, job_events})
     -- What has expired gives way before any other message.
     local clock = redis.call('TIME')
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -156,6 +179,7 @@ if limited then
         redis.call('ZREM', expiry, unpack(tags))
         redis.call('ZREM', ready, unpack(tags))
         redis.call('ZREM', delayed, unpack(tags))
+        keep_events(tags, kept and 'dead' or 'gone', 'expired', '')
         if kept then
           keep_expired(tags, now)
         else
@@ -210,6 +234,7 @@ if limited then
       redis.call('ZADD', dead, died, victim)
       local failed = redis.call('HGET', deliveries, victim) or 0
       redis.call('HSET', dead_info, victim, 'maxlen|' .. failed .. '||')
+      keep_events({victim}, 'dead', 'maxlen', '')
       local size = redis.call('HSTRLEN', messages, victim)
       waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
       if queue[5] then

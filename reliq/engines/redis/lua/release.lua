@@ -15,7 +15,8 @@
 -- KEYS[10] stats (HASH)
 -- KEYS[11] meta (HASH)
 -- KEYS[12] messages (HASH)
--- KEYS[13] guard (STRING)
+-- KEYS[13] job_events (ZSET)
+-- KEYS[14] guard (STRING)
 --
 -- ARGV[1] how ("undelivered": was never given to the application;
 --         "released": in order, not counted; "nacked": counted as a failed delivery)
@@ -27,10 +28,11 @@
 -- Returns {refused, died}: the tags whose lease another consumer holds now, or that are
 --   gone (they stay); and {tag, count, ...} of those that were dead-lettered.
 -- Redis 6.2 or newer.
--- limits: RANK
+-- limits: RANK, JOB_MARK
 local ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local job_events = KEYS[13]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -90,8 +92,29 @@ local function backoff(failed)
   return failed > 0 and math.floor(math.min(backoff_min * 2 ^ (failed - 1), backoff_max)) or 0
 end
 
+-- Keeps what has become of jobs until their batches are told. Its number is one of the lease
+-- tokens: what was delivered before has a lower one. The body of the envelope is left out.
+local function keep_events(tags, what, reason, err)
+  for _, tag in ipairs(tags) do
+    if string.byte(tag, -1) == JOB_MARK then
+      local envelope = redis.call('HGET', messages, tag) or ''
+      local kind = string.byte(envelope, 3) or 0
+      local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+      local digits = sizes[kind] or 0
+      local size = digits == 0 and kind - 0xa0 or 0
+      for i = 4, 3 + digits do
+        size = size * 256 + (string.byte(envelope, i) or 0)
+      end
+      local number = add(stats, 'token', 1)
+      add(stats, 'job_events', 1)
+      redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
+        tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
+    end
+  end
+end
+
 intact({unacked, deliveries, dead_info, stats, messages},
-  {ready, delayed, unacked_index, expiry, dead})
+  {ready, delayed, unacked_index, expiry, dead, job_events})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
@@ -116,6 +139,7 @@ for i = 5, #ARGV, 2 do
     if delivery_limit > 0 and failed >= delivery_limit then
       redis.call('ZADD', dead, now, tag)
       redis.call('HSET', dead_info, tag, 'delivery_limit|' .. failed .. '|' .. owner .. '|nacked')
+      keep_events({tag}, 'dead', 'delivery_limit', 'nacked')
       died[#died + 1] = tag
       died[#died + 1] = failed
     else

@@ -11,16 +11,18 @@
 -- KEYS[7] stats (HASH)
 -- KEYS[8] meta (HASH)
 -- KEYS[9] moves (HASH)
--- KEYS[10] guard (STRING)
+-- KEYS[10] job_events (ZSET)
+-- KEYS[11] guard (STRING)
 --
 -- ARGV[1..] tag (delivery tags of dead letters)
 --
 -- Returns the tags that were replayed: not those that are no dead letters any more, or
 --   are on their way to another queue since less than a day.
 -- Redis 6.2 or newer.
--- limits: RANK, DAY_US
+-- limits: RANK, DAY_US, JOB_MARK
 local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local job_events = KEYS[10]
 
 -- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
 local function add(hash, field, by)
@@ -86,7 +88,28 @@ local function is_moving(move, clock)
   return begun and clock[1] * 1000000 + clock[2] - begun <= DAY_US
 end
 
-intact({messages, deliveries, dead_info, stats, meta}, {ready})
+-- Keeps what has become of jobs until their batches are told. Its number is one of the lease
+-- tokens: what was delivered before has a lower one. The body of the envelope is left out.
+local function keep_events(tags, what, reason, err)
+  for _, tag in ipairs(tags) do
+    if string.byte(tag, -1) == JOB_MARK then
+      local envelope = redis.call('HGET', messages, tag) or ''
+      local kind = string.byte(envelope, 3) or 0
+      local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+      local digits = sizes[kind] or 0
+      local size = digits == 0 and kind - 0xa0 or 0
+      for i = 4, 3 + digits do
+        size = size * 256 + (string.byte(envelope, i) or 0)
+      end
+      local number = add(stats, 'token', 1)
+      add(stats, 'job_events', 1)
+      redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
+        tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
+    end
+  end
+end
+
+intact({messages, deliveries, dead_info, stats, meta}, {ready, job_events})
 local replayed = {}
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))
@@ -101,6 +124,7 @@ if #replayed == 0 then
 end
 redis.call('ZREM', dead, unpack(replayed))
 redis.call('HDEL', moves, unpack(replayed))
+keep_events(replayed, 'waits', '', '')
 redis.call('HDEL', dead_info, unpack(replayed))
 redis.call('HDEL', deliveries, unpack(replayed))
 promote(replayed)

@@ -15,7 +15,8 @@
 -- KEYS[10] notification (LIST)
 -- KEYS[11] stats (HASH)
 -- KEYS[12] meta (HASH)
--- KEYS[13] guard (STRING)
+-- KEYS[13] job_events (ZSET)
+-- KEYS[14] guard (STRING)
 --
 -- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)
@@ -40,10 +41,10 @@
 -- where a count is the failed deliveries, or -1 for a message never delivered; the last,
 -- with no_ack only, is what hand_back needs (expires: ms, "" for none).
 -- Redis 6.2 or newer.
--- limits: BATCH, RANK, CANDIDATE_FAILURES, ROUNDS
+-- limits: BATCH, RANK, CANDIDATE_FAILURES, ROUNDS, JOB_MARK
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local notification, stats, meta = KEYS[10], KEYS[11], KEYS[12]
+local notification, stats, meta, job_events = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
@@ -121,11 +122,33 @@ if #overdue > 0 then
     add(stats, 'expired', #tags)
   end
 
+  -- Keeps what has become of jobs until their batches are told. Its number is one of the lease
+  -- tokens: what was delivered before has a lower one. The body of the envelope is left out.
+  local function keep_events(tags, what, reason, err)
+    for _, tag in ipairs(tags) do
+      if string.byte(tag, -1) == JOB_MARK then
+        local envelope = redis.call('HGET', messages, tag) or ''
+        local kind = string.byte(envelope, 3) or 0
+        local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+        local digits = sizes[kind] or 0
+        local size = digits == 0 and kind - 0xa0 or 0
+        for i = 4, 3 + digits do
+          size = size * 256 + (string.byte(envelope, i) or 0)
+        end
+        local number = add(stats, 'token', 1)
+        add(stats, 'job_events', 1)
+        redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
+          tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
+      end
+    end
+  end
+
   -- Takes out what has expired: first what does not grow, so that it runs when memory is full.
   local function expire(tags, now, kept)
     redis.call('ZREM', expiry, unpack(tags))
     redis.call('ZREM', ready, unpack(tags))
     redis.call('ZREM', delayed, unpack(tags))
+    keep_events(tags, kept and 'dead' or 'gone', 'expired', '')
     if kept then
       keep_expired(tags, now)
     else
@@ -133,7 +156,7 @@ if #overdue > 0 then
     end
   end
 
-  intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead})
+  intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
   bytes = max_bytes and bytes_of(overdue) or 0
   expire(overdue, now, dead_expired)
 end

@@ -20,7 +20,8 @@
 -- KEYS[12] meta (HASH)
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
--- KEYS[15] guard (STRING)
+-- KEYS[15] job_events (ZSET)
+-- KEYS[16] guard (STRING)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
@@ -41,10 +42,11 @@
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   dead letters that are to be routed on}
 -- Redis 6.2 or newer.
--- limits: BATCH, RANK
+-- limits: BATCH, RANK, JOB_MARK
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local job_events = KEYS[15]
 local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -148,8 +150,29 @@ local function forget_marks(consumers)
   end
 end
 
+-- Keeps what has become of jobs until their batches are told. Its number is one of the lease
+-- tokens: what was delivered before has a lower one. The body of the envelope is left out.
+local function keep_events(tags, what, reason, err)
+  for _, tag in ipairs(tags) do
+    if string.byte(tag, -1) == JOB_MARK then
+      local envelope = redis.call('HGET', messages, tag) or ''
+      local kind = string.byte(envelope, 3) or 0
+      local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+      local digits = sizes[kind] or 0
+      local size = digits == 0 and kind - 0xa0 or 0
+      for i = 4, 3 + digits do
+        size = size * 256 + (string.byte(envelope, i) or 0)
+      end
+      local number = add(stats, 'token', 1)
+      add(stats, 'job_events', 1)
+      redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
+        tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
+    end
+  end
+end
+
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
-  {ready, delayed, expiry, dead})
+  {ready, delayed, expiry, dead, job_events})
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
@@ -258,6 +281,7 @@ local function return_expired(ended)
       dead_lettered[#dead_lettered + 1] = tag
       infos[#infos + 1] = tag
       infos[#infos + 1] = 'delivery_limit|' .. failed .. '|' .. owner .. '|lease ended'
+      keep_events({tag}, 'dead', 'delivery_limit', 'lease ended')
       report = died
     else
       local wait = backoff(failed)

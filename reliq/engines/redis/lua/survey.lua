@@ -2,15 +2,16 @@
 --
 -- One call instead of a pass over each: most queues have nothing to return most of the time.
 --
--- KEYS[1+9n] unacked_index (ZSET)
--- KEYS[2+9n] ready (ZSET)
--- KEYS[3+9n] delayed (ZSET)
--- KEYS[4+9n] expiry (ZSET)
--- KEYS[5+9n] dead (ZSET)
--- KEYS[6+9n] notification (LIST)
--- KEYS[7+9n] meta (HASH)
--- KEYS[8+9n] unacked_mutex (STRING)
--- KEYS[9+9n] consumers (HASH)
+-- KEYS[1+10n] unacked_index (ZSET)
+-- KEYS[2+10n] ready (ZSET)
+-- KEYS[3+10n] delayed (ZSET)
+-- KEYS[4+10n] expiry (ZSET)
+-- KEYS[5+10n] dead (ZSET)
+-- KEYS[6+10n] notification (LIST)
+-- KEYS[7+10n] meta (HASH)
+-- KEYS[8+10n] unacked_mutex (STRING)
+-- KEYS[9+10n] consumers (HASH)
+-- KEYS[10+10n] job_events (ZSET)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] dead_letter_max (messages)
@@ -24,7 +25,8 @@
 --   ms that the pass of another consumer still counts, or -1: none is needed), 1 when
 --   messages have expired or 0, 1 when its x-expires may have passed, or it is gone and
 --   whoever deleted it may not have come to its bindings, or 0, its partitions, and the one from
---   which on there is nothing (0: it has none; of one that has, something is always to do)}
+--   which on there is nothing (0: it has none; of one that has, something is always to do), 1 when
+--   batches are to be told of their jobs or 0}
 -- Redis 6.2 or newer.
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local names_shared = ARGV[4]
@@ -40,11 +42,12 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local found = {}
-for n = 0, #KEYS - 9, 9 do
+for n = 0, #KEYS - 10, 10 do
   local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
   local dead, notification, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
-  local consumers = KEYS[n + 9]
-  local needed, expired, idle, shared, partitions, finish = false, false, false, false, 0, 0
+  local consumers, job_events = KEYS[n + 9], KEYS[n + 10]
+  local needed, expired, idle, shared, owed = false, false, false, false, false
+  local partitions, finish = 0, 0
   local function look()
     local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists',
       'partitions', 'partitions_end')
@@ -54,7 +57,8 @@ for n = 0, #KEYS - 9, 9 do
     if names_shared == '1' then
       shared = redis.call('HLEN', consumers) > redis.call('HEXISTS', consumers, session)
     end
-    if redis.call('EXISTS', unacked_index, ready, delayed, expiry, dead) > 0 then
+    if redis.call('EXISTS', unacked_index, ready, delayed, expiry, dead, job_events) > 0 then
+      owed = redis.call('EXISTS', job_events) == 1
       local ends = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
       expired = ends and tonumber(ends) <= now
       local died = redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]
@@ -71,13 +75,14 @@ for n = 0, #KEYS - 9, 9 do
   -- A queue one of whose keys holds something else does not hide the others: a pass over it
   -- will say so.
   needed = not pcall(look) or needed
-  if needed or expired or idle or shared or finish > 0 then
+  if needed or expired or idle or shared or finish > 0 or owed then
     local wait = needed and 0 or -1
     local holder = needed and redis.pcall('GET', mutex)
     if type(holder) == 'string' and holder ~= consumer then
       wait = math.max(redis.call('PTTL', mutex), 1)
     end
-    found[#found + 1] = {n / 9, wait, expired and 1 or 0, idle and 1 or 0, partitions, finish}
+    found[#found + 1] = {n / 10, wait, expired and 1 or 0, idle and 1 or 0, partitions, finish,
+      owed and 1 or 0}
   end
 end
 return found

@@ -1,0 +1,101 @@
+"""What becomes of a job's message is known to its batch while a worker looks after the queues."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from celery import Celery
+from kombu import Connection, Consumer, Queue
+
+from reliq.admin import Inspector
+from reliq.batches import Batch
+from reliq.errors import QueueFull
+from tests.integration.kombu_client import FAST
+from tests.support.site import close_app
+from tests.support.waiting import wait_until
+
+ENDS_S = 30
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def url(request, client, tmp_path):
+    """Return the URL of a broker."""
+    return client.url if request.param == "redis" else f"reliq-sqlite:///{tmp_path}/broker.db"
+
+
+@pytest.fixture
+def app(url):
+    """Return an app that publishes there."""
+    app = Celery("client", broker=url, set_as_current=False)
+    app.conf.broker_transport_options = FAST
+    yield app
+    close_app(app)
+
+
+@contextlib.contextmanager
+def looking_after(url, queue):
+    """Let a consumer of *queue* be there, with its background loop; it takes nothing."""
+    with (
+        Connection(url, transport_options=FAST) as connection,
+        Consumer(connection, [Queue(queue)], prefetch_count=1) as consumer,
+    ):
+        consumer.register_callback(lambda *_: None)
+        yield
+
+
+def ended(batch):
+    """Return why the jobs of a batch failed, when it has ended."""
+    return {one.reason for one in batch.wait(ENDS_S).failures}
+
+
+@pytest.mark.parametrize("consumed", [True, False], ids=["consumed", "not consumed"])
+def test_a_purge_is_told(app, url, consumed):
+    """By who consumes from the queue, or by whoever consumes from another."""
+    with Batch("purged", url=url, transport_options=FAST) as batch:
+        for _ in range(3):
+            app.send_task("t", (), queue="jobs")
+    with Inspector(url) as inspector, contextlib.closing(batch):
+        assert 3 == inspector.purge("jobs")
+        with looking_after(url, "jobs" if consumed else "other"):
+            assert {"purged from its queue"} == ended(batch)
+
+
+def test_a_job_that_expires(app, url):
+    """It was never given out."""
+    with Batch("late", url=url, transport_options=FAST) as batch:
+        app.send_task("t", (), queue="jobs", expiration=0.1)
+    with contextlib.closing(batch), looking_after(url, "other"):
+        assert {"expired"} == ended(batch)
+
+
+def test_a_full_queue(app, url):
+    """The oldest gives way; where the newest is refused, it is no job."""
+    strict = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [
+        Queue("short", queue_arguments={"x-max-length": 1}),
+        Queue("strict", queue_arguments=strict),
+    ]
+    with Batch("many", url=url, transport_options=FAST) as batch:
+        for _ in range(3):
+            app.send_task("t", (), queue="short")
+        app.send_task("t", (), queue="strict")
+        with pytest.raises(QueueFull):
+            app.send_task("t", (), queue="strict")
+    with contextlib.closing(batch), looking_after(url, "other"):
+        wait_until(lambda: 2 == batch.status().counts["error"], what="two to give way")
+        assert {"dead letter: its queue was full"} == {
+            one.reason for one in batch.status().failures
+        }
+        assert 4 == batch.status().total
+
+
+@pytest.mark.parametrize("confirm", ["none", "accepted"])
+def test_where_its_message_is(app, url, confirm):
+    """Its batch knows it, also where nobody is to wait until it is stored."""
+    with Batch("jobs", url=url, transport_options=FAST) as batch:
+        app.send_task("t", (), queue="jobs", confirm=confirm)
+    with contextlib.closing(batch):
+        store = batch._connected()
+        (job,) = [job for part in store.batches.jobs(batch.id) for job in part]
+        assert {job.tag: "there"} == store.whereabouts("jobs", [job.tag])

@@ -99,7 +99,7 @@ def killing(scheme, tmp_path):
 @pytest.mark.parametrize(
     ("point", "jobs"),
     [
-        ("reliq.transports.job_entries:enter:before:3:", {"succeeded": 2}),
+        ("reliq.transports.publishing:enter:before:3:", {"succeeded": 2}),
         (f"{STORE}.batches:RedisBatches.change:after:3:", {"succeeded": 2, "error": 1}),
         (f"{STORE}.publishing:RedisPublishing.publish:after:3:", {"succeeded": 3}),
         ("reliq.batches.batch:Batch.seal:before:1:", {"succeeded": JOBS}),
@@ -117,8 +117,8 @@ def test_a_producer_that_is_killed(killing, point, jobs):
 @pytest.mark.parametrize(
     "point",
     [
-        "reliq.batches.middleware:_begun:before:2:child",
-        "reliq.batches.middleware:_begun:after:2:child",
+        "reliq.integrations.job_runs:_begun:before:2:child",
+        "reliq.integrations.job_runs:_begun:after:2:child",
     ],
     ids=["before it begins", "begun"],
 )

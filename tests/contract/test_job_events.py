@@ -271,6 +271,19 @@ def test_what_its_worker_says_of_it_is_better(store, batches, state, publish):
     assert ("error", ["ValueError: as told"]) == (state(), why(batches))
 
 
+def test_a_job_that_was_terminated_while_the_broker_gave_up(store, batches, state, publish):
+    """Its batch is cancelled: its worker says so, after what the broker says."""
+    sent = publish()
+    (taken,) = store.take()
+    where = 0, int(taken.token), sent.tag, "q"
+    batches.change("b", [Change("begin", "j", "", *where, "s/1"), Change("cancel")])
+    store.dead_letter(taken)
+    told(store)
+    assert "error" == state()
+    batches.change("b", [Change("end", "j", "cancelled", *where, "terminated")])
+    assert ("cancelled", []) == (state(), why(batches))
+
+
 def test_a_retry_is_another_message(store, batches, state, publish):
     """The end of the one before says nothing."""
     publish()

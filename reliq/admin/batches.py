@@ -17,6 +17,7 @@ from ..errors import (
 from ..store.batches import batches as parted
 from ..store.jobs import DONE, STATES, Change
 from ..transfer.batch_callbacks import publish_due
+from ..transfer.nested_batches import cancel_nested
 from .batch_audit import BatchAudit, audited
 from .batch_views import (
     STAGES,
@@ -32,7 +33,7 @@ from .batch_views import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ..store.jobs import BatchRecord, Job
+    from ..store.jobs import BatchRecord, Changed, Job
     from ..store.protocol import Store
 
 MOST = 5000
@@ -240,16 +241,21 @@ class JobBatches:
         For one whose producer has died. What is due then is published, by a consumer where it
         cannot be published from here.
         """
-        return self._change(batch, Change("seal"))
+        return self._change(batch, Change("seal")).outcomes[0] == DONE
 
     def cancel_batch(self, batch: str) -> bool:
         """Have what waits dropped when it would begin; False where it was cancelled, or has ended.
 
-        What runs goes on, until it asks ``reliq.cancelled()``. It cannot be taken back.
+        What runs goes on, until it asks ``reliq.cancelled()``. Batches that are its jobs are
+        cancelled like it: by consumers where they cannot be from here. It cannot be taken back.
         """
-        return self._change(batch, Change("cancel"))
+        changed = self._change(batch, Change("cancel"))
+        if changed.cancelled:
+            with suppress(ReliqError), self._store.patience(_PATIENCE_S):
+                cancel_nested(self._store, batch)
+        return changed.outcomes[0] == DONE
 
-    def _change(self, batch: str, change: Change) -> bool:
+    def _change(self, batch: str, change: Change) -> Changed:
         with self._store.patience(_PATIENCE_S):
             changed = self._store.batches.change(batch, (change,))
         if changed is None:
@@ -257,7 +263,7 @@ class JobBatches:
         if changed.due:
             with suppress(ReliqError):  # it stays due: a consumer publishes it when it can
                 publish_due(self._store, self._record(batch))
-        return changed.outcomes[0] == DONE
+        return changed
 
     def _record(self, batch: str) -> BatchRecord:
         with self._store.patience(_PATIENCE_S):

@@ -17,8 +17,9 @@ from ..integrations.connections import current_app, current_connection, open_sto
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
-from ..store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change
+from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
 from ..transfer.batch_callbacks import publish_due
+from ..transfer.nested_batches import cancel_nested
 from ..transports.job_entries import enter
 from .callbacks import packed
 from .status import status_of
@@ -189,25 +190,7 @@ class Batch:
         """
         revoke = _revoking(self._app, signal) if terminate else None
         self._change(Change("cancel"))
-        self._cancel_jobs(self.id, revoke)
-
-    def _cancel_jobs(self, batch: str, revoke: Callable[[list[str]], None] | None) -> None:
-        batches = self._connected().batches
-        for part in batches.jobs(batch):
-            running = [job.id for job in part if job.state == "working"]
-            if revoke is not None and running:
-                revoke(running)
-            for job in part:
-                if job.tag == NESTED and job.state in OPEN:
-                    self._cancel_child(job.id)
-                    self._cancel_jobs(job.id, revoke)
-
-    def _cancel_child(self, batch: str) -> None:
-        store = self._connected()
-        changed = store.batches.change(batch, (Change("cancel"),))
-        record = store.batches.batch(batch) if changed is not None and changed.due else None
-        if record is not None:
-            publish_due(store, record)
+        cancel_nested(self._connected(), self.id, revoke)
 
     def _change(self, change: Change) -> None:
         store = self._connected()

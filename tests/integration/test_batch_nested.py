@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from reliq import Batch, BatchClosed, ConfigurationError, NotFound
+from reliq.admin import Inspector
 from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
@@ -173,6 +174,30 @@ def test_cancel_is_for_those_in_it(make):
     assert all(batch.status().cancelled for batch in (outer, middle, inner))
     change(inner, begin())
     assert {"cancelled": 1} == counts(outer) == counts(middle) == counts(inner)
+
+
+@pytest.mark.parametrize("was_cancelled", [False, True])
+def test_an_operator_cancels_those_in_it(make, url, was_cancelled):
+    """As Batch.cancel does; also where the parent is cancelled, by somebody who has died then."""
+    with make() as outer, make() as middle, make() as inner:
+        change(inner, enter())
+    if was_cancelled:
+        tell(outer, Change("cancel"))
+    with Inspector(url) as inspector:
+        assert inspector.cancel_batch(outer.id) is not was_cancelled
+    assert all(batch.status().cancelled for batch in (outer, middle, inner))
+    change(inner, begin())
+    assert {"cancelled": 1} == counts(outer) == counts(middle) == counts(inner)
+
+
+def test_an_operator_cannot_cancel_what_has_ended(make, url):
+    """Nor is anything of it changed."""
+    with make() as parent, make():
+        pass
+    with Inspector(url) as inspector:
+        assert not inspector.cancel_batch(parent.id)
+    assert not parent.status().cancelled
+    assert {"succeeded": 1} == counts(parent)
 
 
 def test_a_child_that_is_cancelled_alone(make):

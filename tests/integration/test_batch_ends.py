@@ -99,3 +99,22 @@ def test_where_its_message_is(app, url, confirm):
         store = batch._connected()
         (job,) = [job for part in store.batches.jobs(batch.id) for job in part]
         assert {job.tag: "there"} == store.whereabouts("jobs", [job.tag])
+
+
+@pytest.mark.parametrize("confirm", ["none", "accepted"])
+def test_where_the_messages_of_many_are(app, url, confirm):
+    """Calls that are sent together, packed once, are known to the broker as jobs, too."""
+
+    @app.task(name="t", shared=False)
+    def task(value):
+        """Take one argument."""
+
+    with Batch("mapped", url=url, transport_options=FAST) as batch:
+        batch.map(task, range(3), queue="jobs", confirm=confirm)
+    with Inspector(url) as inspector, contextlib.closing(batch):
+        store = batch._connected()
+        tags = [job.tag for part in store.batches.jobs(batch.id) for job in part]
+        assert dict.fromkeys(tags, "there") == store.whereabouts("jobs", tags)
+        assert 3 == inspector.purge("jobs") == len(tags)
+        with looking_after(url, "other"):
+            assert {"purged from its queue"} == ended(batch)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
+CHAIN = "reliq_chain"
+"""The attribute of an app, and of the classes of its tasks, that is the chain."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _TaskContext:
@@ -156,3 +159,9 @@ def end(context: EndContext, begun: list[Middleware]) -> None:
         except BaseException:
             end(context, begun)
             raise
+
+
+def chain_of(app: Any) -> Chain | None:
+    """Return the chain of a Celery *app*; None if it has no middleware."""
+    chain: Chain | None = getattr(app, CHAIN, None)
+    return chain

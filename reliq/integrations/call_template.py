@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..message.alike import Differing
 from .argument_texts import text_of
 from .collecting import Content, Prepared
-from .middleware.install import apply_publish, chain_of
+from .middleware.chain import chain_of
+from .middleware.publish import apply_publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -51,18 +51,22 @@ class Content(NamedTuple):
     compression: str | None
 
 
+def _settings_of(producer: Any) -> dict[str, Any]:
+    """Return what makes another producer publish as *producer* does."""
+    return {
+        "exchange": producer.exchange,
+        "routing_key": producer.routing_key,
+        "serializer": producer.serializer,
+        "auto_declare": producer.auto_declare,
+        "compression": producer.compression,
+    }
+
+
 class Collector(Producer):
     """Keeps what is published with it, for *producer* to send."""
 
     def __init__(self, producer: Any) -> None:
-        super().__init__(
-            None,
-            exchange=producer.exchange,
-            routing_key=producer.routing_key,
-            serializer=producer.serializer,
-            auto_declare=producer.auto_declare,
-            compression=producer.compression,
-        )
+        super().__init__(None, **_settings_of(producer))
         self._producer = producer
         self.collected: list[Prepared] = []
         self.contents: list[Content] = []
@@ -134,14 +138,7 @@ class Telling(Producer):
     def __init__(
         self, producer: Any, before: Callable[[dict[str, Any], dict[str, Any]], object]
     ) -> None:
-        super().__init__(
-            producer.connection,
-            exchange=producer.exchange,
-            routing_key=producer.routing_key,
-            serializer=producer.serializer,
-            auto_declare=producer.auto_declare,
-            compression=producer.compression,
-        )
+        super().__init__(producer.connection, **_settings_of(producer))
         self._before = before
         self._told = False
 

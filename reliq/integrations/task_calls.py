@@ -21,7 +21,7 @@ from kombu.exceptions import OperationalError
 
 from ..errors import ConfigurationError
 from .call_template import FILLED_IN, CallTemplate, task_ids
-from .middleware.install import chain_of
+from .middleware.chain import chain_of
 from .middleware.publish import holding, inner
 
 if TYPE_CHECKING:

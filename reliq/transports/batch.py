@@ -135,9 +135,7 @@ class PublishBatch:
         """
         self._leave_parent()
         with self._lock:
-            item = self._encode(message, exchange, routing_key, confirm_timeout)
-            copies = self._copies_of(item)
-            return copies > 0 and self._add(item, copies)
+            return self.collect_alike(self._encode(message, exchange, routing_key, confirm_timeout))
 
     def collect_alike(self, item: Outgoing) -> bool:
         """Add *item*, made of one that :meth:`collect` has added; returns what that returns."""

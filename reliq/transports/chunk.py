@@ -115,8 +115,7 @@ class Chunk:
     # -- inside
 
     def _collect(self, batch: PublishBatch, message: Prepared) -> bool:
-        *content, properties = message[:6]
-        prepared = self._made_by.prepare_message(*content, dict(properties))
+        prepared = _for_kombu(self._made_by, message)
         before, differing = len(batch), message.differing
         full = batch.collect(
             prepared, message.exchange, message.routing_key, message.confirm_timeout
@@ -177,9 +176,15 @@ class Chunk:
             return
         self._batch = None
         for _, message in self._waiting[self._published :]:
-            *content, properties = message[:6]
-            prepared = channel.prepare_message(*content, dict(properties))
             channel.basic_publish(
-                prepared, exchange=message.exchange, routing_key=message.routing_key
+                _for_kombu(channel, message),
+                exchange=message.exchange,
+                routing_key=message.routing_key,
             )
             self._published += 1
+
+
+def _for_kombu(channel: Any, message: Prepared) -> Any:
+    """Return what *channel* publishes of *message*, whose properties stay as they are."""
+    *content, properties = message[:6]
+    return channel.prepare_message(*content, dict(properties))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MessageRefused
 from ..integrations.outcomes import join_batch
 from ..message.envelope import NOT_STORED, Envelope, encode, is_reply
-from ..message.queue_arguments import is_durable
 from ..message.queue_names import number_of, queue_of
 from ..store.limits import HIGHEST_RANK
 from .confirming import by_default, wanted
@@ -92,8 +91,7 @@ class Encoder:
         """
         if self._away:
             return True
-        declared = self._declarations.queues.get(queue)
-        if declared is not None and not is_durable(declared[1]):
+        if not self._declarations.may_stay(queue):
             return False
         return not (queue.startswith("amq.") or is_reply(properties, headers))
 

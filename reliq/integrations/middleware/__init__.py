@@ -6,8 +6,16 @@ publishes tasks past Celery's own way calls `apply_publish`.
 
 from __future__ import annotations
 
-from .chain import BeginContext, DeliverContext, EndContext, Middleware, PublishContext
-from .install import add_middleware, apply_publish, chain_of
+from .chain import (
+    BeginContext,
+    DeliverContext,
+    EndContext,
+    Middleware,
+    PublishContext,
+    chain_of,
+)
+from .install import add_middleware
+from .publish import apply_publish
 
 __all__ = [
     "BeginContext",

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
+CHAIN = "reliq_chain"
+"""The attribute of an app, and of the classes of its tasks, that is the chain."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublishContext:
-    """A task that is about to be published, and is stored nowhere yet."""
+class _TaskContext:
+    """What each of the four methods is told of a task."""
 
     app: Any
     """The Celery application."""
@@ -25,10 +28,16 @@ class PublishContext:
     """The task's name."""
     id: str
     """The task's id; that of a retry is the same as before."""
-    headers: dict[str, Any]
-    """All headers of the message, Celery's among them. What is changed here is published."""
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishContext(_TaskContext):
+    """A task that is about to be published, and is stored nowhere yet."""
+
+    headers: dict[str, Any]
+    """All headers of the message, Celery's among them. What is changed here is published."""
     properties: Mapping[str, Any]
     """AMQP's properties that are known by now: ``correlation_id``, ``reply_to``."""
     options: Mapping[str, Any]
@@ -36,37 +45,21 @@ class PublishContext:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeliverContext:
+class DeliverContext(_TaskContext):
     """A task that a worker has received, and is about to hand to its pool."""
 
-    app: Any
-    """The Celery application."""
-    name: str
-    """The task's name."""
-    id: str
-    """The task's id."""
     headers: Mapping[str, Any]
     """All headers of the message, Celery's and the transport's among them."""
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
     request: Any
     """Celery's ``celery.worker.request.Request``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BeginContext:
+class BeginContext(_TaskContext):
     """A task that is about to run in this process, thread or greenlet."""
 
-    app: Any
-    """The Celery application."""
-    name: str
-    """The task's name."""
-    id: str
-    """The task's id."""
     headers: Mapping[str, Any]
     """The message's headers that are not Celery's own: ``task.request.headers``."""
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
     task: Any
     """Celery's task; ``task.request`` says the rest, ``task.retry()`` may be raised."""
     local: dict[Any, Any]
@@ -166,3 +159,9 @@ def end(context: EndContext, begun: list[Middleware]) -> None:
         except BaseException:
             end(context, begun)
             raise
+
+
+def chain_of(app: Any) -> Chain | None:
+    """Return the chain of a Celery *app*; None if it has no middleware."""
+    chain: Chain | None = getattr(app, CHAIN, None)
+    return chain

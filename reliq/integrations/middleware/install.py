@@ -8,20 +8,15 @@ An app without middleware is not touched.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.utils.imports import symbol_by_name
 
 from ...errors import ConfigurationError
-from .chain import Chain, Middleware, PublishContext
+from .chain import CHAIN, Chain, Middleware, chain_of
 from .deliver import request_class
 from .publish import watch_publishing
 from .run import calling, watch_ends
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-_CHAIN = "reliq_chain"
 
 
 def add_middleware(app: Any, *middleware: Middleware) -> None:
@@ -46,44 +41,6 @@ def add_middleware(app: Any, *middleware: Middleware) -> None:
             chain.add(item)
 
 
-def chain_of(app: Any) -> Chain | None:
-    """Return the chain of a Celery *app*; None if it has no middleware."""
-    chain: Chain | None = getattr(app, _CHAIN, None)
-    return chain
-
-
-def apply_publish(
-    app: Any,
-    *,
-    name: str,
-    task_id: str,
-    headers: dict[str, Any],
-    properties: Mapping[str, Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> None:
-    """Run `publish` of *app*'s chain for a message that is not made by Celery.
-
-    It may change *headers*, which are to be complete. Raises what the middleware raises: the
-    message is not to be stored then. Does nothing for an app without middleware.
-    """
-    chain = chain_of(app)
-    if chain is not None:
-        chain.publish(
-            PublishContext(
-                app=app,
-                name=name,
-                id=task_id,
-                headers=headers,
-                args=args,
-                kwargs=kwargs,
-                properties=properties,
-                options=options,
-            )
-        )
-
-
 class _Carried:
     """One of the app's fix-ups: Celery calls these for each app that it makes or unpickles.
 
@@ -100,9 +57,9 @@ class _Carried:
 def _begin_chain(app: Any) -> Chain:
     """Have an empty chain called for *app*."""
     chain = Chain()
-    setattr(app, _CHAIN, chain)
+    setattr(app, CHAIN, chain)
     app.fixups = [*app.fixups, _Carried(chain)]
-    watch_publishing(app, chain)
+    watch_publishing(app)
     watch_ends()
     _watch_registry(app._tasks, chain)
     return chain
@@ -127,14 +84,14 @@ def _surround(task: Any, chain: Chain) -> None:
     """Give *task*, and no other of its class, the hooks that Celery looks for in a class."""
     base: Any = type(task)
     celery_task = sys.modules.get("celery.app.task")
-    if celery_task is None or not isinstance(task, celery_task.Task) or hasattr(base, _CHAIN):
+    if celery_task is None or not isinstance(task, celery_task.Task) or hasattr(base, CHAIN):
         return
     kind: Any = type(base)
     surrounded = kind(
         base.__name__,
         (base,),
         {
-            _CHAIN: chain,
+            CHAIN: chain,
             "__call__": calling(base, chain),
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .chain import PublishContext
+from .chain import PublishContext, chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from .chain import Chain
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _CREATE, _SEND = "create_task_message", "send_task_message"
 
@@ -56,8 +54,8 @@ class _Prepared(NamedTuple):
     sent_event: dict[str, Any] | None
 
 
-def watch_publishing(app: Any, chain: Chain) -> None:
-    """Have *chain* called for each task that *app* publishes.
+def watch_publishing(app: Any) -> None:
+    """Have the chain of *app* called for each task that it publishes.
 
     Reads nothing of the app's configuration: Celery does with the first task.
     """
@@ -65,13 +63,13 @@ def watch_publishing(app: Any, chain: Chain) -> None:
     create, send = _maker(amqp, _CREATE), _maker(amqp, _SEND)
 
     def create_task_message(*args: Any, **options: Any) -> Any:
-        return _prepared(app, chain, create()(*args, **options), options)
+        return _prepared(app, create()(*args, **options), options)
 
     def send_task_message(
         producer: Any, name: str, message: Any, *args: Any, **options: Any
     ) -> Any:
         if not isinstance(message, _Prepared):  # made by who knows AMQP.as_task_v2
-            message = _prepared(app, chain, message, options)
+            message = _prepared(app, message, options)
         # Celery would put them over what the chain has made of them.
         options.pop("headers", None)
         return send()(producer, name, message, *args, **options)
@@ -97,7 +95,39 @@ def _maker(amqp: Any, name: str) -> Callable[[], Any]:
     return get
 
 
-def _prepared(app: Any, chain: Chain, message: Any, options: dict[str, Any]) -> _Prepared:
+def apply_publish(
+    app: Any,
+    *,
+    name: str,
+    task_id: str,
+    headers: dict[str, Any],
+    properties: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Run `publish` of *app*'s chain for a message that is not made by Celery.
+
+    It may change *headers*, which are to be complete. Raises what the middleware raises: the
+    message is not to be stored then. Does nothing for an app without middleware.
+    """
+    chain = chain_of(app)
+    if chain is not None:
+        chain.publish(
+            PublishContext(
+                app=app,
+                name=name,
+                id=task_id,
+                headers=headers,
+                args=args,
+                kwargs=kwargs,
+                properties=properties,
+                options=options,
+            )
+        )
+
+
+def _prepared(app: Any, message: Any, options: dict[str, Any]) -> _Prepared:
     """Return *message* with all its headers, as the chain leaves them; raises what it raises."""
     headers, properties, body, sent_event = message
     headers.update(options.get("headers") or {})
@@ -109,16 +139,14 @@ def _prepared(app: Any, chain: Chain, message: Any, options: dict[str, Any]) -> 
     if held is not None:
         held.append((dict(properties), options))
         return _Prepared(headers, properties, body, sent_event)
-    chain.publish(
-        PublishContext(
-            app=app,
-            name=name,
-            id=task_id,
-            headers=headers,
-            args=args,
-            kwargs=kwargs,
-            properties=properties,
-            options=options,
-        )
+    apply_publish(
+        app,
+        name=name,
+        task_id=task_id,
+        headers=headers,
+        properties=properties,
+        args=args,
+        kwargs=kwargs,
+        options=options,
     )
     return _Prepared(headers, properties, body, sent_event)

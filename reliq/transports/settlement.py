@@ -69,10 +69,10 @@ class Settlement:
     def ack(self, messages: list[Message]) -> None:
         """Acknowledge *messages*; those that could not be read become dead letters."""
         readable = [message for message in messages if message.decode_error is None]
-        of_batches = [message for message in readable if BATCH in message.headers]
-        for message in of_batches:
-            self.jobs.ack(message)
-        rest = [message for message in readable if message not in of_batches]
+        for message in readable:
+            if BATCH in message.headers:
+                self.jobs.ack(message)
+        rest = [message for message in readable if BATCH not in message.headers]
         for queue, group in groupby(rest, attrgetter("queue")):
             self._channel.transport.ack(queue, [message.delivery_tag for message in group])
         unreadable = [message for message in messages if message.decode_error is not None]

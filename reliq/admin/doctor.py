@@ -208,9 +208,9 @@ def _batches(store: Store) -> Iterator[Finding]:
         yield Finding(
             "batches",
             "warning",
-            f"never sealed, and opened longer ago than their seal_timeout: {_named(left)}",
-            f"reliq batch seal {word(left[0].id)} where nobody adds jobs any more, or reliq batch "
-            "cancel it; a consumer seals one that got no job for that time, if one runs",
+            f"never sealed, and without a new job for their seal_timeout: {_named(left)}",
+            f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} where nobody "
+            "adds jobs any more, or reliq batch cancel it",
         )
     due = [record for record in records.found if _stays_due(record, now_ms)]
     unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))
@@ -230,7 +230,7 @@ def _batches(store: Store) -> Iterator[Finding]:
 
 def _is_left(record: BatchRecord, now_ms: int) -> bool:
     timeout_ms = number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS
-    return not record.sealed_ms and now_ms - record.created_ms > timeout_ms
+    return not record.sealed_ms and now_ms - max(record.created_ms, record.entered_ms) > timeout_ms
 
 
 def _stays_due(record: BatchRecord, now_ms: int) -> bool:

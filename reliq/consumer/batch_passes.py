@@ -73,7 +73,7 @@ class BatchPasses:
             if now_ms - record.ended_ms > number(record.fields.get("ttl_ms"), 0):
                 store.batches.forget_batch(batch)
             return
-        if not record.sealed_ms and self._is_left(store, record, now_ms):
+        if not record.sealed_ms and self._is_left(record, now_ms):
             logger.warning(
                 "batch %r (%s) is sealed: its producer has not sealed it, and added nothing for "
                 "its seal_timeout",
@@ -96,14 +96,10 @@ class BatchPasses:
             self.soon(record.id)
 
     @staticmethod
-    def _is_left(store: Store, record: BatchRecord, now_ms: int) -> bool:
+    def _is_left(record: BatchRecord, now_ms: int) -> bool:
         timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
-        if not timeout_ms or now_ms - record.created_ms <= timeout_ms:
-            return False
-        newest_ms = max(
-            (job.since_ms for part in store.batches.jobs(record.id) for job in part), default=0
-        )
-        return now_ms - newest_ms > timeout_ms
+        newest_ms = max(record.created_ms, record.entered_ms)
+        return timeout_ms > 0 and now_ms - newest_ms > timeout_ms
 
     # -- jobs that nobody will end
 

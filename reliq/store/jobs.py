@@ -262,6 +262,8 @@ class BatchRecord(NamedTuple):
     """What its producer has noted with it."""
     due_since_ms: int = 0
     """Since when the first of what is due is; 0: nothing is."""
+    entered_ms: int = 0
+    """When a job was added last; 0: none was."""
 
     @property
     def total(self) -> int:

@@ -1,6 +1,7 @@
 """A batch counts its jobs: each is in one state, whatever is said of it, and how often."""
 
 import random
+from uuid import uuid4
 
 import pytest
 
@@ -15,6 +16,7 @@ from reliq.store.jobs import (
     Change,
 )
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
+from tests.support.waiting import wait_until
 
 # -- a batch
 
@@ -50,6 +52,17 @@ def test_batches_are_listed(batches):
     assert 2 == len(batches.batches(2))
     older = [name for name in found if batches.batch(name).created_ms < created[0]]
     assert older == batches.batches(10, created[0])
+
+
+def test_when_a_job_was_added_last(batches, change):
+    """It is that of the new one: not of a retry, or of what becomes of a job."""
+    assert 0 == batches.batch("b").entered_ms
+    change(enter("first"))
+    first_ms = batches.batch("b").entered_ms
+    assert first_ms == batches.job("b", "first").since_ms
+    change(begin("first"), enter("first", retries=1), end("failed", "first", why="no"))
+    assert first_ms == batches.batch("b").entered_ms
+    wait_until(lambda: change(enter(uuid4().hex)) and batches.batch("b").entered_ms > first_ms)
 
 
 def test_names_are_apart(batches):

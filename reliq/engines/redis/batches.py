@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # A hash's field of that name says when the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
-_TIMES = ("created", "sealed", "cancelled", "ended")
+_TIMES = ("created", "sealed", "cancelled", "ended", "entered")
 # What is read of many: not what their producers have noted, which may be long.
 _READ = (
     "name",
@@ -291,7 +291,7 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
     """Return what the hash of a batch says; None where there is none."""
     if "created" not in found:
         return None
-    created, sealed, cancelled, ended = (number(found.get(name), 0) for name in _TIMES)
+    created, sealed, cancelled, ended, entered = (number(found.get(name), 0) for name in _TIMES)
     due = tuple(one for one in CALLBACKS if f"due_{one}" in found)
     return BatchRecord(
         batch,
@@ -309,6 +309,7 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
             if name.startswith(_OWN_FIELD)
         },
         min((number(found[f"due_{one}"], 0) for one in due), default=0),
+        entered,
     )
 
 

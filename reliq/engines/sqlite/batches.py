@@ -237,6 +237,7 @@ class SqliteBatches:
             tuple(one for one in CALLBACKS if flags[f"said_{one}"] is not None),
             _fields(fields),
             min((number(flags[f"due_{one}"]) for one in due), default=0),
+            number(flags["entered"]),
         )
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:

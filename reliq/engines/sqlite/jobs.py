@@ -34,6 +34,7 @@ FLAGS = (
     *("sealed", "cancelled", "ended"),
     *("due_failure", "due_complete", "due_success"),
     *("said_failure", "said_complete", "said_success"),
+    "entered",
 )
 _COUNTER_OF = {
     letter: "dropped" if state == "cancelled" else state for letter, state in LETTERS.items()
@@ -197,6 +198,7 @@ class Changing:
             adder = self._find(self._by) if self._by else None
             if self._flags["sealed"] is not None and (adder is None or adder.state != "k"):
                 return SEALED
+            self._flags["entered"] = self._now
         elif new.retries < job.retries:
             return UNCHANGED
         elif new.retries > job.retries:

@@ -28,7 +28,7 @@ local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s 
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}
 local is_open = {w = true, d = true, k = true, r = true}
 local flags = {'sealed', 'cancelled', 'ended', 'due_failure', 'due_complete', 'due_success',
-  'said_failure', 'said_complete', 'said_success', 'created'}
+  'said_failure', 'said_complete', 'said_success', 'entered', 'created'}
 local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'failed', 'error',
   'dropped'}
 
@@ -146,6 +146,7 @@ function does.enter(id, job, new)
     if is.sealed and not (by ~= '' and works(by)) then
       return -2
     end
+    is.entered = now
   elseif new.retries < job.retries then
     return 0
   elseif new.retries > job.retries then

@@ -21,9 +21,8 @@ from tests.support.waiting import wait_until
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of three masters."""
-    cluster = RedisCluster(3).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3) as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=["redis", "sqlite", "cluster"])

@@ -22,17 +22,14 @@ QUEUES = ("celery", "red", "green", "blue")
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of three masters with a replica each."""
-    cluster = RedisCluster(3, 1).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, 1) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def user(cluster):
     """Return a function that makes a user of a role, and returns its URL."""
-    for node in cluster.masters:
-        with node.client() as client:
-            client.flushall()
+    cluster.flush()
 
     def make(role, **options):
         rule = run(None, "acl", role, "--cluster", *options.get("arguments", ())).stdout

@@ -35,17 +35,14 @@ PATIENT_MS = 60_000  # no failover while a test freezes a node
 def shared():
     """Return a cluster of three masters, which serves what slots it has."""
     extra = ["--cluster-require-full-coverage", "no"]
-    cluster = RedisCluster(3, node_timeout_ms=PATIENT_MS, extra=extra).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, node_timeout_ms=PATIENT_MS, extra=extra) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(shared):
     """Return it, empty; its nodes are thawed at the end."""
-    for node in shared.masters:
-        with node.client() as client:
-            client.flushall()
+    shared.flush()
     yield shared
     for node in shared.masters:
         node.thaw()

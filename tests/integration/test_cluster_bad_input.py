@@ -22,9 +22,8 @@ from tests.support.waiting import wait_until
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of two masters."""
-    cluster = RedisCluster(2).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(2) as cluster:
+        yield cluster
 
 
 def refused(url, *words, error=ConfigurationError, **options):

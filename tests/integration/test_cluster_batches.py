@@ -33,17 +33,14 @@ SOON_S = 12
 def running():
     """Return a cluster of three that serves what slots it has; its nodes keep their data."""
     extra = ("--cluster-require-full-coverage", "no")
-    cluster = RedisCluster(3, appendonly=True, extra=extra).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, appendonly=True, extra=extra) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(running):
     """Return it with batches at every node: of four jobs each, of which one has failed."""
-    for node in running.masters:
-        with node.client() as client:
-            client.flushall()
+    running.flush()
     with Connection(running.url()) as connection:
         for queue in ("celery", "red", "green"):  # at three nodes
             declare(connection, queue)

@@ -23,17 +23,14 @@ PATIENT_MS = 60_000  # nobody is taken for dead by the cluster: a test tells whe
 def running():
     """Return a cluster that serves what slots it has; its nodes keep their data."""
     extra = ("--cluster-require-full-coverage", "no")
-    cluster = RedisCluster(3, appendonly=True, node_timeout_ms=PATIENT_MS, extra=extra).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, appendonly=True, node_timeout_ms=PATIENT_MS, extra=extra) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(running):
     """Return it, empty; all of its nodes are there again at the end."""
-    for node in running.masters:
-        with node.client() as client:
-            client.flushall()
+    running.flush()
     yield running
     for node in running.masters:
         if node.running:

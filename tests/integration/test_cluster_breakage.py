@@ -40,9 +40,8 @@ PATIENT = {"max_retries": 60, "interval_start": 0.1, "interval_step": 0.1, "inte
 @pytest.fixture
 def cluster():
     """Return a cluster of three masters with a replica each."""
-    cluster = RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

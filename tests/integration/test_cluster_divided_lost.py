@@ -35,17 +35,14 @@ WAITING, ACKED = 40, 8
 def running():
     """Return a cluster that serves what slots it has; its nodes keep their data."""
     extra = ("--cluster-require-full-coverage", "no")
-    cluster = RedisCluster(3, appendonly=True, extra=extra).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, appendonly=True, extra=extra) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(running):
     """Return it with a queue in four partitions, of which some messages are acknowledged."""
-    for node in running.masters:
-        with node.client() as client:
-            client.flushall()
+    running.flush()
     with Connection(running.url()) as connection:
         queue = Queue(QUEUE, queue_arguments={"x-partitions": PARTITIONS})
         queue(connection.default_channel).declare()

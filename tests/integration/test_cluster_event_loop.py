@@ -19,9 +19,8 @@ from tests.support.waiting import wait_until
 @pytest.fixture
 def cluster():
     """Return a cluster of two masters."""
-    cluster = RedisCluster(2).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(2) as cluster:
+        yield cluster
 
 
 def test_a_descriptor_that_is_somebody_elses_by_now(cluster):

@@ -33,9 +33,8 @@ CONFIG = {
 @pytest.fixture
 def cluster():
     """Return a cluster of three masters with a replica each."""
-    cluster = RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -208,9 +207,8 @@ def bare_cluster():
     """Return a cluster without replicas, which serves what slots it has; nodes keep their data."""
     options = {"node_timeout_ms": int(NODE_TIMEOUT_S * 1000), "appendonly": True}
     extra = ["--cluster-require-full-coverage", "no"]
-    cluster = RedisCluster(3, extra=extra, **options).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, extra=extra, **options) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -28,17 +28,14 @@ MANY = 6
 def cluster():
     """Return a cluster without replicas, which serves what slots it has; nodes keep their data."""
     extra = ["--cluster-require-full-coverage", "no"]
-    cluster = RedisCluster(3, node_timeout_ms=1000, appendonly=True, extra=extra).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, node_timeout_ms=1000, appendonly=True, extra=extra) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
     """Return a Celery application on it; it is empty."""
-    for node in cluster.masters:
-        with node.client() as client:
-            client.flushall()
+    cluster.flush()
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     yield site
     site.close()

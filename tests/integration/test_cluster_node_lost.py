@@ -38,17 +38,14 @@ ANCHOR = slot_of(queues(""))
 def running():
     """Return a cluster that serves what slots it has; its nodes keep their data."""
     extra = ("--cluster-require-full-coverage", "no")
-    cluster = RedisCluster(3, appendonly=True, extra=extra).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, appendonly=True, extra=extra) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(running):
     """Return it with a message in each queue."""
-    for node in running.masters:
-        with node.client() as client:
-            client.flushall()
+    running.flush()
     with Connection(running.url()) as connection:
         for name in QUEUES:
             declare(connection, name)

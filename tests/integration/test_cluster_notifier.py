@@ -23,17 +23,14 @@ QUEUES = [f"queue{number}" for number in range(3 * MOST)]
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of three masters."""
-    cluster = RedisCluster(3).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def store(cluster):
     """Return a store over it."""
-    for node in cluster.masters:
-        with node.client() as client:
-            client.flushall()
+    cluster.flush()
     store = store_of(cluster.url(), None, "s/1")
     store.connect()
     yield store

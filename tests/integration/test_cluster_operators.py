@@ -25,17 +25,14 @@ QUEUES = ("celery", "red", "green", "blue")
 @pytest.fixture(scope="module")
 def running():
     """Return a cluster of three masters."""
-    cluster = RedisCluster(3).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(running):
     """Return it, empty; what is in it at the end balances."""
-    for node in running.masters:
-        with node.client() as client:
-            client.flushall()
+    running.flush()
     yield running
     assert_balanced(running.url())
 
@@ -303,17 +300,14 @@ def queues_of(url):
 @pytest.fixture(scope="module")
 def other_running():
     """Return another cluster, of two masters."""
-    cluster = RedisCluster(2).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(2) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def other_cluster(other_running):
     """Return it, empty."""
-    for node in other_running.masters:
-        with node.client() as client:
-            client.flushall()
+    other_running.flush()
     yield other_running
     assert_balanced(other_running.url())
 

@@ -32,9 +32,8 @@ CONFIG = {
 @pytest.fixture
 def cluster():
     """Return a cluster of three masters with a replica each."""
-    cluster = RedisCluster(3, 1, node_timeout_ms=1000).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, 1, node_timeout_ms=1000) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -22,9 +22,8 @@ POLL_S = 1.0
 @pytest.fixture(scope="module")
 def shared():
     """Return a cluster of two masters."""
-    cluster = RedisCluster(2).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(2) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -31,17 +31,14 @@ PATIENT_MS = 60_000  # no failover while a test freezes a node
 @pytest.fixture(scope="module")
 def shared():
     """Return a cluster of three masters."""
-    cluster = RedisCluster(3, node_timeout_ms=PATIENT_MS).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3, node_timeout_ms=PATIENT_MS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(shared):
     """Return it, empty."""
-    for node in shared.masters:
-        with node.client() as client:
-            client.flushall()
+    shared.flush()
     return shared
 
 

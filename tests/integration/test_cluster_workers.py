@@ -15,17 +15,14 @@ QUEUES = ("celery", "red", "green", "blue")
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of three masters."""
-    cluster = RedisCluster(3).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
     """Return a Celery application on it; it is empty."""
-    for node in cluster.masters:
-        with node.client() as client:
-            client.flushall()
+    cluster.flush()
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(LATE))
     yield site
     site.close()

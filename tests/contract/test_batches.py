@@ -210,6 +210,14 @@ def test_a_job_that_nobody_entered(change, state, batches):
     assert [NO_JOB, NO_JOB] == change(begin("i"), end("succeeded", "i"))
 
 
+def test_a_job_of_a_cancelled_batch_that_has_ended(change, batches):
+    """It does not run either, where nobody has entered it; what has ended stays as it is."""
+    change(Change("cancel"))
+    assert batches.batch("b").ended_ms
+    assert [CANCELLED, NO_JOB] == change(begin(), end("succeeded"))
+    assert 0 == batches.batch("b").total
+
+
 # -- what the broker ends
 
 

@@ -344,6 +344,18 @@ def test_a_retry_of_a_sealed_batch(change, state):
 # -- cancelling
 
 
+def test_the_next_try_of_a_job_whose_batch_is_cancelled(change, state, batches):
+    """It is entered like any, and is cancelled when it would begin: it is no failure."""
+    change(enter(), begin(), Change("cancel"))
+    assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
+    assert "retrying" == state()
+    assert [UNCHANGED] == change(enter(tag=OTHER_TAG, retries=1))
+    assert [CANCELLED] == change(begin(token=2, retries=1, tag=OTHER_TAG))
+    assert "cancelled" == state()
+    assert [CANCELLED] == change(enter(tag=TAG, retries=2))
+    assert ("complete",) == batches.batch("b").due
+
+
 def test_a_cancelled_batch_begins_nothing(change, state, batches):
     """What waits is cancelled when it would begin; what runs goes on, and its end counts."""
     change(enter(), enter("i"), enter("d", "delayed"), begin("i"))

@@ -190,7 +190,7 @@ class Changing:
     # -- the changes
 
     def _enter(self, id_: str, job: _Known | None, new: _Known) -> int:
-        if self.cancelled:
+        if self.cancelled and (job is None or job.state not in _OPEN):
             return CANCELLED
         state = new.state
         if job is None:

@@ -140,8 +140,8 @@ end
 local does = {}
 
 function does.enter(id, job, new)
-  if is.cancelled then
-    return -1
+  if is.cancelled and not (job and is_open[job.state]) then
+    return -1 -- the next try of one that goes on is cancelled when it would begin
   elseif not job then
     if is.sealed and not (by ~= '' and works(by)) then
       return -2

@@ -29,7 +29,7 @@ from .errors import (
 from .transports import register
 
 if TYPE_CHECKING:
-    from .batches import Batch, add_jobs, cancelled, progress, report
+    from .batches import Batch, add_jobs, cancelled, current_batch, progress, report
     from .claims import once
     from .integrations.middleware import Middleware, add_middleware
     from .many import publish_many
@@ -56,6 +56,7 @@ __all__ = [
     "add_jobs",
     "add_middleware",
     "cancelled",
+    "current_batch",
     "once",
     "progress",
     "publish_many",
@@ -72,7 +73,7 @@ def __getattr__(name: str) -> Any:
         from .claims import once  # noqa: PLC0415 - see above
 
         return once
-    if name in {"Batch", "add_jobs", "cancelled", "progress", "report"}:
+    if name in {"Batch", "add_jobs", "cancelled", "current_batch", "progress", "report"}:
         from . import batches  # noqa: PLC0415 - see above
 
         return getattr(batches, name)

@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from .batch import Batch
 from .status import BatchStatus
-from .tasks import add_jobs, cancelled, progress, report
+from .tasks import add_jobs, cancelled, current_batch, progress, report
 
-__all__ = ["Batch", "BatchStatus", "add_jobs", "cancelled", "progress", "report"]
+__all__ = ["Batch", "BatchStatus", "add_jobs", "cancelled", "current_batch", "progress", "report"]

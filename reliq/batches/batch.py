@@ -21,6 +21,7 @@ from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
 from ..transfer.batch_callbacks import publish_due
 from ..transfer.nested_batches import cancel_nested
 from ..transports.job_entries import enter
+from .arguments import checked_id, checked_name, is_id, milliseconds, names_of
 from .callbacks import packed
 from .status import status_of
 
@@ -71,17 +72,15 @@ class Batch:
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> None:
-        for option, seconds in (("seal_timeout", seal_timeout), ("batch_ttl", batch_ttl)):
-            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds <= 0:
-                raise ConfigurationError(
-                    f"expected {option} to be a number of seconds above 0, got: {seconds!r}"
-                )
-        self.id = id or uuid4().hex
-        self.name = name
+        self.id = checked_id("id", id) if id else uuid4().hex
+        self.name = checked_name(name)
         self._callbacks = dict(zip(CALLBACKS, (on_success, on_complete, on_failure), strict=True))
-        self._failures = tuple(map(_named, failures))
-        self._seal_timeout, self._ttl = seal_timeout, batch_ttl
+        self._failures = names_of(failures)
+        self._seal_timeout_ms = milliseconds("seal_timeout", seal_timeout)
+        self._ttl_ms = milliseconds("batch_ttl", batch_ttl)
         self._parent = parent.id if isinstance(parent, Batch) else parent
+        if self._parent is not None:
+            checked_id("parent", self._parent)
         # In a thread of its own the current application may be another one.
         signed = (getattr(one, "app", None) for one in self._callbacks.values())
         self._app = app or next(filter(None, signed), None)
@@ -98,7 +97,12 @@ class Batch:
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> Batch:
-        """Return the batch of that *id*, to look at it; nothing is asked yet."""
+        """Return the batch of that *id*, to look at it; nothing is asked yet.
+
+        Raises NotFound for what cannot be an id.
+        """
+        if not is_id(id):
+            raise NotFound(f"no batch {id!r:.100}: that is not the id of one")
         return cls(id=id, app=app, url=url, transport_options=transport_options)
 
     # -- the block
@@ -126,8 +130,7 @@ class Batch:
         fields = {
             f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one
         }
-        fields["seal_timeout_ms"] = str(int(self._seal_timeout * 1000))
-        fields["ttl_ms"] = str(int(self._ttl * 1000))
+        fields["seal_timeout_ms"], fields["ttl_ms"] = str(self._seal_timeout_ms), str(self._ttl_ms)
         if parent is not None:
             fields[PARENT] = parent
         store = self._connected()
@@ -253,10 +256,6 @@ def _revoking(app: Any, signal: str) -> Callable[[list[str]], None]:
         app.control.revoke(ids, terminate=True, signal=signal)
 
     return revoke
-
-
-def _named(failure: type[Exception] | str) -> str:
-    return failure if isinstance(failure, str) else f"{failure.__module__}.{failure.__qualname__}"
 
 
 def _opener(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ConfigurationError
 from ..integrations.collecting import Collector
@@ -10,9 +10,7 @@ from ..integrations.outcomes import adding_to
 from ..message.delivery_tag import new_tag
 from ..transfer.batch_callbacks import CallbackMessage
 from ..transfer.batch_callbacks import packed as as_text
-
-if TYPE_CHECKING:
-    from ..transports.base import Transport
+from ..transports.base import Transport
 
 
 def packed(signature: Any, batch: str) -> str:
@@ -26,7 +24,17 @@ def packed(signature: Any, batch: str) -> str:
         raise ConfigurationError(
             f"expected a signature of a task, as report.s() is one, got: {signature!r:.100}"
         )
+    if app.conf.task_always_eager:
+        raise ConfigurationError(
+            f"{signature!r:.100} would run now: with task_always_eager tasks are not published. A "
+            "batch with callbacks is opened without it"
+        )
     with app.producer_or_acquire() as producer, adding_to(None):
+        if not isinstance(producer.connection.transport, Transport):
+            raise ConfigurationError(
+                f"expected the app of {signature!r:.100} to use the broker of its batch, which "
+                f"publishes it; its broker is {producer.connection.as_uri()}"
+            )
         collector = Collector(producer)
         signature.apply_async((batch,), producer=collector, add_to_parent=False)
         messages, _ = collector.take()
@@ -45,8 +53,7 @@ def packed(signature: Any, batch: str) -> str:
             found.headers,
             found.properties,
         )
-        transport: Transport = channel.transport
-        item = transport.encoder.encode(raw, found.exchange, found.routing_key)
+        item = channel.transport.encoder.encode(raw, found.exchange, found.routing_key)
     message = CallbackMessage(
         item.exchange, item.routing_key, item.envelope, item.rank, new_tag(item.rank)
     )

@@ -17,6 +17,7 @@ from ..errors import ReliqError
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to
 from ..store.jobs import Note
+from .batch import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,15 @@ _WRITTEN_EVERY_S = 0.5
 # So long nothing more is written after the broker did not take it.
 _RESTS_S = 5.0
 _UNWRITTEN, _NEXT = "unwritten", "next"
+
+
+def current_batch() -> Batch | None:
+    """Return the batch of the job that runs here; None where none runs. Nothing is asked yet.
+
+    Who looks at it, or cancels it, closes it then.
+    """
+    running = RUNNING.get()
+    return None if running is None else Batch.get(running.batch, app=running.app)
 
 
 def cancelled() -> bool:
@@ -68,7 +78,8 @@ def progress(done: float, total: float = 0, text: str = "") -> None:
     raises nothing for a broker that is away. Raises TypeError for what are no numbers or no text.
     """
     for name, number in (("done", done), ("total", total)):
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number):
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not is_number or (isinstance(number, float) and not isfinite(number)):
             raise TypeError(f"expected {name} to be a number, got: {number!r:.100}")
     _require_text(text)
     running = RUNNING.get()

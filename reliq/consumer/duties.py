@@ -176,7 +176,8 @@ class BackgroundDuties:
     def _say_that_we_live(self, store: Store) -> None:
         try:
             with store.patience(NODE_PATIENCE_S):
-                self.heartbeat.tick(store)
+                if not self.heartbeat.end_stay(store):
+                    self.heartbeat.tick(store)
         except BrokerUnavailable:
             if not goes_on(store):
                 raise  # else the node of the register is lost: who looks there sees nobody

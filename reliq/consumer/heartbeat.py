@@ -73,15 +73,17 @@ class Heartbeat:
         self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
         self._awaited = False
+        self.stays = False
+        """Whether it consumes from nothing, and is in the register all the same."""
 
     @property
     def vouches(self) -> bool:
-        """Whether this process is in the register and holds messages.
+        """Whether this process is in the register and holds messages, or runs jobs.
 
         However long its connection has been gone: who is silent is taken for dead, and what it
         holds goes to others.
         """
-        return self._registered_as is not None and bool(self._leases.held)
+        return self._registered_as is not None and (self.stays or bool(self._leases.held))
 
     def soon(self) -> None:
         """Have the next tick say what has changed."""
@@ -111,8 +113,27 @@ class Heartbeat:
         while self._awaited and monotonic() < ends_at:
             store.wait_for_replies(NODE_PATIENCE_S)
 
-    def unregister(self, store: Store) -> None:
-        """Take this consumer, which has no subscription any more, out of the register."""
+    def leave(self, store: Store) -> None:
+        """Take this consumer, which has no subscription any more, out of the register.
+
+        While it runs jobs it *stays*: who looks for lost jobs would take it for dead. Those that
+        are acknowledged have nobody else.
+        """
+        self.stays = WATCH.runs_jobs_of(self._name)
+        if not self.stays:
+            self._unregister(store)
+
+    def end_stay(self, store: Store) -> bool:
+        """Leave the register where it only stays there, and its jobs have ended; whether it did."""
+        if not self.stays:
+            return False
+        if self._registration.subscriptions:
+            self.stays = False  # it consumes again
+            return False
+        self.leave(store)
+        return not self.stays
+
+    def _unregister(self, store: Store) -> None:
         self._registered, self._registered_as = False, None
         store.forget_consumer(self._name)
 

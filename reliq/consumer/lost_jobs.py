@@ -45,7 +45,7 @@ class LostJobs:
         """End the open jobs of *batch* that are lost; waits, and reads them all.
 
         One at work whose worker is not in the register is lost when it is so at the next look,
-        too: a worker that stops leaves the register, and finishes what it has begun.
+        too: it may be away for a while, and what it has begun goes on.
         """
         before = self._unheard.pop(batch, set())
         unheard: set[tuple[str, int]] = set()

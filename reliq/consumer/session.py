@@ -171,9 +171,10 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is held and nothing is owed."""
+        """Whether nothing is held and nothing is owed, and no jobs run for which it stays."""
         # In this order: what is let go is owed before.
-        return not self.leases.held and self.outbox.is_empty and self.reports.is_empty
+        settled = not self.leases.held and self.outbox.is_empty and self.reports.is_empty
+        return settled and not self.duties.heartbeat.stays
 
     @property
     def in_hand(self) -> bool:
@@ -251,7 +252,8 @@ class Session:
         if self.reports.is_empty:
             left = self.outbox.return_all()
             # Also the queues that it would come back to: nobody does.
-            if self.outbox.is_empty and not (self.owes or self.registration.queues):
+            stays = self.duties.heartbeat.stays
+            if self.outbox.is_empty and not (self.owes or self.registration.queues or stays):
                 return
         store = self.open_store()
         try:

@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..message.queue_names import queue_of
+from .outcomes import LEASE
 from .prefork import forget_nothing
 from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
 from .scheduled import show_what_waits
@@ -170,6 +171,18 @@ class WorkerWatch:
             if queue and (request.acknowledged or not request.task.acks_late):
                 found[queue_of(queue)] = found.get(queue_of(queue), 0) + 1
         return found
+
+    def runs_jobs_of(self, session: str) -> bool:
+        """Whether this worker runs jobs that *session* has taken, acknowledged or not."""
+        if not self.worker:
+            return False
+        state = sys.modules["celery.worker.state"]
+        for reference in tuple(state.active_requests.data):
+            message = getattr(reference(), "message", None)
+            lease = (getattr(message, "delivery_info", None) or {}).get(LEASE, ())
+            if session in lease:
+                return True
+        return False
 
     @property
     def forks(self) -> bool:

@@ -128,7 +128,7 @@ def _checked(change: Change) -> Change:
         raise ConfigurationError(f"no change of a job: {what!r} {state!r}; nothing was stored")
     if what in _OF_BATCH:
         job = ""
-    elif not 0 < len(job) <= MOST_ID or not _is_text(job):
+    elif not 0 < len(job) <= MOST_ID or not is_text(job):
         raise MessageRefused(
             f"the task id {job[:MOST_ID]!r} cannot be that of a job: expected 1 to {MOST_ID} "
             f"characters that can be encoded, got {len(job)}; nothing was stored"
@@ -144,7 +144,8 @@ def _bounded(number: int) -> int:
     return max(0, min(number, MOST_NUMBER))
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """Whether *name* can be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:

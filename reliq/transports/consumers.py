@@ -214,7 +214,7 @@ class Consumers:
             return
         with nodes.turn(), self._patience(no_ack):
             if not session.registration.subscriptions:
-                session.duties.heartbeat.unregister(parts.link.store)
+                session.duties.heartbeat.leave(parts.link.store)
         with nodes.turn(), self._patience(no_ack):
             if all(item.no_ack for item in parts.turns.subscriptions):
                 self._stop_taking(subscription.channel)
@@ -305,7 +305,8 @@ class Consumers:
         if WATCH.worker:
             channel.settlement.let_go()
             self.return_abandoned()
-        if self._parts.link.session.leases.held:
+        session = self._parts.link.session
+        if session.leases.held or session.duties.heartbeat.stays:
             self._parts.loop.keep_leases(loop_ends=True)
 
     def return_abandoned(self) -> None:

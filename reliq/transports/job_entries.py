@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BatchClosed, NotFound
 from ..integrations.outcomes import adding_job, job_of
-from ..store.jobs import CANCELLED, SEALED, Change
+from ..store.jobs import CANCELLED, DONE, SEALED, Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,23 +38,28 @@ def entry_of(item: Outgoing, tag: str, queue: str) -> JobEntry | None:
 def enter(store: Store, entries: Sequence[JobEntry]) -> None:
     """Enter jobs into their batches; waits. Atomic for some hundred of one batch.
 
-    Raises BatchClosed where one of a batch takes no more jobs; those that were entered are taken
-    out again then. Raises NotFound where the broker has no such batch, BrokerUnavailable.
+    Raises BatchClosed where a batch takes no more jobs, NotFound where the broker has no such
+    batch; all that were entered by this are taken out again then. Raises BrokerUnavailable.
     """
     by_batch: dict[str, list[Change]] = {}
     for batch, change in entries:
         by_batch.setdefault(batch, []).append(change)
+    entered: list[JobEntry] = []
     for batch, changes in by_batch.items():
         found = store.batches.change(batch, changes, by=adding_job(batch))
         if found is None:
+            withdraw(store, entered)
             raise NotFound(
                 f"batch {batch!r}: {store.broker} has no such batch: a batch and its jobs are "
                 "published to one broker, and it is there until its batch_ttl is over; nothing "
                 "was stored"
             )
+        # Not those that were in it before: their messages may be stored.
+        outcomes = zip(changes, found.outcomes, strict=True)
+        entered += [(batch, change) for change, outcome in outcomes if outcome == DONE]
         refused = {code for code in found.outcomes if code in {SEALED, CANCELLED}}
         if refused:
-            withdraw(store, [(batch, change) for change in changes])
+            withdraw(store, entered)
             why = "cancelled" if CANCELLED in refused else "sealed"
             raise BatchClosed(
                 f"batch {batch!r} is {why}: no job is added to it any more, but by its own while "

@@ -2,8 +2,9 @@
 
 import pytest
 
-from reliq.errors import ConfigurationError, MessageRefused
+from reliq.errors import BatchClosed, ConfigurationError, MessageRefused, NotFound
 from reliq.store.jobs import DONE, NO_JOB, UNCHANGED, Change
+from reliq.transports import job_entries
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 
 SEAL, CANCEL = Change("seal"), Change("cancel")
@@ -298,3 +299,20 @@ def test_a_job_that_was_revoked(change, batches, is_cancelled):
     assert {"cancelled" if is_cancelled else "error": 1} == counted(batches)
     reasons = [why for _, _, why in batches.failures("b", 9)]
     assert ["terminated"] * (not is_cancelled) == reasons
+
+
+# -- of several batches
+
+
+@pytest.mark.parametrize("closed", [SEAL, CANCEL, None], ids=["sealed", "cancelled", "none"])
+def test_jobs_that_are_entered_together(store, batches, closed):
+    """Where a batch takes none, those of the others are taken out, but for what was in before."""
+    batches.open_batch("a", "", {})
+    batches.change("a", [enter("before")])
+    if closed is not None:
+        batches.open_batch("closed", "", {})
+        batches.change("closed", [closed])
+    entries = [("a", enter("before")), ("a", enter("new")), ("closed", enter("late"))]
+    with pytest.raises(NotFound if closed is None else BatchClosed):
+        job_entries.enter(store.store, entries)
+    assert ["before"] == [job.id for part in batches.jobs("a") for job in part]

@@ -223,6 +223,14 @@ def test_a_job_that_nobody_entered(change, state, batches):
     assert [NO_JOB, NO_JOB] == change(begin("i"), end("succeeded", "i"))
 
 
+def test_a_job_of_a_cancelled_batch_that_has_ended(change, batches):
+    """It does not run either, where nobody has entered it; what has ended stays as it is."""
+    change(Change("cancel"))
+    assert batches.batch("b").ended_ms
+    assert [CANCELLED, NO_JOB] == change(begin(), end("succeeded"))
+    assert 0 == batches.batch("b").total
+
+
 # -- what the broker ends
 
 
@@ -347,6 +355,18 @@ def test_a_retry_of_a_sealed_batch(change, state):
 
 
 # -- cancelling
+
+
+def test_the_next_try_of_a_job_whose_batch_is_cancelled(change, state, batches):
+    """It is entered like any, and is cancelled when it would begin: it is no failure."""
+    change(enter(), begin(), Change("cancel"))
+    assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
+    assert "retrying" == state()
+    assert [UNCHANGED] == change(enter(tag=OTHER_TAG, retries=1))
+    assert [CANCELLED] == change(begin(token=2, retries=1, tag=OTHER_TAG))
+    assert "cancelled" == state()
+    assert [CANCELLED] == change(enter(tag=TAG, retries=2))
+    assert ("complete",) == batches.batch("b").due
 
 
 def test_a_cancelled_batch_begins_nothing(change, state, batches):

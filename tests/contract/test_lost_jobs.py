@@ -89,7 +89,7 @@ def test_a_worker_that_lives(store, sweep, publish, batches):  # noqa: F811
 
 
 def test_a_worker_that_is_gone(store, sweep, publish, batches):  # noqa: F811
-    """At the second look: one that stops leaves the register before its work is done."""
+    """At the second look: it may have been away for a while."""
     store.heartbeat("s")
     works(store, batches, publish(), "s")
     store.store.forget_consumer("s")

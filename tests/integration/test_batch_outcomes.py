@@ -195,6 +195,19 @@ def test_a_cancelled_batch(jobs, task):
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_a_job_that_is_tried_again_when_its_batch_is_cancelled(jobs, task):
+    """It is cancelled, too: nothing has failed, and nothing is a dead letter."""
+    with jobs.batch() as batch:
+        job = jobs.site.send(task, "retry when cancelled")
+        wait_until(lambda: batch.status().counts["working"], what="the job to begin")
+        batch.cancel()
+    status = batch.wait(ENDS_S)
+    assert (1, []) == (status.counts["cancelled"], status.failures)
+    assert 1 == len(jobs.site.journal.entries("started", job.id))
+    batch.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_what_a_job_says(jobs, task):
     """Its last progress is known when its end is, however often it has said one; its reports."""
     with jobs.batch() as batch:

@@ -59,6 +59,7 @@ def test_no_job_runs():
     assert None is reliq.progress(1, 2, "x")
     assert None is reliq.report("x")
     assert not reliq.cancelled()
+    assert reliq.current_batch() is None
     with reliq.add_jobs():
         pass
 
@@ -70,6 +71,22 @@ def test_what_is_no_progress(wrong):
         reliq.progress(*wrong)
     with pytest.raises(TypeError, match="expected a text"):
         reliq.report(wrong)
+
+
+def test_a_number_that_no_broker_can_keep(site):
+    """It is put right, and no error of the job."""
+    site.run(lambda: reliq.progress(10**400, 2 * 10**400))
+    assert [2**53 - 1] == [said.done for said in site.batch.status().progress]
+
+
+def test_a_job_knows_its_batch(site):
+    """To hand on its id, to look at it, or to cancel it."""
+
+    def look():
+        with contextlib.closing(reliq.current_batch()) as batch:
+            return batch.id, batch.status().name
+
+    assert (site.batch.id, "said") == site.run(look)[1]
 
 
 def test_progress_is_written_twice_a_second_at_most(site):

@@ -327,6 +327,10 @@ def watch_it(identity: str, app: Any) -> dict[str, Any]:
 
 def say(number: int) -> None:
     """Say how far a job is."""
+    found = reliq.current_batch()
+    if found is not None:
+        own: str = found.id
+        del own
     if not reliq.cancelled():
         reliq.progress(number, 10, "checking")
         reliq.report("price is missing")

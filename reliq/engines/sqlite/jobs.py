@@ -191,7 +191,7 @@ class Changing:
     # -- the changes
 
     def _enter(self, id_: str, job: _Known | None, new: _Known) -> int:
-        if self.cancelled:
+        if self.cancelled and (job is None or job.state not in _OPEN):
             return CANCELLED
         state = new.state
         if job is None:
@@ -232,7 +232,7 @@ class Changing:
     def _begin(self, id_: str, job: _Known | None, new: _Known) -> int:
         if job is None:
             if self._flags["ended"] is not None:
-                return NO_JOB
+                return CANCELLED if self.cancelled else NO_JOB
         else:
             again = job.state in _ERROR
             if _older(job, new) or (job.state not in _OPEN and not again):

@@ -61,6 +61,13 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
             reliq.publish_many(end_early, ["succeed"] * 3)
             with reliq.Batch("inner", app=app) as inner:
                 inner.map(end_early, ["succeed", "failed"])
+    if how == "until told":
+        while not journal.entries("told"):
+            time.sleep(0.05)
+    if how == "retry when cancelled":
+        while _first(task) and not reliq.cancelled():
+            time.sleep(0.05)
+        raise task.retry(countdown=0)
     if how == "until cancelled":
         while not reliq.cancelled():
             time.sleep(0.05)

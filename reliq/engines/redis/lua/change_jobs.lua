@@ -140,8 +140,8 @@ end
 local does = {}
 
 function does.enter(id, job, new)
-  if is.cancelled then
-    return -1
+  if is.cancelled and not (job and is_open[job.state]) then
+    return -1 -- the next try of one that goes on is cancelled when it would begin
   elseif not job then
     if is.sealed and not (by ~= '' and works(by)) then
       return -2
@@ -184,7 +184,7 @@ end
 
 function does.begin(id, job, new)
   if not job and is.ended then
-    return -3
+    return is.cancelled and -1 or -3
   end
   if job then
     local again = job.state == 'e' or job.state == 'x'

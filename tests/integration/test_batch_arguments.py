@@ -1,0 +1,74 @@
+"""What is no batch is refused when it is made or opened: nothing is stored, and nothing has run."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from reliq import Batch, ConfigurationError
+from tests.support.site import close_app
+
+
+@pytest.fixture
+def app(tmp_path):
+    """Return an app of a broker of its own, and one task."""
+    broker_file = tmp_path / "broker.db"
+    found = Celery("shop", broker=f"reliq-sqlite:///{broker_file}")
+    found.broker_file, found.ran = broker_file, []
+
+    @found.task(name="told", shared=False)
+    def told(batch):
+        found.ran.append(batch)
+
+    yield found
+    close_app(found)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("name", None),
+        ("name", 17),
+        ("name", b"enrol"),
+        ("name", "\ud800"),
+        ("name", "x" * 256),
+        ("id", 17),
+        ("id", "\ud800"),
+        ("id", "x" * 256),
+        ("parent", 17),
+        ("seal_timeout", 0),
+        ("seal_timeout", "60"),
+        ("seal_timeout", float("inf")),
+        ("batch_ttl", float("nan")),
+        ("batch_ttl", 1e300),
+        ("failures", "shop.NotQualified"),
+        ("failures", ValueError),
+        ("failures", (1,)),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_no_option(option, value):
+    """The error names it, and what it is to be."""
+    with pytest.raises(ConfigurationError, match=f"expected {option}"):
+        Batch(**{option: value})
+
+
+def test_a_callback_of_another_kind_of_broker(app):
+    """A callback is published where its batch is."""
+    other = Celery("other", broker="memory://localhost", set_as_current=False)
+    batch = Batch("enrol", on_complete=other.signature("told"), app=app)
+    try:
+        with pytest.raises(ConfigurationError, match="memory"), batch:
+            pytest.fail("it was opened")
+    finally:
+        close_app(other)
+    assert not app.broker_file.exists()
+
+
+def test_a_callback_that_would_run_at_once(app):
+    """With task_always_eager nothing is published: it would run before any job has."""
+    app.conf.task_always_eager = True
+    batch = Batch("enrol", on_complete=app.tasks["told"].s())
+    with pytest.raises(ConfigurationError, match="task_always_eager"), batch:
+        pytest.fail("it was opened")
+    assert [] == app.ran

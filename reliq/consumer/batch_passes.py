@@ -70,8 +70,11 @@ class BatchPasses:
         publish_due(store, record)
         now_ms = store.now_ms()
         if record.ended_ms:
-            if now_ms - record.ended_ms > number(record.fields.get("ttl_ms"), 0):
+            over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
+            if now_ms > over_ms:
                 store.batches.forget_batch(batch)
+            else:  # it is looked at no more, unless something is due still or becomes so
+                store.batches.postpone(batch, over_ms + 1)
             return
         if not record.sealed_ms and self._is_left(store, record, now_ms):
             logger.warning(

@@ -303,6 +303,13 @@ class Batches(Protocol):
         finds it so forgets it.
         """
 
+    def postpone(self, batch: str, until_ms: int) -> bool:
+        """Have *batch* looked after no sooner than *until_ms*, by the broker's clock; whether so.
+
+        Only one that has ended, and of which nothing is due. A change by which it goes on, or
+        something is due, has it looked after at once, whoever dies meanwhile.
+        """
+
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*."""
 

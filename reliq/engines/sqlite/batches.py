@@ -191,6 +191,18 @@ class SqliteBatches:
             )
             return [str(name) for _, name in due]
 
+    @essential
+    def postpone(self, batch: str, until_ms: int) -> bool:
+        """Have *batch* looked after no sooner than that, where it has ended; whether so."""
+        with self._store.write() as transaction:
+            done = transaction.execute(
+                "UPDATE batches SET check_at = ? WHERE prefix = ? AND id = ? AND forgotten = 0 "
+                "AND ended IS NOT NULL AND due_failure IS NULL AND due_complete IS NULL "
+                "AND due_success IS NULL",
+                (until_ms, transaction.prefix, batch),
+            )
+            return done.rowcount > 0
+
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
         with self._store.read() as transaction:

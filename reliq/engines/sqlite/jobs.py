@@ -135,6 +135,8 @@ class Changing:
     def save(self) -> None:
         """Write what has changed of the batch."""
         now = {**self._flags, **self._counts}
+        if self._before["ended"] is not None and (self.due or self._flags["ended"] is None):
+            self._check_now()  # it may have been postponed
         changed = [name for name in now if now[name] != self._before[name]]
         if changed:
             self._execute(
@@ -142,6 +144,12 @@ class Changing:
                 "WHERE number = ?",
                 (*(now[name] for name in changed), self._number),
             )
+
+    def _check_now(self) -> None:
+        self._execute(
+            "UPDATE batches SET check_at = ? WHERE number = ? AND check_at > ?",
+            (self._now, self._number, self._now),
+        )
 
     # -- jobs
 

@@ -262,6 +262,8 @@ class BatchRecord(NamedTuple):
     """What its producer has noted with it."""
     due_since_ms: int = 0
     """Since when the first of what is due is; 0: nothing is."""
+    added_ms: int = 0
+    """When a job, or a try of one, was added last; 0: never."""
 
     @property
     def total(self) -> int:
@@ -333,6 +335,12 @@ class Batches(Protocol):
         """Yield all jobs, some hundred at a time, in no order. Not at one instant.
 
         One that is there all the time is among them at least once.
+        """
+
+    def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
+        """Return some hundred of all jobs, and *after* what the next are; "": these are the last.
+
+        So who looks at many may go on later, over another connection, too.
         """
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:

@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
 _TIMES = ("created", "sealed", "cancelled", "ended")
+_ADDED = "added"
 # What is read of many: not what their producers have noted, which may be long.
 _READ = (
     "name",
     *_TIMES,
+    _ADDED,
     *_COUNTERS.values(),
     *(f"{what}_{one}" for what in ("due", "said") for one in CALLBACKS),
 )
@@ -228,13 +230,19 @@ class RedisBatches:
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order."""
-        key, cursor = self._named(batch)["jobs"], b"0"
+        after = ""
         while True:
-            cursor, found = self._wire.call(("HSCAN", key, cursor, "COUNT", at_once))
-            stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
-            yield [*self._read(batch, stored).values()]
-            if cursor == b"0":
+            found, after = self.some_jobs(batch, after, at_once)
+            yield found
+            if not after:
                 return
+
+    def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
+        """Return some hundred of all jobs, and after what the next are; "": these are the last."""
+        key = self._named(batch)["jobs"]
+        cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
+        stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
+        return [*self._read(batch, stored).values()], "" if cursor == b"0" else text_of(cursor)
 
     def _read(self, batch: str, stored: Iterable[tuple[str, bytes]]) -> dict[str, Job]:
         """Return jobs by their ids; those that cannot be read are left out, and named."""
@@ -330,6 +338,7 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
             if name.startswith(_OWN_FIELD)
         },
         min((number(found[f"due_{one}"], 0) for one in due), default=0),
+        number(found.get(_ADDED), 0),
     )
 
 

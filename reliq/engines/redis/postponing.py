@@ -44,14 +44,13 @@ class Postponing:
         """Post what :meth:`end` sends; *then* gets the error that keeps it from being so, or 0."""
 
         def scheduled(reply: Reply) -> None:
-            if not isinstance(reply, ReliqError):
-                try:
-                    self._wire.post_script(*self._noting(batch, noted), then)
-                except BrokerUnavailable as exc:
-                    reply = exc
-                else:
-                    return
-            then(reply)
+            if isinstance(reply, ReliqError):
+                then(reply)
+                return
+            try:
+                self._wire.post_script(*self._noting(batch, noted), then)
+            except BrokerUnavailable as exc:
+                then(exc)
 
         try:
             self._wire.post_script(*self._scheduling(batch, "", 0), scheduled)

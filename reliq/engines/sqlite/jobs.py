@@ -34,6 +34,7 @@ FLAGS = (
     *("sealed", "cancelled", "ended"),
     *("due_failure", "due_complete", "due_success"),
     *("said_failure", "said_complete", "said_success"),
+    "added",
 )
 _COUNTER_OF = {
     letter: "dropped" if state == "cancelled" else state for letter, state in LETTERS.items()
@@ -216,6 +217,7 @@ class Changing:
         elif job.state == "r":
             state = "r"
         self._put(id_, job, new._replace(state=state, token=0))
+        self._flags["added"] = self._now
         return DONE
 
     def _withdraw(self, id_: str, job: _Known | None, new: _Known) -> int:

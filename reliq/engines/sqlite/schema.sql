@@ -222,6 +222,7 @@ CREATE TABLE batches (
     said_failure INTEGER,
     said_complete INTEGER,
     said_success INTEGER,
+    added INTEGER, -- when a job was added last
     -- how many jobs are in each state
     waiting INTEGER NOT NULL DEFAULT 0,
     delayed INTEGER NOT NULL DEFAULT 0,

@@ -29,7 +29,7 @@ local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s 
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}
 local is_open = {w = true, d = true, k = true, r = true}
 local flags = {'sealed', 'cancelled', 'ended', 'due_failure', 'due_complete', 'due_success',
-  'said_failure', 'said_complete', 'said_success', 'created', 'postponed'}
+  'said_failure', 'said_complete', 'said_success', 'created', 'added', 'postponed'}
 local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'failed', 'error',
   'dropped'}
 
@@ -162,6 +162,7 @@ function does.enter(id, job, new)
   end
   new.token = 0
   put(id, job, new)
+  is.added = now
   return 1
 end
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from ..errors import ConfigurationError, MessageRefused, ReliqError
+from .limits import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,8 +63,6 @@ MOST_ID = 255
 """So many characters the id of a job, and who works on it, have at most."""
 MOST_TEXT = 500
 """So many characters are kept of why a job failed."""
-MOST_AT_ONCE = 1000
-"""So many changes one step takes at most, of who posts them."""
 MOST_NUMBER = 2**53 - 1
 """The largest number that every engine counts with."""
 
@@ -105,9 +104,9 @@ _STATES_OF: dict[What, frozenset[str]] = {
 
 def one_step(changes: Sequence[Change]) -> list[Change]:
     """Return what :func:`checked` does, of what is one step; raises ConfigurationError too."""
-    if len(changes) > MOST_AT_ONCE:
+    if len(changes) > BATCH:
         raise ConfigurationError(
-            f"expected up to {MOST_AT_ONCE} changes of jobs in one step, got {len(changes)}; "
+            f"expected up to {BATCH} changes of jobs in one step, got {len(changes)}; "
             "nothing was stored"
         )
     return checked(changes)
@@ -292,7 +291,7 @@ class Batches(Protocol):
         changes: Sequence[Change],
         on_result: Callable[[Changed | ReliqError | None], None],
     ) -> None:
-        """Post what :meth:`change` sends: one step, of up to a thousand."""
+        """Post what :meth:`change` sends: one step, of up to 200 changes."""
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""

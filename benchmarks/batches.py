@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks import child
+from benchmarks.growth import TINY
 from benchmarks.model import Figure, Row
 from benchmarks.peers import CHORD, CHORD_OF_OURS, RELIQ
 from benchmarks.worker import BACKEND, BROKER, PARKED, begin_consuming, running
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.peers import Broker
     from benchmarks.setting import Setting
 
-SIZES = (10_000, 100_000)
+_TINY_COUNT = 100
 END_WITHIN_S = 1_800.0
 WORKER = ("--pool", "prefork", "--concurrency", "2", "--queues", PARKED, "--loglevel", "INFO")
 
@@ -66,24 +67,29 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(setting: Setting, key: str, size: int, how: str) -> Mapping[str, float]:
+def measure(setting: Setting, key: str, size: int, delayed: bool) -> Mapping[str, float]:
     """Return the times to publish and to the callback, and what memory it took."""
-    count = min(size, setting.largest)
+    count = _TINY_COUNT if setting.scale < TINY else min(size, setting.largest)
+    ours = setting.peer.name == RELIQ
     backend = f"redis://127.0.0.1:{setting.redis.port}/1"
-    how = how if setting.peer.name == RELIQ else "chord"
-    environment = {BACKEND: backend} if how == "chord" else {}
+    given = {"broker": setting.broker, "count": count, "backend": backend}
+    values = {}
+    if delayed and ours:
+        values[f"{key}-delay"], _ = child.run(publish_jobs, how="delay", **given)
+        setting.server.empty()
+    environment = {} if ours else {BACKEND: backend}
     with running(setting.broker, *WORKER, environment=environment) as worker:
         worker.wait_until_ready()
         before = setting.redis.used_memory()
-        published, grown = child.run(
-            publish_jobs, broker=setting.broker, count=count, how=how, backend=backend
-        )
+        published, grown = child.run(publish_jobs, how="map" if ours else "chord", **given)
         used = [setting.redis.used_memory()]
         child.run(begin_consuming, broker=setting.broker)
         ran = worker.wait_for_callback(
             END_WITHIN_S, lambda: used.append(setting.redis.used_memory())
         )
-    return {
+    if delayed and not ours:
+        values[f"{key}-delay"] = published
+    return values | {
         f"{key}-publish": published,
         f"{key}-callback": ran,
         f"{key}-memory": (max(used) - before) / count,
@@ -91,22 +97,19 @@ def measure(setting: Setting, key: str, size: int, how: str) -> Mapping[str, flo
     }
 
 
-def _figure(size: int, how: str, title: str, most_rounds: int | None = None) -> Figure:
-    key = f"batch-{how}-{size}"
-    text = f"{size:,} jobs, {title}".replace(",", " ", 1)
-    rows = (
-        Row(f"{key}-publish", f"{text}: to publish", "s", digits=2),
-        Row(f"{key}-callback", f"{text}: from the first task to the callback", "s", digits=1),
-        Row(f"{key}-memory", f"{text}: the server's memory at its largest, a job", "bytes"),
-        Row(f"{key}-producer", f"{text}: the producer's memory", "MB", digits=1),
-    )
-    measured = partial(measure, key=key, size=size, how=how)
+def _figure(size: int, delayed: bool, most_rounds: int) -> Figure:
+    key, jobs = f"batch-{size}", f"{size:,} jobs".replace(",", " ")
+    rows = [
+        Row(f"{key}-publish", f"{jobs}, to publish, by `Batch.map`", "s", digits=2),
+        Row(f"{key}-callback", f"{jobs}, from the first task to the callback", "s", digits=1),
+        Row(f"{key}-memory", f"{jobs}, the server's memory at its largest, each", "bytes"),
+        Row(f"{key}-producer", f"{jobs}, what the producer grows by", "MB", digits=1),
+    ]
+    if delayed:
+        rows.insert(1, Row(f"{key}-delay", f"{jobs}, to publish, by `delay()`", "s", digits=2))
+    measured = partial(measure, key=key, size=size, delayed=delayed)
     peers = (RELIQ, CHORD, CHORD_OF_OURS)
-    return Figure(key, rows, measured, peers, most_rounds, warm_up=False)
+    return Figure(key, tuple(rows), measured, peers, most_rounds, warm_up=False)
 
 
-FIGURES = (
-    _figure(SIZES[0], "map", "`batch.map`", 3),
-    _figure(SIZES[0], "delay", "`delay()` in the block", 3),
-    _figure(SIZES[1], "map", "`batch.map`", 1),
-)
+FIGURES = (_figure(10_000, True, 3), _figure(100_000, False, 1))

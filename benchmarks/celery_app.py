@@ -9,13 +9,14 @@ import time
 from celery import Celery, signals
 
 from benchmarks import record
-from benchmarks.worker import ACKS_LATE, BROKER, PROFILE
+from benchmarks.worker import ACKS_LATE, BACKEND, BROKER, PROFILE
 
 broker = json.loads(os.environ[BROKER])
 app = Celery("benchmarks", broker=broker["url"])
 app.conf.update(
     broker_transport_options=broker["options"],
-    task_ignore_result=True,
+    task_ignore_result=BACKEND not in os.environ,
+    result_backend=os.environ.get(BACKEND),
     task_acks_late=ACKS_LATE in os.environ,
     broker_connection_retry_on_startup=True,  # the default, said aloud: Celery warns otherwise
 )
@@ -32,6 +33,19 @@ def millisecond() -> None:
     """Wait for a millisecond, as for a quick answer of something else, and be counted."""
     time.sleep(0.001)
     record.mark()
+
+
+@app.task  # type: ignore[untyped-decorator]
+def job(number: int) -> None:
+    """Do nothing but be counted, as one of many that a callback waits for."""
+    del number
+    record.mark()
+
+
+@app.task  # type: ignore[untyped-decorator]
+def finished(*_: object) -> None:
+    """Note that all are done."""
+    record.mark_finished()
 
 
 if PROFILE in os.environ:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks import (
+    batches,
     celery_tasks,
     cluster_cpu,
     cluster_idle,
@@ -32,6 +33,7 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
     "Publish as web applications do": web.FIGURES,
     "Consume and ack": consume.FIGURES,
     "Celery, end to end": celery_tasks.FIGURES,
+    "Batches": batches.FIGURES,
     "Latency": latency.FIGURES,
     "Restore": restore.FIGURES,
     "Growth": growth.FIGURES,

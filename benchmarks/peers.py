@@ -14,6 +14,7 @@ RELIQ, KOMBU = "reliq", "kombu"
 CLASSIC, QUORUM = "rabbitmq-classic", "rabbitmq-quorum"
 BARE, CLIENT, TOOL = "hiredis", "redis-py", "redis-benchmark"
 SQLITE, SQLA, FILESYSTEM = "reliq-sqlite", "sqla", "filesystem"
+CHORD, CHORD_OF_OURS = "chord", "chord-over-reliq"
 CLUSTER, CLUSTER_OF_ONE = "reliq-cluster", "reliq-cluster-of-one"
 
 
@@ -82,6 +83,8 @@ ALL = {
         Peer(BARE, "bare hiredis loop", "raw", "redis-of-kombu"),
         Peer(CLIENT, "bare redis-py loop", "raw", "redis-of-kombu", pace=0.5),
         Peer(TOOL, "redis-benchmark, one client", "raw", "redis-of-kombu"),
+        Peer(CHORD, "Celery's chord, Kombu `redis://`", "redis", "redis-of-kombu"),
+        Peer(CHORD_OF_OURS, "Celery's chord, reliq", "reliq", "redis"),
         Peer(CLUSTER, "reliq, cluster of 3 nodes", "reliq-cluster", "cluster-3"),
         Peer(CLUSTER_OF_ONE, "reliq, cluster of one node", "reliq-cluster", "cluster-1"),
         Peer(SQLITE, "reliq-sqlite", "reliq-sqlite", "file-of-reliq", pace=0.4),

@@ -19,6 +19,7 @@ from typing import Any
 
 DIRECTORY = "BENCHMARK_RECORD"
 _LAYOUT = struct.Struct("=qqq")
+_FINISHED = "finished"
 
 
 # gevent makes a local of each greenlet, of which there is one a task; its tasks share a thread.
@@ -54,6 +55,8 @@ class Ran:
 
     tasks: int
     seconds: float
+    began_ns: int = 0
+    """When the first one ran (monotonic clock)."""
 
 
 def read(directory: Path) -> Ran:
@@ -67,4 +70,18 @@ def read(directory: Path) -> Ran:
     if not noted:
         return Ran(0, 0.0)
     first, last = min(n[1] for n in noted), max(n[2] for n in noted)
-    return Ran(sum(n[0] for n in noted), (last - first) / 1e9)
+    return Ran(sum(n[0] for n in noted), (last - first) / 1e9, first)
+
+
+def mark_finished() -> None:
+    """Note that a task ran now that comes after all others: a callback."""
+    path = Path(os.environ[DIRECTORY]) / _FINISHED
+    partly = path.with_suffix(".partly")
+    partly.write_text(f"{time.monotonic_ns():40}")
+    partly.rename(path)
+
+
+def finished_ns(directory: Path) -> int:
+    """Return when such a task ran (monotonic clock); 0: it did not yet."""
+    path = directory / _FINISHED
+    return int(path.read_text()) if path.exists() else 0

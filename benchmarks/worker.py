@@ -20,11 +20,12 @@ from benchmarks import record
 from benchmarks.child import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.peers import Broker
 
 BROKER, ACKS_LATE, PROFILE = "BENCHMARK_BROKER", "BENCHMARK_ACKS_LATE", "BENCHMARK_PROFILE"
+BACKEND = "BENCHMARK_BACKEND"
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 PARKED = "parked"
 READY_WITHIN_S = 60.0
@@ -122,6 +123,14 @@ class Worker:
         if ran.tasks > count:
             raise AssertionError(f"{ran.tasks} tasks ran, {count} were published")
         return ran
+
+    def wait_for_callback(self, within_s: float, look: Callable[[], None]) -> float:
+        """Return the seconds from the first task that ran to the callback; `look` meanwhile."""
+        deadline = time.monotonic() + within_s
+        while not (finished_ns := record.finished_ns(self.records)):
+            self._check(deadline, f"no callback, {record.read(self.records).tasks} tasks ran")
+            look()
+        return (finished_ns - record.read(self.records).began_ns) / 1e9
 
     def wait_until_ready(self) -> None:
         """Return once the worker has logged that it is ready, which needs `--loglevel INFO`."""

@@ -12,8 +12,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..errors import BrokerUnavailable
 from ..failover.jitter import JITTER
 from ..store.jobs import OPEN, PARENT, Change
+from ..store.nodes import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
 from .lost_jobs import LostJobs
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
+    from .lost_jobs import Sweep
 
 logger = logging.getLogger("reliq")
 
@@ -70,8 +73,11 @@ class BatchPasses:
         publish_due(store, record)
         now_ms = store.now_ms()
         if record.ended_ms:
-            if now_ms - record.ended_ms > number(record.fields.get("ttl_ms"), 0):
+            over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
+            if now_ms > over_ms:
                 store.batches.forget_batch(batch)
+            else:  # it is looked at no more, unless something is due still or becomes so
+                store.batches.postpone(batch, over_ms + 1)
             return
         if not record.sealed_ms and self._is_left(record, now_ms):
             logger.warning(
@@ -83,7 +89,7 @@ class BatchPasses:
             store.batches.change(batch, (Change("seal"),))
             self.soon(batch)
         self._cancel_with_parent(store, record)
-        self._sweep(store, record, now_ms)
+        self._sweep(record, now_ms)
 
     def _cancel_with_parent(self, store: Store, record: BatchRecord) -> None:
         """Cancel a batch whose parent is cancelled."""
@@ -98,13 +104,13 @@ class BatchPasses:
     @staticmethod
     def _is_left(record: BatchRecord, now_ms: int) -> bool:
         timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
-        newest_ms = max(record.created_ms, record.entered_ms)
-        return timeout_ms > 0 and now_ms - newest_ms > timeout_ms
+        last_ms = max(record.created_ms, record.added_ms)
+        return timeout_ms > 0 and now_ms - last_ms > timeout_ms
 
     # -- jobs that nobody will end
 
-    def _sweep(self, store: Store, record: BatchRecord, now_ms: int) -> None:
-        """Find the open jobs that nobody will end any more, and end them."""
+    def _sweep(self, record: BatchRecord, now_ms: int) -> None:
+        """Find the open jobs that nobody will end any more, and end them; the first step later."""
         now = monotonic()
         if now < self._next_sweep.get(record.id, 0.0):
             return
@@ -112,4 +118,16 @@ class BatchPasses:
             self._next_sweep = {name: at for name, at in self._next_sweep.items() if at > now}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
-            self._lost.sweep(store, record.id, now_ms)
+            sweep = self._lost.sweep(record.id, now_ms)
+            self._later.append(partial(self._go_on, record.id, sweep))
+
+    def _go_on(self, batch: str, sweep: Sweep, store: Store) -> None:
+        """Make the next step of a sweep, and go on with it behind the duties of others."""
+        try:
+            more = sweep.step(store)
+        except BrokerUnavailable:
+            if not goes_on(store):  # else this is tried again
+                self._next_sweep.pop(batch, None)
+            raise
+        if more:
+            self._later.append(partial(self._go_on, batch, sweep))

@@ -59,16 +59,6 @@ def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
     return batch, Change("end", job, "lost", *where, why)
 
 
-def tell(store: Store, queue: str, look_soon: Callable[[str], None]) -> None:
-    """Tell the batches of what became of their jobs in *queue*, all of it; waits.
-
-    As :func:`tell_some` does.
-    """
-    after = 0
-    while after := tell_some(store, queue, look_soon, after):
-        pass
-
-
 def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after: int = 0) -> int:
     """Tell the batches of some hundred events of *queue*, from that after number *after* on; waits.
 

@@ -9,13 +9,14 @@ within this one that has told nothing of its end.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
 from ..message.queue_names import partition_names
 from ..store.jobs import NESTED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
-from .job_events import in_words, tell
+from .job_events import in_words, tell_some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ logger = logging.getLogger("reliq")
 MISSING_MS = 60_000
 _MOST_REMEMBERED = 1000
 _MOST_DEAD = 500
+_CHILDREN = 20
 
 
 class LostJobs:
@@ -41,81 +43,137 @@ class LostJobs:
         # Of each batch: what was at work, at the look before, for a worker that nobody knew.
         self._unheard: dict[str, set[tuple[str, int]]] = {}
 
-    def sweep(self, store: Store, batch: str, now_ms: int, missing_ms: int = MISSING_MS) -> None:
-        """End the open jobs of *batch* that are lost; waits, and reads them all.
-
-        One at work whose worker is not in the register is lost when it is so at the next look,
-        too: it may be away for a while, and what it has begun goes on.
-        """
+    def sweep(self, batch: str, now_ms: int, missing_ms: int = MISSING_MS) -> Sweep:
+        """Begin a look at all jobs of *batch*."""
         before = self._unheard.pop(batch, set())
-        unheard: set[tuple[str, int]] = set()
-        looked_at: dict[str, Sequence[str]] = {}
-        for part in store.batches.jobs(batch):
-            by_queue: dict[str, list[Job]] = {}
-            for job in part:
-                if job.state not in OPEN or now_ms - job.since_ms <= missing_ms:
-                    continue
-                if job.tag == NESTED:
-                    self._look_at_child(store, batch, job)
-                else:
-                    by_queue.setdefault(job.queue, []).append(job)
-            for queue, jobs in by_queue.items():
-                try:
-                    if queue not in looked_at:
-                        looked_at[queue] = self._look_at(store, queue)
-                    there = _whereabouts(store, looked_at[queue], [job.tag for job in jobs])
-                except BrokerUnavailable:
-                    continue  # its node is away: nothing is known
-                missing = [job for job in jobs if not there.get(job.tag)]
-                gone = self._without_worker(store, missing)
-                unheard |= gone
-                lost = [
-                    change for job in missing if (change := _change(job, gone & before)) is not None
-                ]
-                dead = [job for job in jobs if there.get(job.tag) == "dead"]
-                lost += _dead(store, looked_at[queue], dead)
-                self._end(store, batch, queue, lost)
+        older_ms = now_ms - missing_ms
+        return Sweep(batch, older_ms, before, partial(self._remember, batch), self._look_soon)
+
+    def _remember(self, batch: str, unheard: set[tuple[str, int]]) -> None:
         if unheard:
             while len(self._unheard) >= _MOST_REMEMBERED:
                 del self._unheard[next(iter(self._unheard))]
             self._unheard[batch] = unheard
 
-    def _look_at(self, store: Store, queue: str) -> Sequence[str]:
-        """Return the names that *queue* has messages under; what is known there is told before."""
-        if not queue:
-            return ()
-        layout = store.layout(queue)
-        names = partition_names(queue, layout.end if layout is not None else 1)
-        for name in names:
-            tell(store, name, self._look_soon)
-        return names
 
-    def _look_at_child(self, store: Store, batch: str, job: Job) -> None:
+class Sweep:
+    """One look at all jobs of a batch, which may be very many: in steps, each of some hundred.
+
+    It ends the open ones that are lost. One at work whose worker is not in the register is lost
+    when it is so at the next look, too: it may be away for a while, and what it has begun goes on.
+    """
+
+    def __init__(
+        self,
+        batch: str,
+        older_ms: int,
+        before: set[tuple[str, int]],
+        remember: Callable[[set[tuple[str, int]]], None],
+        look_soon: Callable[[str], None],
+    ) -> None:
+        self._batch = batch
+        self._older_ms = older_ms
+        self._before = before
+        self._remember = remember
+        self._look_soon = look_soon
+        self._unheard: set[tuple[str, int]] = set()
+        self._after: str | None = ""  # None: all jobs are read
+        # What was read and not looked at yet.
+        self._children: list[Job] = []
+        self._by_queue: dict[str, list[Job]] = {}
+        self._names: dict[str, Sequence[str]] = {}
+        # What is known of jobs in these is told before their messages are looked for: name, after.
+        self._to_tell: list[tuple[str, int]] = []
+
+    def step(self, store: Store) -> bool:
+        """Look at some more; whether there are any left. Waits; raises BrokerUnavailable."""
+        if self._children:
+            some, self._children = self._children[:_CHILDREN], self._children[_CHILDREN:]
+            for job in some:
+                self._look_at_child(store, job)
+        elif self._by_queue:
+            self._look_into_a_queue(store)
+        elif self._after is not None:
+            self._read(store, self._after)
+        else:
+            self._remember(self._unheard)
+            return False
+        return True
+
+    def _read(self, store: Store, after: str) -> None:
+        found, after = store.batches.some_jobs(self._batch, after)
+        self._after = after or None
+        for job in found:
+            if job.state not in OPEN or job.since_ms >= self._older_ms:
+                continue
+            if job.tag == NESTED:
+                self._children.append(job)
+            else:
+                self._by_queue.setdefault(job.queue, []).append(job)
+
+    def _look_into_a_queue(self, store: Store) -> None:
+        """Look for the messages of some jobs in their queue; or tell what is known there before."""
+        queue = next(iter(self._by_queue))
+        try:
+            if queue not in self._names:
+                self._names[queue] = _names_of(store, queue)
+                self._to_tell = [(name, 0) for name in self._names[queue]]
+            if self._to_tell:
+                name, after = self._to_tell.pop()
+                if after := tell_some(store, name, self._look_soon, after):
+                    self._to_tell.append((name, after))
+                return
+            self._look_for(store, queue, self._by_queue[queue])
+        except BrokerUnavailable:
+            # Its node is away: nothing is known. Or none answers: then nor is what comes next.
+            self._names.pop(queue, None)
+            self._to_tell = []
+        del self._by_queue[queue]
+
+    def _look_for(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:
+        there = _whereabouts(store, self._names[queue], [job.tag for job in jobs])
+        missing = [job for job in jobs if not there.get(job.tag)]
+        gone = _without_worker(store, missing)
+        self._unheard |= gone
+        given_up = gone & self._before
+        lost = [change for job in missing if (change := _change(job, given_up)) is not None]
+        dead = [job for job in jobs if there.get(job.tag) == "dead"]
+        lost += _dead(store, self._names[queue], dead)
+        if lost:
+            logger.warning(
+                "%d jobs of batch %r are lost: nothing in %r will end them",
+                len(lost),
+                self._batch,
+                queue,
+            )
+            store.batches.change(self._batch, lost)
+            self._look_soon(self._batch)
+
+    def _look_at_child(self, store: Store, job: Job) -> None:
         """End a job that is a batch where that has ended, or is not there any more."""
         child = store.batches.batch(job.id)
         if child is not None:
             tell_parent(store, child)
             return
         lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
-        store.batches.change(batch, (lost,))
-        self._look_soon(batch)
+        store.batches.change(self._batch, (lost,))
+        self._look_soon(self._batch)
 
-    @staticmethod
-    def _without_worker(store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
-        """Return which of *missing* are at work for a worker that is not heard of."""
-        at_work = [job for job in missing if job.state == "working" and job.worker]
-        known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
-        lives = {name for name, found in known.items() if found is not None and not found.lapsed}
-        return {(job.id, job.since_ms) for job in at_work if job.worker not in lives}
 
-    def _end(self, store: Store, batch: str, queue: str, lost: Sequence[Change]) -> None:
-        if not lost:
-            return
-        logger.warning(
-            "%d jobs of batch %r are lost: nothing in %r will end them", len(lost), batch, queue
-        )
-        store.batches.change(batch, lost)
-        self._look_soon(batch)
+def _names_of(store: Store, queue: str) -> Sequence[str]:
+    """Return the names that *queue* has messages under."""
+    if not queue:
+        return ()
+    layout = store.layout(queue)
+    return partition_names(queue, layout.end if layout is not None else 1)
+
+
+def _without_worker(store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
+    """Return which of *missing* are at work for a worker that is not heard of."""
+    at_work = [job for job in missing if job.state == "working" and job.worker]
+    known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
+    lives = {name for name, found in known.items() if found is not None and not found.lapsed}
+    return {(job.id, job.since_ms) for job in at_work if job.worker not in lives}
 
 
 def _whereabouts(store: Store, queues: Sequence[str], tags: list[str]) -> dict[str, Whereabouts]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from ..errors import ConfigurationError, MessageRefused, ReliqError
+from .limits import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,8 +63,6 @@ MOST_ID = 255
 """So many characters the id of a job, and who works on it, have at most."""
 MOST_TEXT = 500
 """So many characters are kept of why a job failed."""
-MOST_AT_ONCE = 1000
-"""So many changes one step takes at most, of who posts them."""
 MOST_NUMBER = 2**53 - 1
 """The largest number that every engine counts with."""
 
@@ -105,9 +104,9 @@ _STATES_OF: dict[What, frozenset[str]] = {
 
 def one_step(changes: Sequence[Change]) -> list[Change]:
     """Return what :func:`checked` does, of what is one step; raises ConfigurationError too."""
-    if len(changes) > MOST_AT_ONCE:
+    if len(changes) > BATCH:
         raise ConfigurationError(
-            f"expected up to {MOST_AT_ONCE} changes of jobs in one step, got {len(changes)}; "
+            f"expected up to {BATCH} changes of jobs in one step, got {len(changes)}; "
             "nothing was stored"
         )
     return checked(changes)
@@ -263,7 +262,7 @@ class BatchRecord(NamedTuple):
     """What its producer has noted with it."""
     due_since_ms: int = 0
     """Since when the first of what is due is; 0: nothing is."""
-    entered_ms: int = 0
+    added_ms: int = 0
     """When a job was added last; 0: none was."""
 
     @property
@@ -293,7 +292,7 @@ class Batches(Protocol):
         changes: Sequence[Change],
         on_result: Callable[[Changed | ReliqError | None], None],
     ) -> None:
-        """Post what :meth:`change` sends: one step, of up to a thousand."""
+        """Post what :meth:`change` sends: one step, of up to 200 changes."""
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""
@@ -304,6 +303,13 @@ class Batches(Protocol):
         Each is given to one who asks, and again *again_ms* later; a new one at once. One of
         which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
         finds it so forgets it.
+        """
+
+    def postpone(self, batch: str, until_ms: int) -> bool:
+        """Have *batch* looked after no sooner than *until_ms*, by the broker's clock; whether so.
+
+        Only one that has ended, and of which nothing is due. A change by which it goes on, or
+        something is due, has it looked after at once, whoever dies meanwhile.
         """
 
     def batch(self, batch: str) -> BatchRecord | None:
@@ -329,6 +335,12 @@ class Batches(Protocol):
         """Yield all jobs, some hundred at a time, in no order. Not at one instant.
 
         One that is there all the time is among them at least once.
+        """
+
+    def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
+        """Return some hundred of all jobs, and *after* what the next are; "": these are the last.
+
+        So who looks at many may go on later, over another connection, too.
         """
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:

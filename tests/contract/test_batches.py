@@ -56,13 +56,13 @@ def test_batches_are_listed(batches):
 
 def test_when_a_job_was_added_last(batches, change):
     """It is that of the new one: not of a retry, or of what becomes of a job."""
-    assert 0 == batches.batch("b").entered_ms
+    assert 0 == batches.batch("b").added_ms
     change(enter("first"))
-    first_ms = batches.batch("b").entered_ms
+    first_ms = batches.batch("b").added_ms
     assert first_ms == batches.job("b", "first").since_ms
     change(begin("first"), enter("first", retries=1), end("failed", "first", why="no"))
-    assert first_ms == batches.batch("b").entered_ms
-    wait_until(lambda: change(enter(uuid4().hex)) and batches.batch("b").entered_ms > first_ms)
+    assert first_ms == batches.batch("b").added_ms
+    wait_until(lambda: change(enter(uuid4().hex)) and batches.batch("b").added_ms > first_ms)
 
 
 def test_names_are_apart(batches):

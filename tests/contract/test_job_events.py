@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.job_events import change_of, tell
+from reliq.consumer.job_events import change_of, tell_some
 from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode
@@ -43,8 +43,9 @@ def events(store, queue="q"):
 
 def told(store, queue="q"):
     """Tell the batches; return those of which something is due."""
-    due = []
-    tell(store.store, queue, due.append)
+    due, after = [], 0
+    while after := tell_some(store.store, queue, due.append, after):
+        pass
     assert [] == events(store, queue)
     assert not store.survey(queue).get(queue) or not store.survey(queue)[queue].job_events
     return due

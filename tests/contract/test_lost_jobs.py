@@ -22,7 +22,9 @@ def sweep(store, batches):
 
     def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
-        jobs.sweep(store.store, "b", store.store.now_ms(), missing_ms)
+        looking = jobs.sweep("b", store.store.now_ms(), missing_ms)
+        while looking.step(store.store):
+            pass
         return batches.batch("b").counts["error"] - before
 
     return look

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, ReliqError, again
@@ -28,7 +29,8 @@ from ...store.jobs import (
 from ...store.limits import BATCH
 from ...store.unreadable import left_out, number
 from . import keys, scripts
-from .base import text_of, texts, then
+from .base import text_of, texts
+from .postponing import Postponing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
 # A hash's field of that name says when the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
-_TIMES = ("created", "sealed", "cancelled", "ended", "entered")
+_TIMES = ("created", "sealed", "cancelled", "ended")
+_ADDED = "added"
 # What is read of many: not what their producers have noted, which may be long.
 _READ = (
     "name",
     *_TIMES,
+    _ADDED,
     *_COUNTERS.values(),
     *(f"{what}_{one}" for what in ("due", "said") for one in CALLBACKS),
 )
@@ -67,6 +71,7 @@ class RedisBatches:
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
+        self._postponing = Postponing(wire, prefix)
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
         """Make *batch* unless there is one; whether there was none."""
@@ -100,9 +105,12 @@ class RedisBatches:
         cancelled, due, outcomes = False, False, []
         for part in parted(checked(changes), BATCH):
             command = self._change(batch, part, by)
-            found = _changed(self._wire.call(command, scripts.CHANGE_JOBS))
+            reply = self._wire.call(command, scripts.CHANGE_JOBS)
+            found = _changed(reply)
             if found is None:
                 return None
+            if noted := _postponed(reply):
+                self._postponing.end(batch, noted)
             cancelled, due = found.cancelled, found.due
             outcomes += found.outcomes
         return Changed(cancelled, outcomes, due)
@@ -111,8 +119,19 @@ class RedisBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends."""
-        command = self._change(batch, one_step(changes), "")
-        self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
+
+        def replied(reply: Reply) -> None:
+            if isinstance(reply, ReliqError):
+                on_result(reply)
+            elif noted := _postponed(reply):
+                self._postponing.post_end(batch, noted, partial(ended, reply))
+            else:
+                on_result(_changed(reply))
+
+        def ended(reply: Reply, error: Reply) -> None:
+            on_result(error if isinstance(error, ReliqError) else _changed(reply))
+
+        self._wire.post(self._change(batch, one_step(changes), ""), replied, scripts.CHANGE_JOBS)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
         names = scripts.CHANGE_JOBS.named(
@@ -158,6 +177,10 @@ class RedisBatches:
             batches=keys.batches(self._prefix), guard=keys.guard_of_all(self._prefix)
         )
         return texts(self._wire.execute(scripts.NEXT_BATCHES, names, (max(limit, 0), again_ms)))
+
+    def postpone(self, batch: str, until_ms: int) -> bool:
+        """Have *batch* looked after no sooner than that, where it has ended; whether so."""
+        return self._postponing.postpone(batch, until_ms)
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
@@ -207,13 +230,19 @@ class RedisBatches:
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order."""
-        key, cursor = self._named(batch)["jobs"], b"0"
+        after = ""
         while True:
-            cursor, found = self._wire.call(("HSCAN", key, cursor, "COUNT", at_once))
-            stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
-            yield [*self._read(batch, stored).values()]
-            if cursor == b"0":
+            found, after = self.some_jobs(batch, after, at_once)
+            yield found
+            if not after:
                 return
+
+    def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
+        """Return some hundred of all jobs, and after what the next are; "": these are the last."""
+        key = self._named(batch)["jobs"]
+        cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
+        stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
+        return [*self._read(batch, stored).values()], "" if cursor == b"0" else text_of(cursor)
 
     def _read(self, batch: str, stored: Iterable[tuple[str, bytes]]) -> dict[str, Job]:
         """Return jobs by their ids; those that cannot be read are left out, and named."""
@@ -291,7 +320,7 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
     """Return what the hash of a batch says; None where there is none."""
     if "created" not in found:
         return None
-    created, sealed, cancelled, ended, entered = (number(found.get(name), 0) for name in _TIMES)
+    created, sealed, cancelled, ended = (number(found.get(name), 0) for name in _TIMES)
     due = tuple(one for one in CALLBACKS if f"due_{one}" in found)
     return BatchRecord(
         batch,
@@ -309,14 +338,19 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
             if name.startswith(_OWN_FIELD)
         },
         min((number(found[f"due_{one}"], 0) for one in due), default=0),
-        entered,
+        number(found.get(_ADDED), 0),
     )
 
 
 def _changed(reply: Reply) -> Changed | None:
     if reply[0] == 0:
         return None
-    return Changed(reply[1] & 1 != 0, reply[2:], reply[1] & _DUE != 0)
+    return Changed(reply[1] & 1 != 0, reply[3:], reply[1] & _DUE != 0)
+
+
+def _postponed(reply: Reply) -> str:
+    """Return what is noted of a batch that was postponed, and goes on; "": it was not, or stays."""
+    return "" if reply[0] == 0 else text_of(reply[2])
 
 
 def _job(name: str, stored: bytes) -> Job | None:

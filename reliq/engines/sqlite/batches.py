@@ -191,6 +191,18 @@ class SqliteBatches:
             )
             return [str(name) for _, name in due]
 
+    @essential
+    def postpone(self, batch: str, until_ms: int) -> bool:
+        """Have *batch* looked after no sooner than that, where it has ended; whether so."""
+        with self._store.write() as transaction:
+            done = transaction.execute(
+                "UPDATE batches SET check_at = ? WHERE prefix = ? AND id = ? AND forgotten = 0 "
+                "AND ended IS NOT NULL AND due_failure IS NULL AND due_complete IS NULL "
+                "AND due_success IS NULL",
+                (until_ms, transaction.prefix, batch),
+            )
+            return done.rowcount > 0
+
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
         with self._store.read() as transaction:
@@ -237,7 +249,7 @@ class SqliteBatches:
             tuple(one for one in CALLBACKS if flags[f"said_{one}"] is not None),
             _fields(fields),
             min((number(flags[f"due_{one}"]) for one in due), default=0),
-            number(flags["entered"]),
+            number(flags["added"]),
         )
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
@@ -262,18 +274,22 @@ class SqliteBatches:
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in the order of their ids."""
-        last = ""
+        after = ""
         while True:
-            with self._store.read() as transaction:
-                rows = transaction.execute(
-                    f"SELECT {_JOB} FROM jobs "  # noqa: S608 - ours
-                    "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
-                    (self._number(transaction, batch), last, at_once),
-                ).fetchall()
-            yield self._read(batch, rows)
-            if len(rows) < at_once:
+            found, after = self.some_jobs(batch, after, at_once)
+            yield found
+            if not after:
                 return
-            last = rows[-1][0]
+
+    def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
+        """Return some hundred of all jobs, and after what the next are; "": these are the last."""
+        with self._store.read() as transaction:
+            rows = transaction.execute(
+                f"SELECT {_JOB} FROM jobs "  # noqa: S608 - ours
+                "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
+                (self._number(transaction, batch), after, at_once),
+            ).fetchall()
+        return self._read(batch, rows), str(rows[-1][0]) if len(rows) == at_once else ""
 
     def _read(self, batch: str, rows: Iterable[Row]) -> list[Job]:
         """Return jobs; those that cannot be read are left out, and named."""

@@ -34,7 +34,7 @@ FLAGS = (
     *("sealed", "cancelled", "ended"),
     *("due_failure", "due_complete", "due_success"),
     *("said_failure", "said_complete", "said_success"),
-    "entered",
+    "added",
 )
 _COUNTER_OF = {
     letter: "dropped" if state == "cancelled" else state for letter, state in LETTERS.items()
@@ -136,6 +136,8 @@ class Changing:
     def save(self) -> None:
         """Write what has changed of the batch."""
         now = {**self._flags, **self._counts}
+        if self._before["ended"] is not None and (self.due or self._flags["ended"] is None):
+            self._check_now()  # it may have been postponed
         changed = [name for name in now if now[name] != self._before[name]]
         if changed:
             self._execute(
@@ -143,6 +145,12 @@ class Changing:
                 "WHERE number = ?",
                 (*(now[name] for name in changed), self._number),
             )
+
+    def _check_now(self) -> None:
+        self._execute(
+            "UPDATE batches SET check_at = ? WHERE number = ? AND check_at > ?",
+            (self._now, self._number, self._now),
+        )
 
     # -- jobs
 
@@ -198,7 +206,7 @@ class Changing:
             adder = self._find(self._by) if self._by else None
             if self._flags["sealed"] is not None and (adder is None or adder.state != "k"):
                 return SEALED
-            self._flags["entered"] = self._now
+            self._flags["added"] = self._now
         elif new.retries < job.retries:
             return UNCHANGED
         elif new.retries > job.retries:

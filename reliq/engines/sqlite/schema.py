@@ -44,7 +44,7 @@ CREATE TABLE batches (
     said_failure INTEGER,
     said_complete INTEGER,
     said_success INTEGER,
-    entered INTEGER,
+    added INTEGER,
     waiting INTEGER NOT NULL DEFAULT 0,
     delayed INTEGER NOT NULL DEFAULT 0,
     working INTEGER NOT NULL DEFAULT 0,

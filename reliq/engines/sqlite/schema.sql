@@ -222,7 +222,7 @@ CREATE TABLE batches (
     said_failure INTEGER,
     said_complete INTEGER,
     said_success INTEGER,
-    entered INTEGER, -- a job, the last one
+    added INTEGER, -- when a job was added last
     -- how many jobs are in each state
     waiting INTEGER NOT NULL DEFAULT 0,
     delayed INTEGER NOT NULL DEFAULT 0,

@@ -74,18 +74,8 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
             history = found[line.id] = History(line.id)
             if ledger.kind_of(line.id) == ledger.CALLBACK:
                 history.queue = CALLBACKS
-        if line.event == ledger.INTENT:
-            history.intent, history.countdown = line.at, line.countdown
-            history.queue = line.queue
-        elif line.event == ledger.CONFIRMED:
-            history.confirmed = line.at
-        elif line.event == ledger.FAILED:
-            history.failed = line.error
-        elif line.event == ledger.UNSENT:
-            history.unsent = True
-        elif line.event == ledger.JOINED:
-            history.batch = line.batch
-            history.queue = history.queue or line.queue
+        if line.event not in ledger.OF_A_RUN:
+            _note_publish(history, line)
         else:
             key = (line.id, line.retries, line.tag, line.pid, line.worker)
             if line.event == ledger.STARTED:
@@ -98,6 +88,21 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
                 run = under_way[key].pop()
                 run.finish, run.ended = line.at, line.event
     return found
+
+
+def _note_publish(history: History, line: ledger.Line) -> None:
+    if line.event == ledger.INTENT:
+        history.intent, history.countdown = line.at, line.countdown
+        history.queue = line.queue
+    elif line.event == ledger.CONFIRMED:
+        history.confirmed = line.at
+    elif line.event == ledger.FAILED:
+        history.failed = line.error
+    elif line.event == ledger.UNSENT:
+        history.unsent = True
+    elif line.event == ledger.JOINED:
+        history.batch = line.batch
+        history.queue = history.queue or line.queue
 
 
 def outages(

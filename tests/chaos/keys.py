@@ -104,14 +104,8 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
                 wrong.append(f"{key}: of a batch that is not listed ({kind})")
             if of_batch["part"] not in BatchKeys._fields:
                 wrong.append(f"{key}: no such part in the catalogue")
-        elif name.startswith("reliq:bindings:{"):
-            if name[len("reliq:bindings:{") : -1] not in exchanges:
-                wrong.append(f"{key}: bindings of an exchange that was not declared")
-        elif name.startswith("reliq:once:{"):  # of who changes the partitions of a queue
-            if client.ttl(raw) == -1:
-                wrong.append(f"{key}: a claim that never ends")
         else:
-            wrong.append(f"{key}: not in the catalogue ({kind})")
+            wrong += _odd_other(client, raw, key, name, exchanges)
     for queue in sorted(queues):
         wrong += misplaced(queue, _contents(client, prefix, queue))
         wrong += _odd_meta(client, prefix, queue)
@@ -136,6 +130,17 @@ def _odd_global(client: redis.Redis, raw: bytes, key: str, part: str) -> list[st
         return [] if forgotten else [f"{key}: a consumer's record that nobody will forget"]
     kind = client.type(raw).decode()
     return [] if GLOBAL.get(part) == kind else [f"{key}: not in the catalogue ({kind})"]
+
+
+def _odd_other(
+    client: redis.Redis, raw: bytes, key: str, name: str, exchanges: Collection[str]
+) -> list[str]:
+    if name.startswith("reliq:bindings:{"):
+        known = name[len("reliq:bindings:{") : -1] in exchanges
+        return [] if known else [f"{key}: bindings of an exchange that was not declared"]
+    if name.startswith("reliq:once:{"):  # of who changes the partitions of a queue
+        return [f"{key}: a claim that never ends"] if client.ttl(raw) == -1 else []
+    return [f"{key}: not in the catalogue ({client.type(raw).decode()})"]
 
 
 def _is_of_publishers(part: str) -> bool:

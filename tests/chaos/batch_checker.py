@@ -94,6 +94,8 @@ class BatchChecker:
         for job, state in found.jobs.items():
             if job in book.jobs:
                 self._judge_job(book, found, book.jobs[job], state)
+        if found.cancelled and book.cancelled is not None:
+            self._judge_late(book, book.cancelled + self._limits.in_flight)
         self._judge_children(book, found)
         self._judge_callbacks(book, found)
 
@@ -166,6 +168,14 @@ class BatchChecker:
             for fault in self._blame.masters
             for at in times
         )
+
+    def _judge_late(self, book: Book, since: float) -> None:
+        """Find what was begun although the batch was cancelled; who cannot ask the broker does."""
+        for history in book.jobs.values():
+            for run in history.runs:
+                if run.start > since and not self._blame.was_disturbed(run):
+                    late = f"{run.start - since:.2f} s later ({run.worker} at {run.start:.2f})"
+                    self._find(book.id, f"was cancelled, and {history.id} ran {late}")
 
     # -- batches in it
 

@@ -227,6 +227,14 @@ class Blame:
         acked = run.finish is not None and recently <= run.finish <= died
         return acked or recently <= run.start <= died + self.limits.in_flight
 
+    def was_disturbed(self, run: Run) -> bool:
+        """Whether who ran it may have had no broker to ask as it started, or stood still."""
+        return any(
+            fault.at <= run.start <= max(fault.until, fault.back) + self.limits.reconnect
+            for fault in self._faults
+            if fault.outage or fault.cuts or fault.slows or fault.worker == run.worker
+        )
+
     def _died_unacked(self, run: Run, at: float) -> bool:
         """Whether the broker cannot have had the ack when the process died."""
         # What it wrote down after that was on its way: nothing runs in a dead process.

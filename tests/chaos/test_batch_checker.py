@@ -205,6 +205,16 @@ def test_jobs_of_a_batch_that_was_cancelled(story):
     assert [] == story.fault("worker-kill", 2.3, worker="w2").findings
 
 
+def test_a_job_that_began_after_its_batch_was_cancelled(story):
+    """It was to be dropped; unless the worker could not ask, since the broker was away."""
+    story.write("K", 1.6, "b").write("M", 1.7, "b").known = {"cancelled": True}
+    story.states["i2"] = "cancelled"
+    story.run("i1", 2, 2.2).said("complete", at=9)
+    story.run("i2", 5, 5.1, worker="w2").fault("worker-kill", 5.2, worker="w2")
+    assert ["was cancelled, and i2 ran 2.30 s later (w2 at 5.00)"] == story.findings
+    assert [] == story.fault("broker-kill", 2.5, 3.0, outage=True).findings
+
+
 def test_one_that_nobody_has_cancelled(story):
     """It is found."""
     story.known = {"cancelled": True}

@@ -117,11 +117,22 @@ class Outbox:
         one. Never waits; raises BrokerTimeout when earlier acks have had no
         answer for ``socket_timeout``.
         """
+        self.owe_acks(queue, tags)
+        self.send_acks(store, queue, tags)
+
+    def owe_acks(self, queue: str, tags: Sequence[str]) -> None:
+        """Owe acks that :meth:`send_acks` sends in a moment.
+
+        From here on nobody holds the messages: that they are let go does not return them.
+        """
         now = monotonic()
         with self.lock:
             for tag in tags:
                 self._unconfirmed[tag] = (queue, now)
             self._leases.settle(tags)
+
+    def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
+        """Write acks that are owed to the socket; raises what :meth:`ack` does."""
         try:
             store.check()
         except BrokerUnavailable:
@@ -131,12 +142,9 @@ class Outbox:
 
     def ack_later(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages over the next connection: this one is gone."""
-        now = monotonic()
         with self.lock:
-            for tag in tags:
-                self._unconfirmed[tag] = (queue, now)
+            self.owe_acks(queue, tags)
             self._unsent.update(tags)
-            self._leases.settle(tags)
 
     def resend(self, older_than_s: float) -> None:
         """Send again the acks that have had no answer for so long.

@@ -38,16 +38,28 @@ def store_factory(transport: Any) -> Callable[[str], Store]:
     return factory
 
 
-def open_store(connection: Any, name: str) -> Store:
+def _closed_store(connection: Any, name: str) -> Store:
+    """Return a store of the broker that a Kombu connection is at, not connected."""
+    transport = connection.transport
+    factory = store_factory(transport)
+    transport.close_connection(None)
+    return factory(name)
+
+
+def open_store(connection: Any, name: str, broker: str = "") -> Store:
     """Return a store of the first broker of a Kombu *connection* that answers, connected.
 
-    Raises BrokerUnavailable where none does, ConfigurationError where one is not of reliq.
+    Of the *broker* of that name where the connection lists it. Raises BrokerUnavailable where
+    none answers, or that one does not; ConfigurationError where one is not of reliq.
     """
+    for url in connection.alt if broker and len(connection.alt) > 1 else ():
+        connection.switch(url)
+        store = _closed_store(connection, name)
+        if store.broker == broker:
+            store.connect()
+            return store
     for last in [False] * (len(connection.alt) - 1) + [True]:
-        transport = connection.transport
-        factory = store_factory(transport)
-        transport.close_connection(None)
-        store = factory(name)
+        store = _closed_store(connection, name)
         try:
             store.connect()
         except BrokerUnavailable:

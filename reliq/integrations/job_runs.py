@@ -42,11 +42,13 @@ class Running:
         # Of delivery_info Celery takes what it knows; in the properties it is as it was.
         properties = request.get("properties") or {}
         lease = (properties.get("delivery_info") or {}).get(LEASE)
-        queue, token, session = lease or ("", "0", "")
+        queue, token, session, broker = lease or ("", "0", "", "")
         self.queue, self.token = str(queue), int(token)
         self.tag: str = properties.get("delivery_tag") or ""
         self.worker = str(session) or f"{request.get('hostname')}:{os.getpid()}"
         """Who works on it: the session that has its message, by which the register knows it."""
+        self.broker = str(broker)
+        """Where its message is from, and where its batch is: one of several, perhaps."""
         self.at_end: list[Callable[[], None]] = []
         """What is to be done when it has run, before its worker tells how."""
         self.local: dict[str, Any] = {}
@@ -54,8 +56,8 @@ class Running:
 
     @property
     def store(self) -> Store:
-        """The connection of this process to the broker; raises BrokerUnavailable."""
-        return _CONNECTIONS.of(self.app)
+        """The connection of this process to that broker; raises BrokerUnavailable."""
+        return _CONNECTIONS.of(self.app, self.broker)
 
     def change(self, what: Any, text: str = "") -> Change:
         """Return a change of this job, as this delivery of this try says it."""
@@ -66,23 +68,25 @@ RUNNING: ContextVar[Running | None] = ContextVar("reliq job", default=None)
 
 
 class _Connections:
-    """One connection of this process to the broker of each app. Thread-safe."""
+    """One connection of this process to each broker of each app. Thread-safe."""
 
     _lock = OwnLock()
 
     def __init__(self) -> None:
         self._process = here()
-        self._stores: dict[int, Store] = {}
+        self._stores: dict[tuple[int, str], Store] = {}
 
-    def of(self, app: Any) -> Store:
-        """Return the connection of *app*; raises BrokerUnavailable."""
+    def of(self, app: Any, broker: str) -> Store:
+        """Return the connection of *app* to the *broker* of that name; raises BrokerUnavailable."""
         with self._lock:
             if self._process != here():
                 self._process, self._stores = here(), {}
-            store = self._stores.get(id(app))
+            place = id(app), broker
+            store = self._stores.get(place)
             if store is None:
                 name = f"jobs:{socket.gethostname().split('.')[0]}:{os.getpid()}"
-                store = self._stores[id(app)] = open_store(app.connection_for_write(), name)
+                store = open_store(app.connection_for_write(), name, broker)
+                self._stores[place] = store
             return store
 
     def close(self) -> None:

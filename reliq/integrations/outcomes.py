@@ -25,7 +25,8 @@ BATCH = "reliq-batch"
 FAILURES = "reliq-failures"
 """The header with the names of the exceptions that its batch takes for business failures."""
 LEASE = "reliq_lease"
-"""In delivery_info of a job: its queue, the token of its lease, and the session that has it."""
+"""In delivery_info of a job: its queue, the token of its lease, the session that has it, and the
+name of the broker that it is from."""
 
 _LONGEST = 500
 

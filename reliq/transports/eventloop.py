@@ -306,6 +306,7 @@ class EventLoop:
             or all(item.no_ack for item in self._transport.turns.subscriptions)
         ):
             return False
+        self._transport.link.session.outbox.owe_acks(queue, tags)
         self._acks.setdefault(queue, []).extend(tags)
         return True
 
@@ -314,7 +315,7 @@ class EventLoop:
         link = self._transport.link
         while self._acks:
             queue, tags = self._acks.popitem()
-            link.session.outbox.ack(link.store, queue, tags)
+            link.session.outbox.send_acks(link.store, queue, tags)
 
     def keep_leases(self, loop_ends: bool = False) -> None:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""

@@ -79,7 +79,8 @@ class Receiver:
             return None
         message.queue, message.token = delivery.queue, delivery.token
         if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
-            message.delivery_info[LEASE].append(channel.transport.link.session.id)
+            link = channel.transport.link
+            message.delivery_info[LEASE] += [link.session.id, link.store.broker]
         eta = message.headers.pop(NATIVE_ETA, None)
         if eta is not None:
             if WATCH.takes_from(channel.transport):

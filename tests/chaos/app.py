@@ -16,11 +16,31 @@ from celery import Celery
 from celery.exceptions import Retry
 from kombu import Exchange, Queue
 
+import reliq
+from reliq.consumer import batch_passes, lost_jobs
+from reliq.integrations.outcomes import BATCH
 from tests.chaos import broken
-from tests.chaos.ledger import FINISHED, HANDED_ON, RETRIED, STARTED, Writer
+from tests.chaos.ledger import (
+    FINISHED,
+    HANDED_ON,
+    JOINED,
+    RAISED,
+    REFUSED,
+    RETRIED,
+    STARTED,
+    Writer,
+)
 from tests.chaos.settings import DIVIDED, PARTITIONS, QUEUES
 
 broken.register()
+
+# Short, as all times of a run are: who looks after batches looks every 30 s, at all jobs every
+# five minutes, and takes those for lost whose messages are nowhere for a minute.
+if os.environ.get("RELIQ_CHAOS_BATCHES"):
+    batch_passes._EVERY_S = 3.0
+    batch_passes._AGAIN_MS = 2000
+    batch_passes._SWEPT_EVERY_S = 10.0
+    lost_jobs.LostJobs.sweep.__defaults__ = (20_000,)
 
 
 def _queues():
@@ -68,20 +88,50 @@ def _identity(request):
     return request.retries or 0, tag, attempt, worker, os.getpid()
 
 
+def _started(request):
+    """Write that a run starts, and of which batch it is; return who it is."""
+    identity, batch = _identity(request), request.get(BATCH)
+    if batch:
+        ledger.write(JOINED, request.id, batch, request.delivery_info["routing_key"])
+    ledger.write(STARTED, request.id, *identity)
+    return identity
+
+
 @app.task(bind=True, name="chaos.work")
 def work(self, seconds=0.0):
     """Take that long."""
-    ledger.write(STARTED, self.request.id, *_identity(self.request))
+    identity = _started(self.request)
     if seconds:
+        reliq.progress(0, 1, "works")
         time.sleep(seconds)
-    ledger.write(FINISHED, self.request.id, *_identity(self.request))
+    ledger.write(FINISHED, self.request.id, *identity)
+
+
+@app.task(bind=True, name="chaos.job")
+def job(self, seconds, ends):
+    """Take that long, and end as it is said: return, fail or raise."""
+    identity = _started(self.request)
+    reliq.progress(0, 1, "works")
+    time.sleep(seconds)
+    ledger.write({"fail": REFUSED, "raise": RAISED}.get(ends, FINISHED), self.request.id, *identity)
+    if ends == "fail":
+        raise reliq.Failed("it was told to")
+    if ends == "raise":
+        raise ValueError("it was told to")
+
+
+@app.task(bind=True, name="chaos.callback")
+def callback(self, batch):
+    """Write down that it ran; its id says which callback of the batch it is."""
+    identity = _started(self.request)
+    assert batch in self.request.id
+    ledger.write(FINISHED, self.request.id, *identity)
 
 
 @app.task(bind=True, name="chaos.again", max_retries=None)
 def again(self, times, countdown):
     """Ask to be retried so many times, then be done."""
-    identity = _identity(self.request)
-    ledger.write(STARTED, self.request.id, *identity)
+    identity = _started(self.request)
     if (self.request.retries or 0) < times:
         ledger.write(RETRIED, self.request.id, *identity)
         try:
@@ -95,5 +145,5 @@ def again(self, times, countdown):
 @app.task(bind=True, name="chaos.poison")
 def poison(self):
     """Kill the process that runs it: the pool's child, or where there is none the worker."""
-    ledger.write(STARTED, self.request.id, *_identity(self.request))
+    _started(self.request)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,17 +2,22 @@
 
 ``reliq-early://`` acks a message when it is handed out, before it runs.
 ``reliq-drop://`` confirms one publish in RELIQ_CHAOS_DROP (10 000) and stores nothing.
+With RELIQ_CHAOS_BREAK_BATCHES any transport says what batches are told wrongly, and twice.
 """
 
 from __future__ import annotations
 
 import os
+import random
 from itertools import count
 
 from kombu.transport import TRANSPORT_ALIASES
 
+from reliq.message.delivery_tag import new_tag
+from reliq.transfer import batch_callbacks
 from reliq.transports import redis
 from reliq.transports.channel import Channel
+from reliq.transports.job_ends import JobEnds
 
 _DROPS = int(os.environ.get("RELIQ_CHAOS_DROP", "10000"))
 _published = count(1)
@@ -60,3 +65,26 @@ def register() -> None:
     """Enter the schemes into Kombu's table."""
     TRANSPORT_ALIASES["reliq-early"] = f"{__name__}:EarlyTransport"
     TRANSPORT_ALIASES["reliq-drop"] = f"{__name__}:DroppingTransport"
+    if os.environ.get("RELIQ_CHAOS_BREAK_BATCHES"):
+        break_batches()
+
+
+def break_batches():
+    """Publish each callback of a batch twice, and count every tenth failure as a success."""
+    published, publication = batch_callbacks._published, batch_callbacks._publication
+    change, ends = JobEnds._change, count(1)
+
+    def twice(*args):
+        return published(*args) and published(*args)
+
+    def another(*args):
+        return publication(*args)._replace(tag=new_tag(0), number=random.randrange(2**32))
+
+    def confused(self, message):
+        found = change(self, message)
+        if found is not None and found.state == "failed" and next(ends) % 10 == 0:
+            return found._replace(state="succeeded", text="")
+        return found
+
+    batch_callbacks._published, batch_callbacks._publication = twice, another
+    JobEnds._change = confused

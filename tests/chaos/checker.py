@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from tests.chaos import ledger
 from tests.chaos.model import Exit, Fault, History, Limits, Run
+from tests.chaos.settings import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from tests.chaos.model import Cause
 
@@ -66,16 +67,15 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
     found: dict[str, History] = {}
     under_way: dict[tuple[str, int, str, int, str], list[Run]] = defaultdict(list)
     for line in sorted(lines, key=lambda line: line.at):
+        if line.event in ledger.OF_A_BATCH:
+            continue
         history = found.get(line.id)
         if history is None:
             history = found[line.id] = History(line.id)
-        if line.event == ledger.INTENT:
-            history.intent, history.countdown = line.at, line.countdown
-            history.queue = line.queue
-        elif line.event == ledger.CONFIRMED:
-            history.confirmed = line.at
-        elif line.event == ledger.FAILED:
-            history.failed = line.error
+            if ledger.kind_of(line.id) == ledger.CALLBACK:
+                history.queue = CALLBACKS
+        if line.event not in ledger.OF_A_RUN:
+            _note_publish(history, line)
         else:
             key = (line.id, line.retries, line.tag, line.pid, line.worker)
             if line.event == ledger.STARTED:
@@ -85,8 +85,24 @@ def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
             elif under_way[key] and line.event == ledger.RETRIED:
                 under_way[key][-1].retried = True
             elif under_way[key]:
-                under_way[key].pop().finish = line.at
+                run = under_way[key].pop()
+                run.finish, run.ended = line.at, line.event
     return found
+
+
+def _note_publish(history: History, line: ledger.Line) -> None:
+    if line.event == ledger.INTENT:
+        history.intent, history.countdown = line.at, line.countdown
+        history.queue = line.queue
+    elif line.event == ledger.CONFIRMED:
+        history.confirmed = line.at
+    elif line.event == ledger.FAILED:
+        history.failed = line.error
+    elif line.event == ledger.UNSENT:
+        history.unsent = True
+    elif line.event == ledger.JOINED:
+        history.batch = line.batch
+        history.queue = history.queue or line.queue
 
 
 def outages(
@@ -211,6 +227,14 @@ class Blame:
         acked = run.finish is not None and recently <= run.finish <= died
         return acked or recently <= run.start <= died + self.limits.in_flight
 
+    def was_disturbed(self, run: Run) -> bool:
+        """Whether who ran it may have had no broker to ask as it started, or stood still."""
+        return any(
+            fault.at <= run.start <= max(fault.until, fault.back) + self.limits.reconnect
+            for fault in self._faults
+            if fault.outage or fault.cuts or fault.slows or fault.worker == run.worker
+        )
+
     def _died_unacked(self, run: Run, at: float) -> bool:
         """Whether the broker cannot have had the ack when the process died."""
         # What it wrote down after that was on its way: nothing runs in a dead process.
@@ -243,40 +267,59 @@ def _end(run: Run) -> float:
 
 
 def check(
-    tasks: Iterable[History], blame: Blame, limits: Limits, *, one_tag: bool = True
+    tasks: Iterable[History],
+    blame: Blame,
+    limits: Limits,
+    *,
+    one_tag: bool = True,
+    cancelled: Collection[str] = (),
 ) -> Verdict:
-    """Judge histories. *one_tag*: the transport keeps a message's tag when it comes again."""
+    """Judge histories. *one_tag*: the transport keeps a message's tag when it comes again.
+
+    *cancelled*: batches whose jobs need not run. Whether they had to is judged with their batch.
+    """
     verdict = Verdict()
     for history in tasks:
-        _judge(history, blame, limits, verdict, one_tag)
+        _judge(history, blame, limits, verdict, one_tag, history.batch in cancelled)
     return verdict
 
 
-def _judge(history: History, blame: Blame, limits: Limits, verdict: Verdict, one_tag: bool) -> None:
+def _judge(
+    history: History,
+    blame: Blame,
+    limits: Limits,
+    verdict: Verdict,
+    one_tag: bool,
+    may_be_dropped: bool,
+) -> None:
     kind = ledger.kind_of(history.id)
     verdict.runs += len(history.runs)
     if history.confirmed is None:
-        verdict.unconfirmed += 1
+        # Callbacks, and what who was killed has published by `batch.map`, have no publisher that
+        # could say so; what was refused was to be.
+        verdict.unconfirmed += history.intent is not None and not history.unsent
     else:
         verdict.tasks += 1
         verdict.by_kind[ledger.KINDS[kind]] += 1
-    if history.intent is None:
+    if history.unsent and history.runs:
+        verdict.findings.append(f"{history.id}: ran, and its publish was refused")
+    if history.intent is None and kind not in (ledger.MAPPED, ledger.CALLBACK):
         verdict.findings.append(f"{history.id}: ran and was never published")
         return
     if kind == ledger.POISON:
-        (verdict.perhaps_poison if history.confirmed is None else verdict.poison).add(history.id)
+        perhaps = history.confirmed is None or may_be_dropped
+        (verdict.perhaps_poison if perhaps else verdict.poison).add(history.id)
         verdict.poison_runs[len(history.runs)] += 1
         if any(run.finish is not None for run in history.runs):
             verdict.findings.append(f"{history.id}: poison that finished")
         return
-    if history.confirmed is not None and not any(
-        run.finish is not None and not run.retried for run in history.runs
-    ):
+    if history.confirmed is not None and not may_be_dropped and not history.finishes:
         verdict.lost.append(history.id)
-    due = history.intent + history.countdown - limits.early
-    if history.runs and (first := min(run.start for run in history.runs)) < due:
+    if history.intent is not None and history.runs:
+        first = min(run.start for run in history.runs)
         early = history.countdown - (first - history.intent)
-        verdict.findings.append(f"{history.id}: ran {early:.2f} s before its time")
+        if early > limits.early:
+            verdict.findings.append(f"{history.id}: ran {early:.2f} s before its time")
     _judge_repeats(history, blame, verdict, one_tag)
 
 

@@ -51,6 +51,9 @@ _WIDTH_OF_A_FILE = 140
 @click.option(
     "--rate", default=300.0, show_default=True, help="Publishes a second; 0: all that goes."
 )
+@click.option(
+    "--batches", default=0.2, show_default=True, help="The share of them that is in batches."
+)
 @click.option("--poison-every", default=20.0, show_default=True, help="Seconds; 0: none.")
 @click.option(
     "--brokers",
@@ -74,6 +77,7 @@ def main(
     pools: str,
     producers: int,
     rate: float,
+    batches: float,
     poison_every: float,
     brokers: Brokers,
     scheme: str,
@@ -108,6 +112,7 @@ def main(
             pools=chosen_pools,
             producers=producers,
             rate=rate,
+            batches=batches,
             poison_every_s=poison_every,
             brokers=brokers,
             options=SHORT if scheme.startswith("reliq") else KOMBU,

@@ -26,7 +26,7 @@ from reliq.message.queue_names import partition_names
 from tests.chaos import keys
 from tests.chaos.broker import Broker, View
 from tests.chaos.model import Fault
-from tests.chaos.settings import DIVIDED, MOST_PARTITIONS, QUEUES
+from tests.chaos.settings import CALLBACKS, DIVIDED, MOST_PARTITIONS, QUEUES
 from tests.support.cluster import ClusterNode, RedisCluster
 from tests.support.servers import RedisServer, redis_binary
 
@@ -63,7 +63,7 @@ ANCHOR = "%"
 """Stands for what belongs to no queue: consumers, exchanges, the list of queues."""
 _PARTITIONS = partition_names(DIVIDED, MOST_PARTITIONS)
 KEYS = {
-    **{name: queue_keys("", name).meta for name in (*QUEUES, *_PARTITIONS)},
+    **{name: queue_keys("", name).meta for name in (*QUEUES, CALLBACKS, *_PARTITIONS)},
     ANCHOR: queues(""),
 }
 """A key in each of the slots that a run uses: of queues, of partitions, and of neither."""

@@ -84,11 +84,15 @@ class Crew:
             for number in range(settings.workers)
         ]
         self.producers: list[Process] = []
+        self.batcher: Process | None = None
+        """Who publishes batches: kills itself now and then, and is replaced."""
+        self._batchers = 0
         self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
         options = {**settings.options, **more}
         self._config = {**settings.config, "broker_transport_options": options}
         self._environment = {
             "RELIQ_CHAOS_QUEUES": json.dumps(settings.queues),
+            **({"RELIQ_CHAOS_BATCHES": "1"} if settings.has_batches else {}),
             **settings.environment,
         }
         if settings.brokers == "two":
@@ -121,7 +125,11 @@ class Crew:
         workers = [slot.worker for slot in self.slots if slot.worker is not None]
         return {
             "workers": [worker.pid for worker in workers if worker.running],
-            "producers": [producer.pid for producer in self.producers if producer.running],
+            "producers": [
+                producer.pid
+                for producer in (*self.producers, self.batcher)
+                if producer is not None and producer.running
+            ],
         }
 
     def start(self) -> None:
@@ -132,25 +140,41 @@ class Crew:
             assert slot.worker is not None
             slot.worker.wait_ready()
         settings = self.settings
+        share = settings.batches if settings.has_batches else 0.0
         for number in range(settings.producers):
-            told = {
-                "name": str(number),
-                "rate": settings.rate / settings.producers,
-                "longest_s": settings.longest_s,
-                "poison_every_s": settings.poison_every_s * settings.producers,
-                "gate": str(settings.directory / "gate"),
-                "seed": f"{settings.seed}-{number}",
-            }
-            environment = self.environment(f"published-{number}")
-            environment["RELIQ_CHAOS_PRODUCER"] = json.dumps(told)
-            self.producers.append(
-                Process(
-                    [sys.executable, "-m", "tests.chaos.producer"],
-                    log_path=settings.directory / f"producer{number}.log",
-                    env=environment,
-                    cwd=ROOT,
-                )
-            )
+            rate = settings.rate * (1 - share) / settings.producers
+            every_s = settings.poison_every_s * settings.producers
+            self.producers.append(self._start_producer("producer", str(number), rate, every_s))
+        if share:
+            self._start_batcher()
+
+    def _start_batcher(self) -> None:
+        settings = self.settings
+        self._batchers += 1
+        rate, every_s = settings.rate * settings.batches, 2 * settings.poison_every_s
+        self.batcher = self._start_producer("batcher", f"b{self._batchers}", rate, every_s)
+
+    def _start_producer(
+        self, module: str, name: str, rate: float, poison_every_s: float
+    ) -> Process:
+        settings = self.settings
+        told = {
+            "name": name,
+            "rate": rate,
+            "longest_s": settings.longest_s,
+            "poison_every_s": poison_every_s,
+            "gate": str(settings.directory / "gate"),
+            "seed": f"{settings.seed}-{name}",
+            "two_brokers": settings.brokers == "two",
+        }
+        environment = self.environment(f"published-{module}")
+        environment["RELIQ_CHAOS_PRODUCER"] = json.dumps(told)
+        return Process(
+            [sys.executable, "-m", f"tests.chaos.{module}"],
+            log_path=settings.directory / f"{module}{name}.log",
+            env=environment,
+            cwd=ROOT,
+        )
 
     # -- while it runs
 
@@ -172,6 +196,13 @@ class Crew:
             if not producer.running and self.gate.state != END:
                 self.findings.append(f"a producer ended by itself: {producer.tail(5)}")
                 self.producers.remove(producer)
+        if self.batcher is not None and not self.batcher.running and self.gate.state != END:
+            self._batcher_ended(self.batcher)
+            self._start_batcher()
+
+    def _batcher_ended(self, batcher: Process) -> None:
+        if batcher.returncode not in (0, -signal.SIGKILL):
+            self.findings.append(f"who publishes batches ended by itself: {batcher.tail(5)}")
 
     def _ended(self, slot: Slot, worker: CeleryWorker) -> None:
         code = worker.returncode
@@ -206,6 +237,9 @@ class Crew:
             code = producer.wait(timeout_s)
             if code != 0:
                 self.findings.append(f"a producer ended with exit code {code}: {producer.tail(5)}")
+        if self.batcher is not None:
+            self.batcher.wait(timeout_s)
+            self._batcher_ended(self.batcher)
 
     def end_workers(self) -> None:
         """Ask all workers to end; each must, by itself."""
@@ -234,5 +268,6 @@ class Crew:
         for slot in self.slots:
             if slot.worker is not None:
                 slot.worker.kill_group()
-        for producer in self.producers:
-            producer.kill_group()
+        for producer in (*self.producers, self.batcher):
+            if producer is not None:
+                producer.kill_group()

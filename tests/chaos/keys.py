@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from reliq.engines.redis import keys
-from reliq.engines.redis.keys import QueueKeys, escape, queue_keys
+from reliq.engines.redis.keys import BatchKeys, QueueKeys, escape, queue_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,7 +27,10 @@ GLOBAL = {
     "dead_letter_routed": "zset",
     "broker_id": "string",
     "looking": "string",
+    "batches": "zset",
+    "batches_opened": "zset",
 }
+_OF_A_BATCH = re.compile(r"^reliq:batch:\{(?P<batch>[^{}]*)\}:(?P<part>.+)$")
 _OF_A_QUEUE = re.compile(r"^reliq:\{(?P<queue>[^{}]*)\}:(?P<part>.+)$")
 
 
@@ -81,6 +84,7 @@ def _tell(queue: str, what: str, tags: Collection[bytes]) -> str:
 def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
     """Return what no rule of the catalogue explains, each in words."""
     queues = {name.decode() for name in client.zrange(keys.queues(prefix), 0, -1)}
+    batches = {escape(name.decode()) for name in client.zrange(keys.batches(prefix), 0, -1)}
     escaped = {escape(name): name for name in queues}
     exchanges = {escape(name.decode()) for name in client.hkeys(keys.exchanges(prefix))}
     wrong: list[str] = []
@@ -95,14 +99,13 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
             if queue not in escaped and not _is_of_publishers(part):
                 wrong.append(f"{key}: of a queue that is not listed ({kind})")
             wrong += _odd_part(client, raw, key, part)
-        elif name.startswith("reliq:bindings:{"):
-            if name[len("reliq:bindings:{") : -1] not in exchanges:
-                wrong.append(f"{key}: bindings of an exchange that was not declared")
-        elif name.startswith("reliq:once:{"):  # of who changes the partitions of a queue
-            if client.ttl(raw) == -1:
-                wrong.append(f"{key}: a claim that never ends")
+        elif of_batch := _OF_A_BATCH.match(name):
+            if of_batch["batch"] not in batches:
+                wrong.append(f"{key}: of a batch that is not listed ({kind})")
+            if of_batch["part"] not in BatchKeys._fields:
+                wrong.append(f"{key}: no such part in the catalogue")
         else:
-            wrong.append(f"{key}: not in the catalogue ({kind})")
+            wrong += _odd_other(client, raw, key, name, exchanges)
     for queue in sorted(queues):
         wrong += misplaced(queue, _contents(client, prefix, queue))
         wrong += _odd_meta(client, prefix, queue)
@@ -129,6 +132,17 @@ def _odd_global(client: redis.Redis, raw: bytes, key: str, part: str) -> list[st
     return [] if GLOBAL.get(part) == kind else [f"{key}: not in the catalogue ({kind})"]
 
 
+def _odd_other(
+    client: redis.Redis, raw: bytes, key: str, name: str, exchanges: Collection[str]
+) -> list[str]:
+    if name.startswith("reliq:bindings:{"):
+        known = name[len("reliq:bindings:{") : -1] in exchanges
+        return [] if known else [f"{key}: bindings of an exchange that was not declared"]
+    if name.startswith("reliq:once:{"):  # of who changes the partitions of a queue
+        return [f"{key}: a claim that never ends"] if client.ttl(raw) == -1 else []
+    return [f"{key}: not in the catalogue ({client.type(raw).decode()})"]
+
+
 def _is_of_publishers(part: str) -> bool:
     return part == "publishers" or part.startswith("publisher:")
 
@@ -140,6 +154,8 @@ def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]
         return [f"{key}: no such part in the catalogue"]
     if part == "notification" and (to_notify := client.llen(raw)) > 1:
         return [f"{key}: {to_notify} tokens, not at most one"]
+    if part == "job_events":
+        return [f"{key}: {client.zcard(raw)} ends of jobs that no batch was told"]
     if part == "consumers":
         left = [name.decode() for name in client.hkeys(raw)]
         return [f"{key}: lists a consumer that has ended: {name}" for name in left]

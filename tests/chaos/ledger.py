@@ -11,6 +11,15 @@ S time id retries tag attempt worker pid     a run starts
 R time id retries tag attempt worker pid     it asks for a retry, which is a new message
 T time id retries tag attempt worker pid     the retry is published
 F time id retries tag attempt worker pid     it is done
+N time id retries tag attempt worker pid     it is about to raise reliq.Failed
+V time id retries tag attempt worker pid     it is about to raise another exception
+J time id batch queue        the task is a job of that batch: its publisher says so, and each run
+U time id                    its publish was refused: it is certainly not stored
+O time batch parent          a batch is about to be opened; "-": it is of no other
+A time batch                 it is open
+L time batch                 it is sealed
+K time batch                 it is about to be cancelled
+M time batch                 it is cancelled
 ```
 """
 
@@ -29,13 +38,22 @@ if TYPE_CHECKING:
 
 INTENT, CONFIRMED, FAILED = "P", "C", "E"
 STARTED, RETRIED, HANDED_ON, FINISHED = "S", "R", "T", "F"
-OF_A_RUN = frozenset({STARTED, RETRIED, HANDED_ON, FINISHED})
+REFUSED, RAISED = "N", "V"
+ENDS = frozenset({FINISHED, REFUSED, RAISED})
+"""How a run ends that is not tried again."""
+OF_A_RUN = frozenset({STARTED, RETRIED, HANDED_ON, *ENDS})
+JOINED, UNSENT = "J", "U"
+OPENING, OPENED, SEALED, CANCELLING, CANCELLED = "O", "A", "L", "K", "M"
+OF_A_BATCH = frozenset({OPENING, OPENED, SEALED, CANCELLING, CANCELLED})
+"""Their id is a batch's, not a task's."""
 
 _LINES_AT_ONCE = 3_000_000
 """More are judged in parts, so that memory does not grow with a run."""
 _BYTES_OF_A_LINE = 60
 
 IMMEDIATE, DELAYED, RETRYING, URGENT, LONG, POISON = "i", "d", "r", "u", "l", "x"
+FAILING, RAISING, MAPPED, CALLBACK = "n", "v", "m", "c"
+_LENGTH_OF_A_UUID = 36
 KINDS = {
     IMMEDIATE: "immediate",
     DELAYED: "delayed",
@@ -43,12 +61,21 @@ KINDS = {
     URGENT: "prioritised",
     LONG: "longer than its lease",
     POISON: "poison",
+    FAILING: "failing",
+    RAISING: "raising",
+    MAPPED: "mapped",
+    CALLBACK: "callback",
 }
 
 
 def kind_of(task_id: str) -> str:
-    """Return the kind of a task: the first letter of its id."""
-    return task_id[0]
+    """Return the kind of a task: the first letter of its id, which `batch.map` chooses itself."""
+    return MAPPED if len(task_id) == _LENGTH_OF_A_UUID else task_id[0]
+
+
+def callback_id(batch: str, name: str) -> str:
+    """Return the task id of a batch's callback."""
+    return f"{CALLBACK}{batch}.{name}"
 
 
 class Line(NamedTuple):
@@ -66,6 +93,8 @@ class Line(NamedTuple):
     worker: str = ""
     pid: int = 0
     queue: str = ""
+    batch: str = ""
+    """Of a job its batch; of a batch its parent."""
 
 
 class Writer:
@@ -103,6 +132,10 @@ def parse(text: str) -> Line:
     if event == INTENT:
         queue = words[4] if len(words) > 4 else ""
         return Line(event, at, task_id, countdown=float(words[3]), queue=queue)
+    if event == JOINED:
+        return Line(event, at, task_id, batch=words[3], queue=words[4])
+    if event == OPENING:
+        return Line(event, at, task_id, batch="" if words[3] == "-" else words[3])
     return Line(event, at, task_id, error=words[3] if event == FAILED else "")
 
 
@@ -132,6 +165,9 @@ def in_parts(directory: Path) -> Iterator[list[Line]]:
         ]
 
 
+_FOLLOWED = ENDS | {CONFIRMED, JOINED, CANCELLING}
+
+
 class Tail:
     """Follows the ledger while it is written: how much is under way, and what is missing."""
 
@@ -139,8 +175,13 @@ class Tail:
         self._directory = directory
         self._offsets: dict[Path, int] = {}
         self._early: set[str] = set()
+        self._batch_of: dict[str, str] = {}
+        self._cancelled: set[str] = set()
         self.outstanding: set[str] = set()
-        """Confirmed, not finished yet; without the poison, which never finishes."""
+        """Confirmed, not finished yet; without what need not finish.
+
+        That is poison, and jobs of a batch that was cancelled.
+        """
         self.poison: set[str] = set()
         """Confirmed poison."""
         self.confirmed = self.finished = 0
@@ -154,23 +195,33 @@ class Tail:
                 data = file.read()
             ended = data[: data.rfind(b"\n") + 1]
             self._offsets[path] = self._offsets.get(path, 0) + len(ended)
-            for line in lines.whole(ended.decode("ascii")):
-                if line[0] in "CF":
-                    self._note(line[0], line.split(" ", 3)[2])
+            for text in lines.whole(ended.decode("ascii")):
+                if text[0] in _FOLLOWED:
+                    self._note(parse(text))
 
-    def _note(self, event: str, task_id: str) -> None:
-        if event == CONFIRMED:
+    def _note(self, line: Line) -> None:
+        event, task_id = line.event, line.id
+        if event == JOINED:
+            self._batch_of[task_id] = line.batch
+        elif event == CANCELLING:
+            self._cancelled.add(task_id)
+            of_batch = {one for one in self.outstanding if self._batch_of.get(one) == task_id}
+            self.outstanding -= of_batch
+        elif event == CONFIRMED:
             self.confirmed += 1
-            if kind_of(task_id) == POISON:
-                self.poison.add(task_id)
-            elif task_id in self._early:
-                self._early.discard(task_id)
-            else:
-                self.outstanding.add(task_id)
-            return
-        self.finished += 1
-        self.last_finish = time.monotonic()
-        if task_id in self.outstanding:
-            self.outstanding.discard(task_id)
-        else:  # finished before its publisher had written that it is confirmed, or again.
-            self._early.add(task_id)
+            self._confirmed(task_id)
+        elif kind_of(task_id) != CALLBACK:
+            self.finished += 1
+            self.last_finish = time.monotonic()
+            if task_id in self.outstanding:
+                self.outstanding.discard(task_id)
+            else:  # before its publisher had written that it is confirmed, or again
+                self._early.add(task_id)
+
+    def _confirmed(self, task_id: str) -> None:
+        if kind_of(task_id) == POISON:
+            self.poison.add(task_id)
+        elif task_id in self._early:
+            self._early.discard(task_id)
+        elif self._batch_of.get(task_id) not in self._cancelled:
+            self.outstanding.add(task_id)

@@ -93,6 +93,8 @@ class Run:
     retried: bool = False
     queue: str = ""
     """Of its message; a retry goes where the task itself went."""
+    ended: str = ""
+    """How: an event of the ledger."""
 
 
 @dataclass(slots=True)
@@ -105,7 +107,16 @@ class History:
     queue: str = ""
     confirmed: float | None = None
     failed: str = ""
+    batch: str = ""
+    """The batch whose job it is."""
+    unsent: bool = False
+    """Whether its publish was refused."""
     runs: list[Run] = field(default_factory=list)
+
+    @property
+    def finishes(self) -> list[Run]:
+        """The runs that were done, and not to be tried again."""
+        return [run for run in self.runs if run.finish is not None and not run.retried]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from celery.exceptions import OperationalError
 from tests.chaos import ledger as record
 from tests.chaos.app import app, ledger
 from tests.chaos.gate import END, PUBLISH, Gate
+from tests.chaos.settings import CALLBACKS
 
 RETRY = {"max_retries": 20, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.5}
 TASKS = {record.RETRYING: "chaos.again", record.POISON: "chaos.poison"}
@@ -35,7 +36,7 @@ class Producer:
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(str(settings["seed"]))
         self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
-        self.queues = [queue.name for queue in app.conf.task_queues]
+        self.queues = [queue.name for queue in app.conf.task_queues if queue.name != CALLBACKS]
         self.number = 0
 
     def run(self) -> None:

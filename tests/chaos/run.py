@@ -10,7 +10,8 @@ import redis
 
 from reliq import ReliqError
 from reliq.admin import Inspector
-from tests.chaos import keys, ledger
+from tests.chaos import batch_book, keys, ledger
+from tests.chaos.batch_checker import BatchChecker, BatchVerdict
 from tests.chaos.broker import Broker, SentinelBroker
 from tests.chaos.checker import Blame, Verdict, check, check_dead, histories
 from tests.chaos.cluster_broker import ClusterBroker
@@ -21,16 +22,19 @@ from tests.chaos.plan import plan
 from tests.chaos.processor import Processor
 from tests.chaos.reconnects import reconnects, without_a_cause
 from tests.chaos.recovery import Recovery
+from tests.chaos.settings import CALLBACKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.chaos.batch_book import Book, Found
     from tests.chaos.model import Exit, Fault, Limits, Strike
     from tests.chaos.settings import Settings
 
 _STEP_S = 0.02
 _LOOK_S = 0.25
+_BATCHES_END_S = 100.0
 _BROKERS: dict[str, type[Broker]] = {"sentinels": SentinelBroker, "cluster": ClusterBroker}
 
 
@@ -51,6 +55,7 @@ class Outcome:
     recovery: dict[str, list[float]]
     audit: dict[str, dict[str, int]] = field(default_factory=dict)
     """Queue -> its ledger and counts."""
+    batches: BatchVerdict = field(default_factory=BatchVerdict)
     dead: int = 0
     """Dead letters, whatever they are."""
     poison_deaths: int = 0
@@ -191,6 +196,10 @@ class _Run:
         reason = self._until(self._restless, 60.0)
         if reason:
             self.findings.append(f"not at rest 60 s after the last task: {reason}")
+        reason = self._until(self._unended, _BATCHES_END_S)
+        if reason:
+            self.findings.append(f"{_BATCHES_END_S:g} s later: {reason}")
+        self._until(self._restless, 60.0)  # callbacks; what is left is told by the keys
         reason = self._until(self._haunted, 60.0)
         if reason:
             self.findings.append(f"60 s later still listed: {reason}")
@@ -212,6 +221,18 @@ class _Run:
                     left = {name: getattr(status, name) for name in ("ready", "delayed", "unacked")}
                     if any(left.values()):
                         return f"{queue} at {view.url}: {left}"
+        return ""
+
+    def _unended(self) -> str:
+        """Return which batches have not ended; those that are lost are found after a while."""
+        if not self.settings.has_batches:
+            return ""
+        for view in self.broker.views():
+            with Inspector(view.url) as inspector:
+                for stage in ("open", "sealed"):
+                    for info in inspector.batches(limit=1, stage=stage):
+                        left = {state: number for state, number in info.counts.items() if number}
+                        return f"{view.where}batch {info.id} is {stage}: {left}"
         return ""
 
     def _haunted(self) -> str:
@@ -242,6 +263,8 @@ class _Run:
             for run in history.runs
         ]
         blame = Blame(faults, crew.exits, poisoned, settings.limits)
+        books = batch_book.books(ledger.read(settings.directory))
+        cancelled = {book.id for book in books.values() if book.cancelling is not None}
         # What is moved from one broker to another may get another tag there.
         one_tag = settings.reliq and settings.brokers != "two"
         for lines in ledger.in_parts(settings.directory):
@@ -251,7 +274,8 @@ class _Run:
                     second = int(line.at - began)
                     counts[second] = counts.get(second, 0) + 1
             tasks = histories(lines).values()
-            verdict.add(check(tasks, blame, settings.limits, one_tag=one_tag))
+            batch_book.enter(books, tasks)
+            verdict.add(check(tasks, blame, settings.limits, one_tag=one_tag, cancelled=cancelled))
             recovery.add(tasks)
         verdict.findings += self.findings + crew.findings
         outcome = Outcome(
@@ -273,12 +297,14 @@ class _Run:
             lost = reconnects(settings.directory)
             verdict.findings += without_a_cause(lost, faults, settings.limits)
         if settings.reliq:
-            self._inspect(outcome)
+            self._inspect(outcome, books, blame)
         return outcome
 
-    def _inspect(self, outcome: Outcome) -> None:
-        """Look at the idle brokers: dead letters, the audit, and every key."""
+    def _inspect(self, outcome: Outcome, books: dict[str, Book], blame: Blame) -> None:
+        """Look at the idle brokers: dead letters, the audit, batches, and every key."""
         verdict = outcome.verdict
+        batches: list[dict[str, Found]] = []
+        callbacks = 0
         dead: list[tuple[str | None, str]] = []
         for where, url, connect in self.broker.views():
             try:
@@ -289,11 +315,18 @@ class _Run:
                             (dead_letter.id, dead_letter.reason) for dead_letter in dead_letters
                         ]
                     audit = inspector.audit()
+                    batches.append(batch_book.look(inspector, where, books))
+                    verdict.findings += [
+                        f"{where}batch {result.batch} does not balance: {result}"
+                        for result in inspector.audit_batches()
+                        if not result.balanced
+                    ]
             except (ReliqError, redis.RedisError) as exc:
                 verdict.findings.append(f"{where}the broker could not be inspected: {exc!r}")
                 continue
             for result in audit:
                 outcome.audit[where + result.queue] = {**result.ledger, **result.counts}
+                callbacks += result.ledger["published"] if result.queue == CALLBACKS else 0
                 if not result.balanced:
                     verdict.findings.append(
                         f"{where}the ledger of {result.queue!r} does not balance: "
@@ -304,6 +337,18 @@ class _Run:
                 verdict.findings += [where + wrong for wrong in unexplained]
         outcome.dead = len(dead)
         check_dead(verdict, dead)
+        outcome.batches = BatchChecker(books, blame, self.settings.limits).check(batches)
+        verdict.findings += outcome.batches.findings
+        self._count_callbacks(outcome, callbacks)
+
+    def _count_callbacks(self, outcome: Outcome, messages: int) -> None:
+        """Find messages of callbacks that are more, or fewer, than the callbacks that ran."""
+        # What is moved from one broker to the other is published at both.
+        ran = outcome.batches.callbacks.total()
+        if messages != ran and self.settings.brokers != "two":
+            outcome.verdict.findings.append(
+                f"{messages} messages of callbacks were published, and {ran} callbacks have run"
+            )
 
 
 def new_directory(path: Path) -> Path:

@@ -60,6 +60,12 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
             "workers_it_killed": outcome.poison_deaths,
             "times_run": {str(k): v for k, v in sorted(verdict.poison_runs.items())},
         },
+        "batches": {
+            "of_them": dict(outcome.batches.batches),
+            "jobs": dict(outcome.batches.jobs),
+            "callbacks": dict(outcome.batches.callbacks),
+            "excused": dict(outcome.batches.excused),
+        },
         "recovery_s": {
             kind: {"samples": len(samples), **percentiles(samples)}
             for kind, samples in sorted(outcome.recovery.items())
@@ -116,9 +122,26 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
                 f"in the dead letters: {poison['in_the_dead_letters']}"
             ),
         ),
+        ("batches", _batches(card["batches"])),
         ("queues whose ledger was audited", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),
     ]
+
+
+def _batches(found: Mapping[str, Mapping[str, int]]) -> str:
+    batches, jobs = dict(found["of_them"]), found["jobs"]
+    if not batches:
+        return "none"
+    number = batches.pop("all")
+    parts = [f"{number:,} ({_listed(batches)})", f"{sum(jobs.values()):,} jobs ({_listed(jobs)})"]
+    parts.append(f"callbacks: {_listed(found['callbacks'])}")
+    if found["excused"]:
+        parts.append(f"jobs with another end than their runs: {_listed(found['excused'])}")
+    return "; ".join(parts)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
 
 
 def _rows(card: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -37,6 +37,8 @@ QUEUES = ("chaos", "chaos.second")
 # Over a cluster there is another one, in partitions, whose number changes.
 DIVIDED = "chaos.divided"
 PARTITIONS, MOST_PARTITIONS = 3, 4
+# Where the callbacks of batches go, and nothing else: so their messages can be counted.
+CALLBACKS = "chaos.callbacks"
 POOLS = ("prefork", "threads", "gevent", "solo")
 CONCURRENCY = {"prefork": 2, "threads": 4, "gevent": 10, "solo": 1}
 
@@ -60,6 +62,8 @@ class Settings:
     producers: int = 2
     rate: float = 300.0
     """Publishes a second, by all producers together; 0: as many as they can."""
+    batches: float = 0.2
+    """The share of them that is published in batches; none at another transport's broker."""
     brokers: Brokers = "one"
     backlog: int = 2000
     """Producers wait while so many confirmed tasks are unfinished."""
@@ -81,7 +85,13 @@ class Settings:
     @property
     def queues(self) -> tuple[str, ...]:
         """The queues that tasks go to."""
-        return (*QUEUES, DIVIDED) if self.brokers == "cluster" else QUEUES
+        more = (DIVIDED,) if self.brokers == "cluster" else ()
+        return (*QUEUES, *more, *((CALLBACKS,) if self.has_batches else ()))
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether some of the tasks are published in batches."""
+        return bool(self.batches and self.rate) and self.scheme == "reliq"
 
     @property
     def limits(self) -> Limits:

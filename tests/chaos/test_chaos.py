@@ -90,6 +90,20 @@ def test_a_transport_that_drops_a_message_now_and_then_is_caught(tmp_path):
     assert [] == verdict.findings
 
 
+def test_batches_that_are_told_wrongly_are_caught(tmp_path):
+    """A failure that counts as a success is seen, and so is a callback that is published twice."""
+    verdict = short(
+        tmp_path,
+        "reliq",
+        kinds=["script-flush"],
+        batches=0.9,
+        environment={"RELIQ_CHAOS_BREAK_BATCHES": "1"},
+    )
+    assert any("is succeeded (no reason), and was to be failed" in one for one in verdict.findings)
+    assert any("stored 2 times, not 1" in one for one in verdict.findings)
+    assert any("messages of callbacks were published" in one for one in verdict.findings)
+
+
 def test_kombus_own_redis_transport_is_caught(tmp_path):
     """It gives a task that takes longer than its visibility timeout to somebody else."""
     verdict = short(tmp_path, "redis", duration_s=20, options=dict(KOMBU))

@@ -378,10 +378,13 @@ def test_a_cancelled_batch_begins_nothing(change, state, batches):
     assert record.sealed_ms
     assert batches.change("b", [begin()]).cancelled
     assert "cancelled" == state()
-    assert [UNCHANGED] == change(begin())
+    # Said again; and delivered again, since whoever dropped it died before its ack.
+    assert [CANCELLED, CANCELLED] == change(begin(), begin(token=2))
+    assert "cancelled" == state()
     assert [CANCELLED] == change(enter("new"))
     assert [CANCELLED] == change(begin("d"))
     assert [DONE] == change(end("succeeded", "i"))
+    assert [CANCELLED] == change(begin("i", token=2))
     record = batches.batch("b")
     assert ("complete",) == record.due
     assert {"succeeded": 1, "cancelled": 2} == {k: n for k, n in record.counts.items() if n}

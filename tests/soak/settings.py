@@ -82,6 +82,7 @@ class Settings:
             pools=self.pools,
             producers=1,
             rate=self.rate,
+            batches=0.0,
             poison_every_s=0.0,
             longest_s=self.longest_s,
             options=self.options,

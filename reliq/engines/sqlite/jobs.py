@@ -243,7 +243,9 @@ class Changing:
                 return CANCELLED if self.cancelled else NO_JOB
         else:
             again = job.state in _ERROR
-            if _older(job, new) or (job.state not in _OPEN and not again):
+            if job.state not in _OPEN and not again:
+                return CANCELLED if self.cancelled else UNCHANGED
+            if _older(job, new):
                 return UNCHANGED
             if _same(job, new) and (job.state == "k" or again or new.token > 0):
                 return UNCHANGED

@@ -189,7 +189,9 @@ function does.begin(id, job, new)
   end
   if job then
     local again = job.state == 'e' or job.state == 'x'
-    if older(job, new) or not is_open[job.state] and not again then
+    if not is_open[job.state] and not again then
+      return is.cancelled and -1 or 0 -- it was dropped, and its message is delivered again
+    elseif older(job, new) then
       return 0
     elseif same(job, new) and (job.state == 'k' or again or new.token > 0) then
       return 0 -- said again, perhaps after it has gone back

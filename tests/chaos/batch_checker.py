@@ -1,0 +1,241 @@
+"""The verdict on batches: each has ended, is counted right, and has told so once.
+
+Pure: what the ledger and what the brokers say in, findings out. A job has to have the state
+that its runs have earned. Where it has another one, there must be a cause on record that
+docs/batches.md names: its batch was cancelled, or a master was lost with what it had not
+replicated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.chaos import ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.chaos.batch_book import Book, Found
+    from tests.chaos.checker import Blame
+    from tests.chaos.model import History, Limits
+
+_EARNED = {ledger.FINISHED: "succeeded", ledger.REFUSED: "failed", ledger.RAISED: "error"}
+_LOST = ("lost with the broker's data", "its worker ")
+"""How the reasons begin of jobs that were said to be lost."""
+_DEAD = "dead letter"
+_BAD = ("failed", "error")
+
+
+@dataclass
+class BatchVerdict:
+    """What is said of batches, counted, and everything that should not have been."""
+
+    batches: Counter[str] = field(default_factory=Counter)
+    """How many there are, and how many of these were cancelled, left open by who died, ..."""
+    jobs: Counter[str] = field(default_factory=Counter)
+    """By state."""
+    callbacks: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
+    """Jobs that have not the state that their runs have earned, by the cause."""
+    findings: list[str] = field(default_factory=list)
+
+
+class BatchChecker:
+    """Compares what the ledger says with what the brokers have."""
+
+    def __init__(self, books: Mapping[str, Book], blame: Blame, limits: Limits) -> None:
+        self._books, self._blame, self._limits = books, blame, limits
+        self._children: dict[str, list[Book]] = {}
+        for book in books.values():
+            if book.parent:
+                self._children.setdefault(book.parent, []).append(book)
+        self.verdict = BatchVerdict()
+
+    def check(self, brokers: Sequence[Mapping[str, Found]]) -> BatchVerdict:
+        """Judge every batch that the ledger names or a broker has."""
+        everywhere: dict[str, list[Found]] = {}
+        for broker in brokers:
+            for batch, found in broker.items():
+                everywhere.setdefault(batch, []).append(found)
+        self._everywhere = everywhere
+        for batch in everywhere.keys() - self._books.keys():
+            self._find(batch, "is there, and nobody has opened it")
+        for batch, book in self._books.items():
+            at = everywhere.get(batch, [])
+            if len(at) == 1:
+                self._judge(book, at[0])
+            elif at:
+                self._find(batch, f"is at {len(at)} brokers")
+            elif book.opened is not None and not self._lost_apart([book.opened]):
+                self._find(batch, "was opened, and is nowhere")
+        return self.verdict
+
+    def _find(self, batch: str, text: str) -> None:
+        self.verdict.findings.append(f"batch {batch}: {text}")
+
+    def _judge(self, book: Book, found: Found) -> None:
+        said = self.verdict.batches
+        said["all"] += 1
+        said["cancelled"] += found.cancelled
+        said["not sealed by who opened it"] += book.producer_died
+        said["in another"] += bool(book.parent)
+        self.verdict.jobs.update(found.jobs.values())
+        if not found.ended:
+            left = {state: n for state, n in found.counts.items() if n}
+            self._find(book.id, f"{found.where}has not ended: {left}")
+        counted = Counter(found.jobs.values())
+        if counted != Counter({state: n for state, n in found.counts.items() if n}):
+            self._find(book.id, f"its counters say {found.counts}, its jobs {dict(counted)}")
+        if found.cancelled and book.cancelling is None:
+            self._find(book.id, "is cancelled, and nobody has done so")
+        self._judge_total(book, found)
+        for job, state in found.jobs.items():
+            if job in book.jobs:
+                self._judge_job(book, found, book.jobs[job], state)
+        if found.cancelled and book.cancelled is not None:
+            self._judge_late(book, book.cancelled + self._limits.in_flight)
+        self._judge_children(book, found)
+        self._judge_callbacks(book, found)
+
+    # -- which jobs there are
+
+    def _judge_total(self, book: Book, found: Found) -> None:
+        """Find jobs that are missing, and those of nobody."""
+        children = {child.id for child in self._children.get(book.id, ())}
+        for job, history in book.jobs.items():
+            if job in found.jobs:
+                if history.unsent:
+                    self._find(book.id, f"{job} is a job, and its publish was refused")
+            elif history.confirmed is not None and not self._is_excused(history):
+                self._find(book.id, f"{job} was confirmed, and is no job of it")
+        unknown = found.jobs.keys() - book.jobs.keys() - children
+        if unknown and not book.producer_died:
+            shown = ", ".join(sorted(unknown)[:3])
+            self._find(book.id, f"{len(unknown)} jobs that nobody has published ({shown})")
+        for job in unknown:  # entered by who died before its message was stored
+            if found.jobs[job] not in ("error", "cancelled"):
+                self._find(book.id, f"{job} is {found.jobs[job]}, and has never run")
+
+    # -- in which state each is
+
+    def _judge_job(self, book: Book, found: Found, history: History, state: str) -> None:
+        reason = found.reasons.get(history.id, "")
+        finishes = history.finishes
+        kind = ledger.kind_of(history.id)
+        is_lost = state == "error" and reason.startswith(_LOST)
+        earned = {_EARNED[run.ended] for run in finishes}
+        if state in earned and not is_lost:
+            if state == "error" and "ValueError" not in reason:
+                self._find(book.id, f"{history.id} is an error because of {reason!r}")
+        elif state == "cancelled" and found.cancelled and self._may_be_dropped(history):
+            pass
+        elif is_lost and not earned and history.confirmed is None:
+            self.verdict.excused["its publish was not confirmed"] += 1
+        elif is_lost and self._is_excused(history):
+            self.verdict.excused["a master was lost"] += 1
+        elif kind == ledger.POISON and state == "error" and reason.startswith(_DEAD):
+            pass
+        elif not found.ended and state not in _EARNED.values():
+            pass  # that it has not ended is found once
+        else:
+            runs = ", ".join(
+                f"{run.worker} {run.start:.2f} to "
+                + ("never" if run.finish is None else f"{run.finish:.2f} {run.ended}")
+                for run in history.runs
+            )
+            self._find(
+                book.id,
+                f"{history.id} is {state} ({reason or 'no reason'}), and was to be "
+                f"{' or '.join(sorted(earned)) or 'run'}; its runs: {runs or 'none'}",
+            )
+
+    def _may_be_dropped(self, history: History) -> bool:
+        """Whether a job of a batch that was cancelled may never have been reported as done."""
+        return all(self._blame.of(run) is not None for run in history.finishes)
+
+    def _is_excused(self, history: History) -> bool:
+        """Whether a master was lost that may have known more of a job than who has its place."""
+        times = [history.intent, history.confirmed]
+        times += [at for run in history.runs for at in (run.start, run.finish)]
+        return self._lost_apart([at for at in times if at is not None])
+
+    def _lost_apart(self, times: Sequence[float]) -> bool:
+        spare = self._limits.in_flight
+        return any(
+            fault.at - spare <= at <= max(fault.at, fault.died) + spare
+            for fault in self._blame.masters
+            for at in times
+        )
+
+    def _judge_late(self, book: Book, since: float) -> None:
+        """Find what was begun although the batch was cancelled; who cannot ask the broker does."""
+        for history in book.jobs.values():
+            for run in history.runs:
+                if run.start > since and not self._blame.was_disturbed(run):
+                    late = f"{run.start - since:.2f} s later ({run.worker} at {run.start:.2f})"
+                    self._find(book.id, f"was cancelled, and {history.id} ran {late}")
+
+    # -- batches in it
+
+    def _judge_children(self, book: Book, found: Found) -> None:
+        for child in self._children.get(book.id, ()):
+            at = self._everywhere.get(child.id)
+            state = found.jobs.get(child.id)
+            if state is None:
+                if child.opened is not None and not self._lost_apart([child.opened]):
+                    self._find(book.id, f"{child.id} is in it, and no job of it")
+            elif at and at[0].ended and found.ended:
+                expected = _of_child(at[0], found)
+                if state != expected:
+                    self._find(book.id, f"batch {child.id} is {state} in it, not {expected}")
+
+    # -- what is said of it
+
+    def _judge_callbacks(self, book: Book, found: Found) -> None:
+        if not found.ended:
+            for name in book.callbacks:
+                if name != "failure":
+                    self._find(book.id, f"on_{name} has run, and it has not ended")
+            return
+        if found.due:
+            self._find(book.id, f"is still to say {', '.join(found.due)}")
+        bad = any(found.counts[state] for state in _BAD)
+        expected = {"complete"}
+        if bad:
+            expected.add("failure")
+        elif not found.cancelled and not found.counts["cancelled"]:
+            expected.add("success")
+        for name in sorted(expected | book.callbacks.keys()):
+            callback = book.callbacks.get(name)
+            runs = [] if callback is None else callback.runs
+            self.verdict.callbacks[name] += bool(runs)
+            if name not in expected:
+                self._find(book.id, f"on_{name} has run: {found.counts}")
+            elif callback is None or not callback.finishes:
+                self._find(book.id, f"on_{name} was not run: {found.published} are published")
+            else:
+                self._judge_time(book, found, name, min(run.start for run in runs))
+
+    def _judge_time(self, book: Book, found: Found, name: str, began: float) -> None:
+        """Find callbacks that came before their time."""
+        confirmed = [job.confirmed for job in book.jobs.values() if job.confirmed is not None]
+        if confirmed and began < max(confirmed):
+            self._find(book.id, f"on_{name} ran before its last job was published")
+        if name == "failure":
+            return
+        for job, state in found.jobs.items():
+            finishes = book.jobs[job].finishes if job in book.jobs else []
+            is_lost = found.reasons.get(job, "").startswith(_LOST)
+            if state in _EARNED.values() and finishes and not is_lost:
+                first = min(run.finish or 0.0 for run in finishes)
+                if began < first:
+                    self._find(book.id, f"on_{name} ran {first - began:.2f} s before {job} ended")
+
+
+def _of_child(child: Found, parent: Found) -> str:
+    """Return the state in its parent of a batch that has ended."""
+    if child.cancelled or child.counts["cancelled"]:
+        return "cancelled" if parent.cancelled else "error"
+    return next((state for state in ("error", "failed") if child.counts[state]), "succeeded")

@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..errors import Failed
+from ..errors import Failed, MessageRefused
+from ..store.jobs import MOST_ID, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ def join_batch(headers: dict[str, Any]) -> None:
     """Make a task that is published a job of the batch of this context, where there is one.
 
     One that says already which batch it is of stays with that: a retry does. One that has the id
-    of the job that runs here goes on with that.
+    of the job that runs here goes on with that. Raises MessageRefused for an id that is none.
     """
     if "task" not in headers or BATCH in headers:
         return
@@ -85,9 +86,18 @@ def join_batch(headers: dict[str, Any]) -> None:
     if hands_over is not None and hands_over(headers):
         return
     if found is not None:
+        _require_id(headers.get("id"), found.batch)
         headers[BATCH] = found.batch
         if found.failures:
             headers[FAILURES] = list(found.failures)
+
+
+def _require_id(job: object, batch: str) -> None:
+    if not isinstance(job, str) or not 0 < len(job) <= MOST_ID or not is_text(job):
+        raise MessageRefused(
+            f"the task id {job!r:.100} cannot be that of a job of batch {batch!r}: expected a text "
+            f"of 1 to {MOST_ID} characters that can be encoded; nothing was stored"
+        )
 
 
 def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:

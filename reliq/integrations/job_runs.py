@@ -27,6 +27,7 @@ from .outcomes import (
     LEASE,
     REPLACED,
     is_ignore,
+    job_of,
     tries_before,
 )
 
@@ -123,7 +124,7 @@ def is_job(request: Any) -> bool:
     """Whether a worker's *request* is a job of a batch, and of a message of ours."""
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
-    return message is not None and isinstance(headers.get(BATCH), str)
+    return message is not None and job_of(headers) is not None
 
 
 def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any, *rest: Any) -> Any:

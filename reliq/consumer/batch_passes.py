@@ -8,10 +8,12 @@ consumer at a time.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..errors import ReliqError
 from ..failover.jitter import JITTER
 from ..store.jobs import OPEN, PARENT, Change
 from ..store.unreadable import number
@@ -19,8 +21,7 @@ from ..transfer.batch_callbacks import publish_due
 from .lost_jobs import LostJobs
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
@@ -33,6 +34,8 @@ _AGAIN_MS = 20_000
 # After a pass over all jobs of a batch the next one waits so long: it reads them all.
 _SWEPT_EVERY_S = 300.0
 _MOST_REMEMBERED = 1000
+# So long is spent on such passes in a tick: leases are renewed in between, messages delivered.
+_AT_A_TIME_S = 0.05
 
 
 class BatchPasses:
@@ -43,6 +46,8 @@ class BatchPasses:
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
         self._lost = LostJobs(self.soon)
+        # Those that are under way, over which connection, and of which batch.
+        self._sweeps: deque[tuple[Store, str, Iterator[None]]] = deque()
 
     def soon(self, batch: str) -> None:
         """Look after *batch* at the next opportunity: something of it may be due."""
@@ -51,6 +56,8 @@ class BatchPasses:
     def tick(self) -> None:
         """Have those looked at whose turn it is, from time to time."""
         now = monotonic()
+        if self._sweeps:
+            self._later.append(self._go_on)
         if now >= self._next:
             self._next = now + _EVERY_S * JITTER.uniform(0.8, 1.2)
             self._later.append(self._look)
@@ -100,10 +107,9 @@ class BatchPasses:
         timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
         if not timeout_ms or now_ms - record.created_ms <= timeout_ms:
             return False
-        newest_ms = max(
-            (job.since_ms for part in store.batches.jobs(record.id) for job in part), default=0
-        )
-        return now_ms - newest_ms > timeout_ms
+        # One that is new enough will do: where many are added it is found soon.
+        jobs = (job for part in store.batches.jobs(record.id) for job in part)
+        return not any(now_ms - job.since_ms <= timeout_ms for job in jobs)
 
     # -- jobs that nobody will end
 
@@ -115,5 +121,27 @@ class BatchPasses:
         if len(self._next_sweep) > _MOST_REMEMBERED:
             self._next_sweep = {name: at for name, at in self._next_sweep.items() if at > now}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
-        if any(record.counts[state] for state in OPEN):
-            self._lost.sweep(store, record.id, now_ms)
+        if not any(record.counts[state] for state in OPEN):
+            return
+        if all(batch != record.id for _, batch, _ in self._sweeps):
+            self._sweeps.append((store, record.id, self._lost.steps(store, record.id, now_ms)))
+            self._later.append(self._go_on)
+
+    def _go_on(self, store: Store) -> None:
+        """Make some steps of the passes that are under way; the next tick makes others."""
+        enough = monotonic() + _AT_A_TIME_S
+        while self._sweeps:
+            begun_over, batch, steps = self._sweeps[0]
+            if begun_over is not store:  # it begins anew over this one
+                self._sweeps.popleft()
+                self._next_sweep.pop(batch, None)
+                continue
+            try:
+                next(steps)
+            except StopIteration:
+                self._sweeps.popleft()
+            except ReliqError:
+                self._sweeps.popleft()
+                raise
+            if monotonic() >= enough:
+                return

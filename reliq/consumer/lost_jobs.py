@@ -18,7 +18,7 @@ from ..transfer.batch_callbacks import tell_parent
 from .job_events import in_words, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..store.inspection import Whereabouts
     from ..store.jobs import Job
@@ -42,7 +42,14 @@ class LostJobs:
         self._unheard: dict[str, set[tuple[str, int]]] = {}
 
     def sweep(self, store: Store, batch: str, now_ms: int, missing_ms: int = MISSING_MS) -> None:
-        """End the open jobs of *batch* that are lost; waits, and reads them all.
+        """End the open jobs of *batch* that are lost; waits, and reads them all."""
+        for _ in self.steps(store, batch, now_ms, missing_ms):
+            pass
+
+    def steps(
+        self, store: Store, batch: str, now_ms: int, missing_ms: int = MISSING_MS
+    ) -> Iterator[None]:
+        """Do that, some hundred jobs a step.
 
         One at work whose worker is not in the register is lost when it is so at the next look,
         too: it may be away for a while, and what it has begun goes on.
@@ -75,6 +82,7 @@ class LostJobs:
                 dead = [job for job in jobs if there.get(job.tag) == "dead"]
                 lost += _dead(store, looked_at[queue], dead)
                 self._end(store, batch, queue, lost)
+            yield
         if unheard:
             while len(self._unheard) >= _MOST_REMEMBERED:
                 del self._unheard[next(iter(self._unheard))]

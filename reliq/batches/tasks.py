@@ -17,6 +17,7 @@ from ..errors import ReliqError
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to
 from ..store.jobs import Note
+from ..store.limits import REPORTS_OF_A_JOB
 from .batch import Batch
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ASKED = "asked"
 _WRITTEN_EVERY_S = 0.5
 # So long nothing more is written after the broker did not take it.
 _RESTS_S = 5.0
-_UNWRITTEN, _NEXT = "unwritten", "next"
+_UNWRITTEN, _NEXT, _REPORTED = "unwritten", "next", "reported"
 
 
 def current_batch() -> Batch | None:
@@ -102,8 +103,10 @@ def report(text: str) -> None:
     """
     _require_text(text)
     running = RUNNING.get()
-    if running is not None and text:
-        _write(running, text)
+    if running is None or not text or running.local.get(_REPORTED, 0) >= REPORTS_OF_A_JOB:
+        return
+    if _write(running, text):
+        running.local[_REPORTED] = running.local.get(_REPORTED, 0) + 1
 
 
 def _require_text(text: str) -> None:
@@ -116,8 +119,8 @@ def _write_last(running: Running) -> None:
         _write(running)
 
 
-def _write(running: Running, text: str = "") -> None:
-    """Write what is to be written of *running*, and a report with it."""
+def _write(running: Running, text: str = "") -> bool:
+    """Write what is to be written of *running*, and a report; whether the broker answered."""
     note = Note(
         running.job,
         running.retries,
@@ -136,10 +139,11 @@ def _write(running: Running, text: str = "") -> None:
             running.job,
             exc,
         )
-        return
+        return False
     running.local[_NEXT] = monotonic() + _WRITTEN_EVERY_S
     if note.progress is not None:
         running.local[_UNWRITTEN] = None
+    return True
 
 
 @contextmanager

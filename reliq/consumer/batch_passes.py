@@ -8,6 +8,7 @@ consumer at a time.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ from ..transfer.batch_callbacks import publish_due
 from .lost_jobs import LostJobs
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable
 
     from ..store.jobs import BatchRecord
@@ -36,6 +36,8 @@ _AGAIN_MS = 20_000
 # After a pass over all jobs of a batch the next one waits so long: it reads them all.
 _SWEPT_EVERY_S = 300.0
 _MOST_REMEMBERED = 1000
+# So long is spent on such passes in a tick: leases are renewed in between, messages delivered.
+_AT_A_TIME_S = 0.05
 
 
 class BatchPasses:
@@ -46,6 +48,7 @@ class BatchPasses:
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
         self._lost = LostJobs(self.soon)
+        self._sweeps: deque[tuple[str, Sweep]] = deque()
 
     def soon(self, batch: str) -> None:
         """Look after *batch* at the next opportunity: something of it may be due."""
@@ -54,6 +57,8 @@ class BatchPasses:
     def tick(self) -> None:
         """Have those looked at whose turn it is, from time to time."""
         now = monotonic()
+        if self._sweeps:
+            self._later.append(self._go_on)
         if now >= self._next:
             self._next = now + _EVERY_S * JITTER.uniform(0.8, 1.2)
             self._later.append(self._look)
@@ -118,16 +123,22 @@ class BatchPasses:
             self._next_sweep = {name: at for name, at in self._next_sweep.items() if at > now}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
-            sweep = self._lost.sweep(record.id, now_ms)
-            self._later.append(partial(self._go_on, record.id, sweep))
+            self._sweeps.append((record.id, self._lost.sweep(record.id, now_ms)))
 
-    def _go_on(self, batch: str, sweep: Sweep, store: Store) -> None:
-        """Make the next step of a sweep, and go on with it behind the duties of others."""
-        try:
-            more = sweep.step(store)
-        except BrokerUnavailable:
-            if not goes_on(store):  # else this is tried again
-                self._next_sweep.pop(batch, None)
-            raise
-        if more:
-            self._later.append(partial(self._go_on, batch, sweep))
+    def _go_on(self, store: Store) -> None:
+        """Make some steps of the sweeps that are under way; the next tick makes others."""
+        enough = monotonic() + _AT_A_TIME_S
+        while self._sweeps:
+            batch, sweep = self._sweeps.popleft()
+            try:
+                more = sweep.step(store)
+            except BrokerUnavailable:
+                if goes_on(store):
+                    self._sweeps.append((batch, sweep))
+                else:
+                    self._next_sweep.pop(batch, None)  # it begins anew over another connection
+                raise
+            if more:
+                self._sweeps.appendleft((batch, sweep))
+            if monotonic() >= enough:
+                return

@@ -19,7 +19,17 @@ from ..errors import ReliqError
 from ..forks import OwnLock, here
 from ..store.jobs import CANCELLED, Change
 from .connections import open_store
-from .outcomes import BATCH, FAILURES, LEASE
+from .outcomes import (
+    BATCH,
+    EARLIER,
+    FAILURES,
+    HANDS_OVER,
+    LEASE,
+    REPLACED,
+    is_ignore,
+    job_of,
+    tries_before,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +47,9 @@ class Running:
         self.job = str(request["id"])
         self.failures = tuple(map(str, request.get(FAILURES) or ()))
         self.app = app
-        retries = request.get("retries")
-        self.retries = retries if isinstance(retries, int) else 0
+        self.retries = tries_before(request)
+        self.replaced = False
+        """Whether it has published a task of its own id, which goes on with the job."""
         # Of delivery_info Celery takes what it knows; in the properties it is as it was.
         properties = request.get("properties") or {}
         lease = (properties.get("delivery_info") or {}).get(LEASE)
@@ -62,6 +73,19 @@ class Running:
     def change(self, what: Any, text: str = "") -> Change:
         """Return a change of this job, as this delivery of this try says it."""
         return Change(what, self.job, "", self.retries, self.token, self.tag, self.queue, text)
+
+    def hand_over(self, headers: dict[str, Any]) -> bool:
+        """Let a task that it publishes go on with the job, where it has its id; whether it does.
+
+        As Celery's ``replace`` publishes it. It is the next try of the job.
+        """
+        if headers.get("id") != self.job:
+            return False
+        headers[BATCH], headers[EARLIER] = self.batch, self.retries + 1
+        if self.failures:
+            headers[FAILURES] = list(self.failures)
+        self.replaced = True
+        return True
 
 
 RUNNING: ContextVar[Running | None] = ContextVar("reliq job", default=None)
@@ -104,7 +128,7 @@ def is_job(request: Any) -> bool:
     """Whether a worker's *request* is a job of a batch, and of a message of ours."""
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
-    return message is not None and isinstance(headers.get(BATCH), str)
+    return message is not None and job_of(headers) is not None
 
 
 def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any, *rest: Any) -> Any:
@@ -114,12 +138,16 @@ def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any,
     does not run, and has ended as one that raises Ignore has.
     """
     running = Running(request, sys.modules["celery"].current_app._get_current_object())  # noqa: SLF001
-    token = RUNNING.set(running)
+    token, hands_over = RUNNING.set(running), HANDS_OVER.set(running.hand_over)
     try:
         if _begun(running) == CANCELLED:
-            return _ignored()
-        return function(name, task_id, request, *rest)
+            return _ignored("its batch is cancelled")
+        returned = function(name, task_id, request, *rest)
+        if running.replaced and returned[0] and is_ignore(returned[1].exception):
+            return _ignored(REPLACED)
+        return returned
     finally:
+        HANDS_OVER.reset(hands_over)
         try:
             for last in running.at_end:
                 last()
@@ -127,11 +155,11 @@ def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any,
             RUNNING.reset(token)
 
 
-def _ignored() -> tuple[int, Any, float]:
+def _ignored(why: str) -> tuple[int, Any, float]:
     """Return what Celery's function returns of a task that has raised Ignore."""
     ignore = sys.modules["celery.exceptions"].Ignore
     try:
-        raise ignore("its batch is cancelled")  # noqa: TRY301 - it is to have a traceback
+        raise ignore(why)  # noqa: TRY301 - it is to have a traceback
     except ignore:
         return 1, sys.modules["billiard.einfo"].ExceptionInfo(), 0.0
 

@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..errors import Failed
+from ..errors import Failed, MessageRefused
+from ..store.jobs import MOST_ID, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +25,14 @@ BATCH = "reliq-batch"
 """The header that names the batch of a task."""
 FAILURES = "reliq-failures"
 """The header with the names of the exceptions that its batch takes for business failures."""
+EARLIER = "reliq-earlier"
+"""The header of a job that says how many tries there were before Celery's first of this task."""
 LEASE = "reliq_lease"
 """In delivery_info of a job: its queue, the token of its lease, the session that has it, and the
 name of the broker that it is from."""
+
+REPLACED = "reliq: a task of the same id goes on with the job"
+"""In the Ignore of a job that has replaced itself."""
 
 _LONGEST = 500
 
@@ -41,6 +47,11 @@ class Membership(NamedTuple):
 
 
 _MEMBERSHIP: ContextVar[Membership | None] = ContextVar("reliq batch", default=None)
+
+HANDS_OVER: ContextVar[Callable[[dict[str, Any]], bool] | None] = ContextVar(
+    "reliq job's replacement", default=None
+)
+"""Where a job runs: given the headers of what it publishes, whether that goes on with the job."""
 
 
 @contextmanager
@@ -67,21 +78,41 @@ def adding_job(batch: str) -> str:
 def join_batch(headers: dict[str, Any]) -> None:
     """Make a task that is published a job of the batch of this context, where there is one.
 
-    One that says already which batch it is of stays with that: a retry does.
+    One that says already which batch it is of stays with that: a retry does. One that has the id
+    of the job that runs here goes on with that. Raises MessageRefused for an id that is none.
     """
-    found = _MEMBERSHIP.get()
-    if found is not None and "task" in headers and BATCH not in headers:
+    if "task" not in headers or BATCH in headers:
+        return
+    found, hands_over = _MEMBERSHIP.get(), HANDS_OVER.get()
+    if hands_over is not None and hands_over(headers):
+        return
+    if found is not None:
+        _require_id(headers.get("id"), found.batch)
         headers[BATCH] = found.batch
         if found.failures:
             headers[FAILURES] = list(found.failures)
+
+
+def _require_id(job: object, batch: str) -> None:
+    if not isinstance(job, str) or not 0 < len(job) <= MOST_ID or not is_text(job):
+        raise MessageRefused(
+            f"the task id {job!r:.100} cannot be that of a job of batch {batch!r}: expected a text "
+            f"of 1 to {MOST_ID} characters that can be encoded; nothing was stored"
+        )
 
 
 def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
     """Return (batch, job, retries) of a message that is a job; None for any other."""
     batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
     if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
-        return batch, job, retries
+        return batch, job, tries_before(headers)
     return None
+
+
+def tries_before(headers: Mapping[str, Any]) -> int:
+    """Return how often a job was tried before: its retries, and those of what it has replaced."""
+    counted = headers.get("retries"), headers.get(EARLIER)
+    return sum(number for number in counted if isinstance(number, int))
 
 
 class Outcome(NamedTuple):
@@ -111,17 +142,28 @@ def _names(error: BaseException) -> set[str]:
 
 def outcome_of(error: BaseException, failures: Sequence[str] = ()) -> Outcome | None:
     """Return how a task has ended that raised *error*; None where it is tried again."""
-    error = getattr(error, "exc", error) if _is(error, "ExceptionWithTraceback") else error
+    error = _itself(error)
     if _is(error, "Retry") or (_is(error, "Reject") and getattr(error, "requeue", False)):
         return None
-    if _is(error, "Ignore"):  # the task says that it was no failure
-        return _SUCCEEDED
+    if is_ignore(error):  # the task says that it was no failure
+        return None if REPLACED in error.args else _SUCCEEDED
     names = _names(error)
     if isinstance(error, Failed):
         return Outcome("failed", str(error)[:_LONGEST] or "failed")
     if names.intersection(failures):
         return Outcome("failed", _in_words(error))
     return Outcome("cancelled" if _is(error, "Terminated") else "error", _in_words(error))
+
+
+def is_ignore(error: BaseException) -> bool:
+    """Whether *error* is Celery's Ignore."""
+    return _is(_itself(error), "Ignore")
+
+
+def _itself(error: BaseException) -> BaseException:
+    """Return the error that billiard has wrapped to send it."""
+    found = getattr(error, "exc", error) if _is(error, "ExceptionWithTraceback") else error
+    return found if isinstance(found, BaseException) else error
 
 
 def _is(error: BaseException, name: str) -> bool:

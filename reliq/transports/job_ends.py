@@ -84,7 +84,9 @@ class JobEnds:
         _, job, retries = found
         where = job, retries, int(message.token), message.delivery_tag, message.queue
         if outcome is None and WATCH.takes_from(self._channel.transport):
-            return _end("cancelled", "revoked", *where)
+            # Celery's worker revokes what has expired.
+            why = "revoked or expired" if message.headers.get("expires") else "revoked"
+            return _end("cancelled", why, *where)
         if outcome is None:
             return _end("succeeded", "", *where)
         return _end(outcome.state, outcome.text, *where)

@@ -61,15 +61,18 @@ class Publishing:
         if entry is not None:
             enter(link.store, (entry,))
         try:
-            self._publish(item, properties, tag)
+            is_stored = self._publish(item, properties, tag)
         except BrokerUnavailable:
             raise  # it may be stored, or be tried again
         except ReliqError:
             if entry is not None:
                 withdraw(self._transport.link.store, (entry,))
             raise
+        if entry is not None and not is_stored:  # no queue takes it, and it was dropped
+            withdraw(self._transport.link.store, (entry,))
 
-    def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> None:
+    def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> bool:
+        """Publish *item*; return whether it is known to be stored: what is only posted is not."""
         link = self._transport.link  # after the tag: in a forked child that makes the link anew
         confirm = item.confirm
         stored: list[Publication] = []
@@ -98,6 +101,7 @@ class Publishing:
         PUBLISHER.wait_for_replies(tag)
         if message_published.receivers:
             emit_published(link.store.broker, stored, item.headers, item.routing_key)
+        return bool(stored)
 
     def _publish_routed(self, item: Outgoing, tag: PublishTag) -> list[Publication]:
         """Publish by the cached route; the broker refuses it if the bindings have changed.

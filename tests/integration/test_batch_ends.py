@@ -10,7 +10,7 @@ from kombu import Connection, Consumer, Queue
 
 from reliq.admin import Inspector
 from reliq.batches import Batch
-from reliq.errors import QueueFull
+from reliq.errors import MessageRefused, QueueFull
 from tests.integration.kombu_client import FAST
 from tests.support.site import close_app
 from tests.support.waiting import wait_until
@@ -67,6 +67,28 @@ def test_a_job_that_expires(app, url):
         app.send_task("t", (), queue="jobs", expiration=0.1)
     with contextlib.closing(batch), looking_after(url, "other"):
         assert {"expired"} == ended(batch)
+
+
+def test_a_job_that_no_queue_takes(app, url):
+    """What is dropped as AMQP does is no job, however it was published."""
+    with Batch("nowhere", url=url, transport_options=FAST) as batch:
+        app.send_task("t", (), exchange="nobody", exchange_type="direct", routing_key="x")
+        batch.map("t", range(2), app=app, exchange="nobody", routing_key="x")
+    status = batch.status()
+    batch.close()
+    assert (0, True) == (status.total, status.ended is not None)
+
+
+def test_a_job_without_a_name(app, url):
+    """An id that is no text cannot be counted: it is refused, as one that is too long."""
+    with Batch("numbers", url=url, transport_options=FAST) as batch:
+        for wrong in (7, "x" * 256):
+            with pytest.raises(MessageRefused, match="task id"):
+                app.send_task("t", (), task_id=wrong)
+    assert 0 == batch.status().total
+    batch.close()
+    with Inspector(url) as inspector:
+        assert 0 == inspector.status("celery").stored
 
 
 def test_a_full_queue(app, url):

@@ -66,6 +66,8 @@ def jobs(request, scheme, tmp_path_factory):
         ("ignore", "succeeded", []),
         ("retry", "succeeded", []),
         ("retry later", "succeeded", []),
+        ("replace", "failed", ["NotQualified: too young"]),
+        ("retry, then replace", "error", ["ValueError: as told"]),
     ],
 )
 def test_how_a_job_ends(jobs, task, how, state, why):

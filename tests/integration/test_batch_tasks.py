@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from time import monotonic
+from types import SimpleNamespace
 
 import celery.app.trace  # noqa: F401 - as each worker does
 import pytest
@@ -12,7 +13,7 @@ from celery import Celery
 
 import reliq
 from reliq import Batch
-from reliq.integrations.job_runs import _CONNECTIONS, RUNNING, run_job
+from reliq.integrations.job_runs import _CONNECTIONS, RUNNING, is_job, run_job
 from reliq.integrations.outcomes import BATCH
 from reliq.store.jobs import Change
 from tests.support.site import close_app
@@ -77,6 +78,32 @@ def test_a_number_that_no_broker_can_keep(site):
     """It is put right, and no error of the job."""
     site.run(lambda: reliq.progress(10**400, 2 * 10**400))
     assert [2**53 - 1] == [said.done for said in site.batch.status().progress]
+
+
+def test_a_flood_of_reports(site):
+    """Those that are not kept are not sent either."""
+
+    def flood():
+        for n in range(200):
+            reliq.report(f"row {n}")
+
+    site.run(flood)
+    assert [f"row {n}" for n in range(19, -1, -1)] == [
+        m.text for m in site.batch.status(50).messages
+    ]
+    with contextlib.closing(site.server.client()) as client:
+        stats = client.info("commandstats")
+    scripts = sum(
+        stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha")
+    )
+    assert scripts < 50
+
+
+@pytest.mark.parametrize("job", [7, None, ["j"]], ids=["number", "none", "list"])
+def test_what_has_no_id_is_no_job(job):
+    """Nobody could tell how it ends."""
+    request = SimpleNamespace(request_dict={BATCH: "b", "id": job}, message=object())
+    assert not is_job(request)
 
 
 def test_a_job_knows_its_batch(site):

@@ -22,7 +22,7 @@ def _first(task):
     return len(journal.entries(STARTED, task.request.id)) == 1
 
 
-def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
+def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
     """End as told."""
     journal.write(STARTED, task.request.id)
     if how == "failed":
@@ -41,6 +41,15 @@ def _end(task, how):  # noqa: C901, PLR0912 - one way after the other
         raise task.retry(countdown=0)
     if how == "retry later" and _first(task):
         raise task.retry(countdown=1)
+    if how == "replace":
+        raise task.replace(end_early.si("named"))
+    if how == "retry, then replace":
+        again = end_late.si("retry once more")
+        raise task.retry(countdown=0) if _first(task) else task.replace(again)
+    if how == "retry once more":
+        if task.request.retries:
+            raise ValueError("as told")
+        raise task.retry(countdown=0)
     if how == "kill" and _first(task):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "kill always":

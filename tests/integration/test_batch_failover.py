@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
+
 import pytest
+from celery import Celery
 
 from reliq.batches import Batch
 from tests.integration.test_celery_failover import brokers  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
 
-APP = "tests.integration.apps.jobs"
+APP, QUICK = "tests.integration.apps.jobs", "tests.integration.apps.killed"
 pytestmark = pytest.mark.slow
 
 
@@ -35,3 +38,19 @@ def test_a_job_asks_the_broker_that_its_message_is_from(brokers, pool):  # noqa:
     assert 1 == home.wait(20).counts["cancelled"]
     home.close()
     assert 0 == site.journal.runs(job)
+
+
+def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
+    """Who moves its messages home looks after it: it is sealed, and said, and loses its jobs."""
+    site = brokers.site
+    client = Celery("client of B", broker=brokers.b.url("reliq"), set_as_current=False)
+    callback = client.signature("end_late", ("succeed",), immutable=True).set(task_id="said")
+    batch = Batch("at B", app=client, on_complete=callback, seal_timeout=1)
+    with closing(batch), closing(client):
+        with suppress(KeyboardInterrupt), batch:
+            job = client.send_task("end_late", ("succeed",)).id
+            raise KeyboardInterrupt
+        worker = site.worker(app=QUICK, pool="threads", concurrency=1)
+        ran = site.journal.finished
+        wait_until(lambda: {"said", job} <= ran().keys(), timeout_s=40, what=worker.tail)
+        assert {"error": 1} == {state: n for state, n in batch.status().counts.items() if n}

@@ -230,7 +230,7 @@ class Changing:
     def _begin(self, id_: str, job: _Known | None, new: _Known) -> int:
         if job is None:
             if self._flags["ended"] is not None:
-                return NO_JOB
+                return CANCELLED if self.cancelled else NO_JOB
         else:
             again = job.state in _ERROR
             if job.state not in _OPEN and not again:

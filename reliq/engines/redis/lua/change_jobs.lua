@@ -183,7 +183,7 @@ end
 
 function does.begin(id, job, new)
   if not job and is.ended then
-    return -3
+    return is.cancelled and -1 or -3
   end
   if job then
     local again = job.state == 'e' or job.state == 'x'

@@ -155,7 +155,8 @@ class BatchChecker:
 
     def _may_be_dropped(self, history: History) -> bool:
         """Whether a job of a batch that was cancelled may never have been reported as done."""
-        return all(self._blame.of(run) is not None for run in history.finishes)
+        blame = self._blame  # the answer that it is to be dropped may have been lost, too
+        return all(blame.was_disturbed(run) or blame.of(run) for run in history.finishes)
 
     def _is_excused(self, history: History) -> bool:
         """Whether a master was lost that may have known more of a job than who has its place."""

@@ -54,6 +54,10 @@ class BatchPasses:
         """Look after *batch* at the next opportunity: something of it may be due."""
         self._later.append(partial(self._look_after, batch))
 
+    def look_soon(self) -> None:
+        """Have those looked at whose turn it is at the next opportunity."""
+        self._later.append(self._look)
+
     def tick(self) -> None:
         """Have those looked at whose turn it is, from time to time."""
         now = monotonic()

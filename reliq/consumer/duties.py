@@ -237,6 +237,15 @@ class BackgroundDuties:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
             self._later.append(partial(self.dead_consumers.look_after, result))
 
+    def visit(self, store: Store, gone: dict[str, str]) -> None:
+        """See to the dead, and to the batches, of a broker that is only visited; waits.
+
+        *gone* is kept from one visit to the next. Raises BrokerUnavailable.
+        """
+        self.end_dead(store, gone)
+        self.batches.look_soon()
+        self.do_all_later(store)
+
     def end_dead(self, store: Store, gone: dict[str, str]) -> None:
         """See to the dead of a broker that is only visited, unless somebody there does; waits.
 

@@ -79,7 +79,8 @@ class FailbackTransport(Protocol):
         """Open a store at *url* for a while; what this process owed there is sent.
 
         With *gone* what dead consumers left there is ended, where nobody lives who does that:
-        it is kept from one visit to the next, and says who had no connection.
+        it is kept from one visit to the next, and says who had no connection. And batches there
+        are looked after.
         """
 
 

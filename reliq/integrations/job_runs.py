@@ -15,7 +15,7 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ReliqError
+from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock, here
 from ..store.jobs import CANCELLED, Change
 from .connections import open_store
@@ -166,10 +166,13 @@ def _ignored(why: str) -> tuple[int, Any, float]:
 
 def _begun(running: Running) -> int | None:
     """Say that a job begins; return what the broker says, None where it says nothing."""
+    begin = (running.change("begin", running.worker),)
     try:
-        changed = running.store.batches.change(
-            running.batch, (running.change("begin", running.worker),)
-        )
+        try:
+            changed = running.store.batches.change(running.batch, begin)
+        except BrokerUnavailable:
+            # The connection was closed, or went silent, since the last job: this one is new.
+            changed = running.store.batches.change(running.batch, begin)
     except ReliqError as exc:
         logger.warning(
             "job %s of batch %s runs, and its batch does not know: %s",

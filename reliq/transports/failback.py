@@ -308,14 +308,15 @@ class Failback:
         """Open a store at *url* for a while; what this process owed there is sent.
 
         With *gone* what dead consumers left there is ended, where nobody lives who does that:
-        it is kept from one visit to the next, and says who had no connection.
+        it is kept from one visit to the next, and says who had no connection. And batches there
+        are looked after.
         """
         with Connection(url, **self.arguments) as connection:
             transport = connection.transport
             transport.establish_connection()
             try:
                 if gone is not None:
-                    transport.link.session.duties.end_dead(transport.link.store, gone)
+                    transport.link.session.duties.visit(transport.link.store, gone)
                 yield transport.link.store
             finally:
                 transport.close_connection(None)

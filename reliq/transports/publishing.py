@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..integrations.outcomes import BATCH
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
@@ -16,8 +16,9 @@ from .outgoing import list_created, publications, publish, refuse_full, stored_o
 if TYPE_CHECKING:
     from ..store.values import Publication
     from .declarations import Declarations
-    from .link import Linked
+    from .job_entries import JobEntry
     from .outgoing import Outgoing
+    from .parts import Parts
     from .posting import Posting
     from .unroutable import UnroutableMessages
 
@@ -27,7 +28,7 @@ class Publishing:
 
     def __init__(
         self,
-        transport: Linked,
+        transport: Parts,
         declarations: Declarations,
         posting: Posting,
         unroutable: UnroutableMessages,
@@ -59,7 +60,7 @@ class Publishing:
             queue = next(iter(link.routes.cached(item.exchange).lookup(queue)), queue)
         entry = entry_of(item, str(tag), queue)
         if entry is not None:
-            enter(link.store, (entry,))
+            self._enter(entry)
         try:
             is_stored = self._publish(item, properties, tag)
         except BrokerUnavailable:
@@ -70,6 +71,25 @@ class Publishing:
             raise
         if entry is not None and not is_stored:  # no queue takes it, and it was dropped
             withdraw(self._transport.link.store, (entry,))
+
+    def _enter(self, entry: JobEntry) -> None:
+        """Enter a job; raises as :func:`enter` does.
+
+        But BrokerUnavailable for the next try of one whose batch is at another broker of the
+        list: Kombu tries again, and by then the connection may have gone there. Celery makes a
+        dead letter of a task whose next try cannot be published.
+        """
+        batch, change = entry
+        try:
+            enter(self._transport.link.store, (entry,))
+        except NotFound as exc:
+            if not (change.retries and self._transport.failback.urls):
+                raise
+            raise BrokerUnavailable(
+                f"batch {batch!r} is not at {self._transport.link.store.broker}: the next try of "
+                "its job is published where it is, at another broker of the list; nothing was "
+                "stored"
+            ) from exc
 
     def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> bool:
         """Publish *item*; return whether it is known to be stored: what is only posted is not."""

@@ -18,6 +18,7 @@ from kombu import Exchange, Queue
 
 import reliq
 from reliq.consumer import batch_passes, lost_jobs
+from reliq.failover import failback
 from reliq.integrations.outcomes import BATCH
 from tests.chaos import broken
 from tests.chaos.ledger import (
@@ -35,12 +36,14 @@ from tests.chaos.settings import DIVIDED, PARTITIONS, QUEUES
 broken.register()
 
 # Short, as all times of a run are: who looks after batches looks every 30 s, at all jobs every
-# five minutes, and takes those for lost whose messages are nowhere for a minute.
+# five minutes, and takes those for lost whose messages are nowhere for a minute. Who is at the
+# first of two brokers visits the second every 30 s.
 if os.environ.get("RELIQ_CHAOS_BATCHES"):
     batch_passes._EVERY_S = 3.0
     batch_passes._AGAIN_MS = 2000
     batch_passes._SWEPT_EVERY_S = 10.0
     lost_jobs.LostJobs.sweep.__defaults__ = (20_000,)
+    failback._SWEPT_EVERY_S = 5.0
 
 
 def _queues():

@@ -2,8 +2,8 @@
 
 Pure: what the ledger and what the brokers say in, findings out. A job has to have the state
 that its runs have earned. Where it has another one, there must be a cause on record that
-docs/batches.md names: its batch was cancelled, or a master was lost with what it had not
-replicated.
+docs/batches.md names: its batch was cancelled, a master was lost with what it had not
+replicated, or its message was moved from the second of two brokers to the first.
 """
 
 from __future__ import annotations
@@ -133,6 +133,8 @@ class BatchChecker:
             pass
         elif is_lost and not earned and history.confirmed is None:
             self.verdict.excused["its publish was not confirmed"] += 1
+        elif is_lost and found.where and finishes:
+            self.verdict.excused["its message was moved to the first broker"] += 1
         elif is_lost and self._is_excused(history):
             self.verdict.excused["a master was lost"] += 1
         elif kind == ledger.POISON and state == "error" and reason.startswith(_DEAD):
@@ -153,7 +155,8 @@ class BatchChecker:
 
     def _may_be_dropped(self, history: History) -> bool:
         """Whether a job of a batch that was cancelled may never have been reported as done."""
-        return all(self._blame.of(run) is not None for run in history.finishes)
+        blame = self._blame  # the answer that it is to be dropped may have been lost, too
+        return all(blame.was_disturbed(run) or blame.of(run) for run in history.finishes)
 
     def _is_excused(self, history: History) -> bool:
         """Whether a master was lost that may have known more of a job than who has its place."""

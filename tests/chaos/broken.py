@@ -70,7 +70,7 @@ def register() -> None:
 
 
 def break_batches():
-    """Publish each callback of a batch twice, and count every tenth failure as a success."""
+    """Publish each callback of a batch twice, and count every third failure as a success."""
     published, publication = batch_callbacks._published, batch_callbacks._publication
     change, ends = JobEnds._change, count(1)
 
@@ -82,7 +82,7 @@ def break_batches():
 
     def confused(self, message):
         found = change(self, message)
-        if found is not None and found.state == "failed" and next(ends) % 10 == 0:
+        if found is not None and found.state == "failed" and next(ends) % 3 == 0:
             return found._replace(state="succeeded", text="")
         return found
 

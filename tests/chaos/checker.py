@@ -230,9 +230,13 @@ class Blame:
     def was_disturbed(self, run: Run) -> bool:
         """Whether who ran it may have had no broker to ask as it started, or stood still."""
         return any(
-            fault.at <= run.start <= max(fault.until, fault.back) + self.limits.reconnect
+            # One is noted when it has been carried out.
+            fault.at - self.limits.in_flight
+            <= run.start
+            <= max(fault.until, fault.back) + self.limits.reconnect
             for fault in self._faults
-            if fault.outage or fault.cuts or fault.slows or fault.worker == run.worker
+            if (fault.outage or fault.cuts or fault.slows)
+            or (fault.worker == run.worker and fault.until > fault.at)
         )
 
     def _died_unacked(self, run: Run, at: float) -> bool:

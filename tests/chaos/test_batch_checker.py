@@ -235,6 +235,14 @@ def test_what_was_lost_with_a_master(story):
     assert 1 == verdict.excused["a master was lost"]
 
 
+def test_what_was_moved_from_the_second_broker(story):
+    """A batch stays where it was opened: the end of what runs elsewhere is told to nobody there."""
+    story.states["i2"], story.reasons = "error", {"i2": "lost with the broker's data"}
+    story.ran().said("complete", "failure", at=60)
+    assert story.findings
+    assert [] == story.judged({"b": story.found("second broker: ")}).findings
+
+
 @pytest.mark.parametrize(
     ("state", "expected"), [("succeeded", "succeeded"), ("failed", "failed"), ("error", "error")]
 )

@@ -390,6 +390,14 @@ def test_a_cancelled_batch_begins_nothing(change, state, batches):
     assert {"succeeded": 1, "cancelled": 2} == {k: n for k, n in record.counts.items() if n}
 
 
+def test_a_message_of_no_job_of_a_cancelled_batch(change, batches):
+    """Its publish was tried twice, and refused the second time: then it is not to run."""
+    change(enter(), Change("cancel"), Change("withdraw", "j", tag=TAG))
+    assert batches.batch("b").ended_ms
+    assert [CANCELLED] == change(begin())
+    assert 0 == batches.batch("b").total
+
+
 def test_one_that_has_ended_is_not_cancelled(change, batches):
     """There is nothing to cancel."""
     change(Change("seal"))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import closing, suppress
 
+import pytest
+from celery import Celery
+from kombu import Connection
+
+from reliq.admin import Inspector
 from reliq.batches import Batch
+from reliq.store.jobs import Change
 from tests.integration.test_celery_failover import brokers  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
 
-APP = "tests.integration.apps.jobs"
+APP, QUICK = "tests.integration.apps.jobs", "tests.integration.apps.killed"
 pytestmark = pytest.mark.slow
 
 
@@ -35,3 +41,42 @@ def test_a_job_asks_the_broker_that_its_message_is_from(brokers, pool):  # noqa:
     assert 1 == home.wait(20).counts["cancelled"]
     home.close()
     assert 0 == site.journal.runs(job)
+
+
+def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
+    """Who moves its messages home looks after it: it is sealed, and said, and loses its jobs."""
+    site = brokers.site
+    client = Celery("client of B", broker=brokers.b.url("reliq"), set_as_current=False)
+    callback = client.signature("end_late", ("succeed",), immutable=True).set(task_id="said")
+    batch = Batch("at B", app=client, on_complete=callback, seal_timeout=1)
+    with closing(batch), closing(client):
+        with suppress(KeyboardInterrupt), batch:
+            job = client.send_task("end_late", ("succeed",)).id
+            raise KeyboardInterrupt
+        worker = site.worker(app=QUICK, pool="threads", concurrency=1)
+        ran = site.journal.finished
+        wait_until(lambda: {"said", job} <= ran().keys(), timeout_s=40, what=worker.tail)
+        assert {"error": 1} == {state: n for state, n in batch.status().counts.items() if n}
+
+
+def test_the_next_try_of_a_job_is_published_where_its_batch_is(redis_factory):
+    """A task that asks for a retry has nobody to tell that its batch is at the other broker."""
+    a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
+    with Batch("b", id="b", url=a.url("reliq")) as batch:
+        jobs = batch._connected().batches
+        jobs.change("b", [Change("enter", "j", "waiting"), Change("begin", "j", token=1)])
+        a.kill()
+        urls = [server.url("reliq") for server in (a, b)]
+        options = {"probe_interval": 2.0, "socket_connect_timeout": 1.0}
+        policy = {"max_retries": 100, "interval_start": 0.2, "interval_max": 0.2}
+        headers = {"task": "t", "id": "j", "retries": 1, "reliq-batch": "b"}
+        with Connection(urls, transport_options=options) as connection:
+            producer = connection.Producer()
+            producer.publish("no job", routing_key="q", retry=True, retry_policy=policy)
+            a.start()
+            producer.publish(
+                "job", routing_key="q", headers=headers, retry=True, retry_policy=policy
+            )
+        assert ("retrying", 1) == (jobs.job("b", "j").state, jobs.job("b", "j").retries)
+    with Inspector(a.url("reliq")) as inspector:
+        assert 1 == inspector.status("q").ready

@@ -16,6 +16,8 @@ from reliq import Batch
 from reliq.integrations.job_runs import _CONNECTIONS, RUNNING, is_job, run_job
 from reliq.integrations.outcomes import BATCH
 from reliq.store.jobs import Change
+from tests.chaos.proxy import Proxy
+from tests.support.servers import free_port
 from tests.support.site import close_app
 
 
@@ -63,6 +65,37 @@ def test_no_job_runs():
     assert reliq.current_batch() is None
     with reliq.add_jobs():
         pass
+
+
+class Behind:
+    """A server behind a proxy."""
+
+    def __init__(self, server, proxy):
+        self.client = server.client
+        self.url = lambda scheme: f"{scheme}://127.0.0.1:{proxy.port}/0"
+
+
+def test_a_connection_that_went_silent_since_the_last_job(redis_factory):
+    """The next job asks over another one: it is not to run, its batch is cancelled."""
+    server = redis_factory()
+    proxy = Proxy(free_port(), ("127.0.0.1", server.port))
+    proxy.start()
+    site = Site(Behind(server, proxy))
+    ran = []
+    try:
+        site.run(lambda: ran.append(1))
+        proxy.black_hole()
+        site.batch.close()
+        site.batch._connected().batches.change(site.batch.id, (Change("return", "j"),))
+        site.batch.cancel()
+        site.run(lambda: ran.append(2))
+        assert [1] == ran
+        assert 1 == site.batch.status().counts["cancelled"]
+    finally:
+        _CONNECTIONS.close()
+        site.batch.close()
+        close_app(site.app)
+        proxy.stop()
 
 
 @pytest.mark.parametrize("wrong", [("1",), (1, None), (float("nan"),), (True,), (1, 2, b"x")])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from reliq.batches import Batch
 from reliq.consumer import batch_passes, lost_jobs
+from reliq.failover import failback
 from tests.integration.apps.jobs import app
 
 __all__ = ["app"]
@@ -25,6 +26,7 @@ batch_passes._EVERY_S = 0.3
 batch_passes._AGAIN_MS = 200
 batch_passes._SWEPT_EVERY_S = 0.3
 lost_jobs.LostJobs.sweep.__defaults__ = (1500,)
+failback._SWEPT_EVERY_S = 1.0
 
 _first = os.getpid()
 _calls = [0]

@@ -124,7 +124,7 @@ class BatchPasses:
         if not any(record.counts[state] for state in OPEN):
             return
         if all(batch != record.id for _, batch, _ in self._sweeps):
-            self._sweeps.append((store, record.id, self._lost.steps(store, record.id, now_ms)))
+            self._sweeps.append((store, record.id, self._lost.sweep(store, record.id, now_ms)))
             self._later.append(self._go_on)
 
     def _go_on(self, store: Store) -> None:

@@ -41,15 +41,12 @@ class LostJobs:
         # Of each batch: what was at work, at the look before, for a worker that nobody knew.
         self._unheard: dict[str, set[tuple[str, int]]] = {}
 
-    def sweep(self, store: Store, batch: str, now_ms: int, missing_ms: int = MISSING_MS) -> None:
-        """End the open jobs of *batch* that are lost; waits, and reads them all."""
-        for _ in self.steps(store, batch, now_ms, missing_ms):
-            pass
-
-    def steps(
+    def sweep(
         self, store: Store, batch: str, now_ms: int, missing_ms: int = MISSING_MS
     ) -> Iterator[None]:
-        """Do that, some hundred jobs a step.
+        """End the open jobs of *batch* that are lost, some hundred a step; waits.
+
+        It reads them all: who makes its steps does other things between them.
 
         One at work whose worker is not in the register is lost when it is so at the next look,
         too: it may be away for a while, and what it has begun goes on.

@@ -22,7 +22,8 @@ def sweep(store, batches):
 
     def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
-        jobs.sweep(store.store, "b", store.store.now_ms(), missing_ms)
+        for _ in jobs.sweep(store.store, "b", store.store.now_ms(), missing_ms):
+            pass
         return batches.batch("b").counts["error"] - before
 
     return look

@@ -36,7 +36,7 @@ def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
     wait_until(lambda: not store.attached("celery").marks, what="the worker to leave its queue")
     lost = LostJobs(lambda _: None)
     for _ in range(3):
-        lost.sweep(store, batch.id, store.now_ms(), -1000)
+        assert list(lost.sweep(store, batch.id, store.now_ms(), -1000))
     assert 1 == batch.status().counts["working"]
     stays_true(lives, for_s=LONGER_THAN_A_RECORD_S, what="the worker in the register")
     site.journal.write("told", "now")

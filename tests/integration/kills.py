@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reliq.admin import Inspector
 from reliq.engines.urls import connect
+from tests.integration.apps.killed_batches import Publisher
 from tests.integration.apps.killing import AFTER, BEFORE, HANDLED, SENT, Point
 from tests.support.processes import Process
 from tests.support.site import CelerySite
@@ -16,7 +17,7 @@ from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, app_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tests.support.workers import CeleryWorker
@@ -68,11 +69,16 @@ class Killing:
         points = [case.point for case in cases]
         return {"RELIQ_TEST_KILL": json.dumps(points), "RELIQ_TEST_KILLED": str(self._directory)}
 
-    def produce(self, cases: Sequence[Case], *, killed: bool = False) -> None:
-        """Publish the batches of *cases*, each in a process, which is *killed* at its point."""
+    def publish(self, cases: Iterable[Case]) -> None:
+        """Publish the batches of *cases*."""
+        publisher = Publisher(self.site.app, self.url)
+        for case in cases:
+            publisher.publish(case.name, case.task, case.how, case.scenario)
+
+    def kill_producers(self, cases: Sequence[Case], *, ended: int = -9) -> None:
+        """Publish each in a process that is killed at its point, or *ended* otherwise."""
         producers = [
-            ([case.point] if killed else [], [case.name, case.task, case.how, case.scenario])
-            for case in cases
+            ([case.point], [case.name, case.task, case.how, case.scenario]) for case in cases
         ]
         command = [sys.executable, "-m", APP, json.dumps(producers)]
         site = self.site
@@ -84,20 +90,23 @@ class Killing:
             codes = json.loads(process.tail(1))
         finally:
             process.kill_group()
-        expected = -9 if killed else 0
-        ended = {case.name: code for case, code in zip(cases, codes, strict=True)}
-        assert dict.fromkeys(ended, expected) == ended, process.tail()
-        if killed:
-            self.was_there(cases)
+        found = {case.name: code for case, code in zip(cases, codes, strict=True)}
+        assert dict.fromkeys(found, ended) == found, process.tail()
+        self.was_there(cases)
 
     def worker(self, cases: Sequence[Case] = (), **options) -> CeleryWorker:
         """Start a worker of their queues; it, or a child of it, is killed at their points."""
         options.setdefault("queues", [case.name for case in cases])
         return self.site.worker(app=APP, env=self._env(cases), ready=False, **options)
 
-    def kill_workers(self, cases: Sequence[Case]) -> None:
-        """Have a worker killed at the point of each, one after the other."""
+    def kill_workers(
+        self, cases: Sequence[Case], prepare: Callable[[Case], None] | None = None
+    ) -> None:
+        """Publish each, and have a worker killed at its point, one after the other."""
         for case in cases:
+            self.publish([case])
+            if prepare is not None:
+                prepare(case)
             worker = self.worker([case])
             self.was_there([case], worker)
             assert -9 == worker.wait(), worker.tail()
@@ -122,7 +131,7 @@ class Killing:
             )
             assert left(), f"ended, and not at {case.point}:\n{said()}"
             seen = json.loads(mark.read_text())
-            place = f"{seen['state'] or '-'}/{seen['message'] or '-'}"
+            place = f"{seen.get('state') or '-'}/{seen.get('message') or '-'}"
             assert not case.seen or place in case.seen.split(" "), (case, seen)
 
     def ended(self, cases: Sequence[Case], **options) -> None:
@@ -162,7 +171,11 @@ class Killing:
                 )
             for case in cases:
                 counts = {k: n for k, n in batches.batch(case.name).counts.items() if n}
-                assert {k: n for k, n in case.counts.items() if n} == counts, (case, batches.failures(case.name, 10))
+                assert {k: n for k, n in case.counts.items() if n} == counts, (
+                    case,
+                    counts,
+                    batches.failures(case.name, 10),
+                )
                 assert sorted(case.said) == self.heard(case.name), case
             assert [] == [one for one in inspector.audit_batches() if not one.balanced]
 

@@ -41,7 +41,9 @@ PRODUCERS = [
     producer("opened", "open", AFTER, "", {}),
     producer("entering", "enter", BEFORE, "-/-", {"succeeded": 1}, number=2),
     producer("entered", "enter", AFTER, "waiting/-", {"error": 1}, SOME_BAD),
-    producer("storing", "publish", BEFORE, "waiting/-", {"succeeded": 1, "error": 1}, SOME_BAD, number=2),
+    producer(
+        "storing", "publish", BEFORE, "waiting/-", {"succeeded": 1, "error": 1}, SOME_BAD, number=2
+    ),
     producer("stored", "publish", AFTER, "waiting/there", {"succeeded": 1}),
     producer("sealing", "seal", BEFORE, "", BOTH),
     producer("sealed", "seal", AFTER, "", BOTH),
@@ -52,7 +54,7 @@ PRODUCERS = [
 
 def test_producers(killing):
     """What they have not stored is found and ends; the batch is sealed for them."""
-    killing.produce(PRODUCERS, killed=True)
+    killing.kill_producers(PRODUCERS)
     killing.ended(PRODUCERS)
 
 
@@ -77,7 +79,6 @@ LATE = [
 
 def test_workers(killing):
     """The next one has the job again, and it counts once."""
-    killing.produce(LATE)
     killing.kill_workers(LATE)
     killing.ended(LATE)
 
@@ -104,7 +105,6 @@ CALLBACKS = [
 
 def test_callbacks(killing):
     """And tasks that were acknowledged when they began: what is lost is found."""
-    killing.produce(EARLY + CALLBACKS)
     killing.kill_workers(EARLY + CALLBACKS)
     killing.ended(EARLY + CALLBACKS)
 
@@ -126,16 +126,24 @@ CHILDREN = [
     child("early", "begin", AFTER, "working/-", "succeed", "end_early", ONE_LOST),
     child("early-entered", "enter", AFTER, "retrying/-", "retry", "end_early", ONE_LOST),
     child("early-published", "retry", AFTER, "retrying/there", "retry", "end_early"),
-    Case("child-cancelled", "begin", AFTER, "cancelled/there", {"cancelled": 2}, ("complete",),
-         task="end_late_requeued", who="child"),
+    Case(
+        "child-cancelled",
+        "begin",
+        AFTER,
+        "cancelled/there",
+        {"cancelled": 2},
+        ("complete",),
+        task="end_late_requeued",
+        who="child",
+    ),
 ]
 
 
 def test_children(killing):
     """The job is delivered again, or its worker says how it has ended."""
-    killing.produce(CHILDREN)
+    killing.publish(CHILDREN)
     (cancelled,) = (case for case in CHILDREN if case.name == "child-cancelled")
-    killing.produce([cancelled._replace(scenario="cancelled")])
+    killing.publish([cancelled._replace(scenario="cancelled")])
     worker = killing.worker(CHILDREN, queues=[*(case.name for case in CHILDREN), "callbacks"])
     killing.was_there(CHILDREN, worker)
     killing.ends(CHILDREN)
@@ -151,12 +159,21 @@ PURGED = [
     duty("told", "tell", AFTER, "error/-", {"error": 2}, SOME_BAD),
     duty("forgotten", "forget-events", AFTER, "", {"error": 2}, SOME_BAD),
 ]
+# All had failed before that.
 REPLAYED = [
-    duty("replaying", "replay", BEFORE, "waiting/there", BOTH),
-    duty("replayed", "replay", AFTER, "waiting/there", BOTH),
+    duty("replaying", "replay", BEFORE, "waiting/there", BOTH, (*ALL_WELL, "failure")),
+    duty("replayed", "replay", AFTER, "waiting/there", BOTH, (*ALL_WELL, "failure")),
 ]
 LOST = [
-    duty("losing", "lose", BEFORE, "waiting/-", {"succeeded": 2, "error": 1}, SOME_BAD, scenario="left"),
+    duty(
+        "losing",
+        "lose",
+        BEFORE,
+        "waiting/-",
+        {"succeeded": 2, "error": 1},
+        SOME_BAD,
+        scenario="left",
+    ),
     duty("lost", "lose", AFTER, "error/-", {"succeeded": 2, "error": 1}, SOME_BAD, scenario="left"),
 ]
 LEFT = [
@@ -168,24 +185,27 @@ LEFT = [
 def test_duties(killing):
     """What the broker did with messages is told, and what nobody ends is ended, by the next one."""
     cases = PURGED + REPLAYED + LOST + LEFT
-    killing.produce(cases)
     options = killing.site.transport_options
     with (
-        Inspector(killing.url, transport_options=options) as inspector,
         closing(connect(killing.url, options, "test/1")) as store,
+        Inspector(killing.url, transport_options=options) as inspector,
     ):
-        for case in PURGED:
-            assert 2 == inspector.purge(case.name)
-        for case in REPLAYED:
-            taken = store.reserve(case.name, 2, 60_000, False).deliveries
-            leases = [Lease(one.tag, one.token) for one in taken]
-            assert [] == store.dead_letter(case.name, "rejected", "why", leases)
-            assert 2 == len(store.replay(case.name, [lease.tag for lease in leases]))
-        for case in LOST:
-            entered = Change("enter", "lost", "waiting", tag=new_tag(5, job=True), queue=case.name)
-            changes = [entered, Change("seal")]
-            assert [DONE, DONE] == store.batches.change(case.name, changes).outcomes
-    killing.kill_workers(cases)
+
+        def prepare(case):
+            if case in PURGED:
+                assert 2 == inspector.purge(case.name)
+            elif case in REPLAYED:
+                taken = store.reserve(case.name, 2, 60_000, False).deliveries
+                leases = [Lease(one.tag, one.token) for one in taken]
+                assert [] == store.dead_letter(case.name, "rejected", "why", leases)
+                assert 2 == len(store.replay(case.name, [lease.tag for lease in leases]))
+            elif case in LOST:
+                tag = new_tag(5, job=True)
+                entered = Change("enter", "lost", "waiting", tag=tag, queue=case.name)
+                changes = [entered, Change("seal")]
+                assert [DONE, DONE] == store.batches.change(case.name, changes).outcomes
+
+        killing.kill_workers(cases, prepare)
     killing.ended(cases)
 
 
@@ -220,10 +240,16 @@ GIVEN_UP = [
 
 def test_nested(killing):
     """The parent is told of a child's end, and a child is cancelled with its parent."""
-    killing.produce(OPENED, killed=True)
-    killing.produce(CHILD_BATCHES + GIVEN_UP)
-    killing.produce([case._replace(scenario="cancelled") for case in GIVEN_UP], killed=True)
+    killing.publish(GIVEN_UP)
+    killing.kill_producers([*OPENED, *(case._replace(scenario="cancelled") for case in GIVEN_UP)])
     killing.kill_workers(CHILD_BATCHES)
+    with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
+        killing.worker(queues=["callbacks"])  # what begins before that goes on
+
+        def cancelled():
+            return all(store.batches.batch(f"{case.name}-inner").cancelled_ms for case in GIVEN_UP)
+
+        wait_until(cancelled, what="children to be cancelled with their parents")
     every = [*CHILD_BATCHES, *OPENED, *GIVEN_UP]
     killing.ended(every)
     for case in GIVEN_UP:
@@ -247,7 +273,6 @@ def test_forgotten(killing):
     """What was forgotten half way is forgotten by the next one."""
     other = "half" if "sqlite" in killing.url else "half-file"
     cases = [case for case in FORGOTTEN if not case.name.startswith(f"{other}-forg")]
-    killing.produce(cases)
     killing.kill_workers(cases)
     killing.worker(queues=[*(case.name for case in cases), "callbacks"])
     with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:

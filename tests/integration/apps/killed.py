@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kombu import Queue
 
-from reliq.batches import Batch
 from reliq.consumer import batch_passes, lost_jobs
-from reliq.errors import QueueFull
 from tests.integration.apps.jobs import app
+from tests.integration.apps.killed_batches import Publisher
 from tests.integration.apps.killing import Killer, Point
 
 __all__ = ["app"]
 
-JOBS = 2
 batch_passes._EVERY_S = 0.2
 batch_passes._AGAIN_MS = 100
 batch_passes._SWEPT_EVERY_S = 0.2
@@ -31,10 +28,6 @@ lost_jobs.LostJobs.sweep.__defaults__ = (1500,)
 app.amqp.queues.add(
     Queue("full", max_length=1, queue_arguments={"x-overflow": "reject-publish"}, durable=True)
 )
-
-
-class _Left(Exception):
-    """Leaves a batch open."""
 
 
 def arm(points: list[list[Any]]) -> None:
@@ -46,44 +39,6 @@ def arm(points: list[list[Any]]) -> None:
 arm(json.loads(os.environ.get("RELIQ_TEST_KILL", "[]")))
 
 
-def batch(name: str, **options: Any) -> Batch:
-    """Return the batch of that id, with all callbacks."""
-    callbacks = {
-        f"on_{what}": app.signature("report", (what,)).set(queue="callbacks")
-        for what in ("success", "complete", "failure")
-    }
-    return Batch(
-        "killed",
-        url=os.environ["RELIQ_TEST_BROKER"],
-        transport_options=app.conf.broker_transport_options,
-        id=name,
-        **{"seal_timeout": 2, **callbacks, **options},
-    )
-
-
-def publish(name: str, task: str, how: str, scenario: str = "", *, jobs: int = JOBS) -> None:
-    """Publish jobs to the queue of that name, and do with their batch what *scenario* says."""
-    if scenario == "cancelled":
-        batch(name).cancel()
-        return
-    outer = batch(name, **({"batch_ttl": 0.001} if scenario == "forgotten" else {}))
-    with suppress(_Left), outer:
-        if scenario in {"nested", "open nested"}:
-            with batch(f"{name}-inner", parent=outer) as inner:
-                for _ in range(jobs):
-                    app.send_task(task, (how,), queue=name)
-            inner.close()
-            return
-        if scenario == "map":
-            outer.map(app.tasks[task], [how] * jobs, queue=name)
-            return
-        for _ in range(jobs):
-            with suppress(QueueFull):
-                app.send_task(task, (how,), queue=name)
-        if scenario == "left":
-            raise _Left
-
-
 def produce(points: list[list[Any]], arguments: list[Any]) -> int:
     """Publish in a child of this process; return how it ended."""
     pid = os.fork()
@@ -92,7 +47,7 @@ def produce(points: list[list[Any]], arguments: list[Any]) -> int:
     code = 1
     try:
         arm(points)
-        publish(*arguments)
+        Publisher(app, os.environ["RELIQ_TEST_BROKER"]).publish(*arguments)
         code = 0
     finally:
         sys.stdout.flush()

@@ -63,10 +63,11 @@ class LostJobs:
                 try:
                     if queue not in looked_at:
                         looked_at[queue] = self._look_at(store, queue)
-                    there = _whereabouts(store, looked_at[queue], [job.tag for job in jobs])
+                    tags = [tag for job in jobs for tag in (job.tag, job.before) if tag]
+                    there = _whereabouts(store, looked_at[queue], tags)
                 except BrokerUnavailable:
                     continue  # its node is away: nothing is known
-                missing = [job for job in jobs if not there.get(job.tag)]
+                missing = [job for job in jobs if not _has_message(job, there)]
                 gone = self._without_worker(store, missing)
                 unheard |= gone
                 lost = [
@@ -116,6 +117,11 @@ class LostJobs:
         )
         store.batches.change(batch, lost)
         self._look_soon(batch)
+
+
+def _has_message(job: Job, there: dict[str, Whereabouts]) -> bool:
+    """Whether a message will end *job*: its own, or that of the try before, which goes on."""
+    return bool(there.get(job.tag)) or there.get(job.before) == "there"
 
 
 def _whereabouts(store: Store, queues: Sequence[str], tags: list[str]) -> dict[str, Whereabouts]:

@@ -175,6 +175,9 @@ class Job(NamedTuple):
     queue: str
     worker: str = ""
     """Who works on it, where it is *working*."""
+    before: str = ""
+    """Where it is *retrying*, the tag of the try before: its message is acknowledged when that of
+    the next is stored."""
 
 
 class Note(NamedTuple):

@@ -123,7 +123,7 @@ class JobsModel(RuleBasedStateMachine):
                     job.since_ms,
                     job.tag,
                     job.queue,
-                    job.worker,
+                    job.worker or job.before,
                 )
                 for job in found
             },
@@ -176,13 +176,17 @@ class JobsModel(RuleBasedStateMachine):
             self.change(name, [Change("lose", job, tag=known.tag, text=seen)], "")
 
     @precondition(lambda self: any(one.jobs for one in self.oracles.values()))
-    @rule(name=batches, job=jobs, how=st.sampled_from(("succeeded", "failed", "error")))
+    @rule(name=batches, job=jobs, how=st.sampled_from(("succeeded", "failed", "error", "replay")))
     def go_on(self, name: str, job: str, how: str) -> None:
-        """Let the delivery that is known begin, or end, as a rule it does."""
+        """Let the delivery that is known begin or end, as a rule it does; or be replayed."""
         known = self.oracles[name].jobs.get(job) if name in self.oracles else None
-        if known is None or not known.is_open:
+        if known is None or not (known.is_open or how == "replay"):
             return
         where = (known.tag or "t", known.queue)
+        if how == "replay":
+            again = Change("replay", job, "", known.retries, known.token + 1, *where)
+            self.change(name, [again], "")
+            return
         if known.state == "working":
             step = Change("end", job, how, known.retries, known.token, *where, "why")  # type: ignore[arg-type]
         else:

@@ -49,6 +49,7 @@ class Known:
     tag: str = ""
     queue: str = ""
     worker: str = ""
+    """Of one that is retrying the tag of the try before."""
     why: str = ""
     by_broker: bool = False
     """Whether its error is the broker's own: a worker knows better."""
@@ -130,7 +131,8 @@ class BatchOracle:
 
     def _enter(self, job: Known | None, new: Change, by: str) -> tuple[int, Known | None]:
         entered = Known(new.state, new.retries, 0, 0, new.tag, new.queue)
-        again = replace(entered, state="retrying")
+        before = "" if job is None else job.worker if job.state == "retrying" else job.tag
+        again = replace(entered, state="retrying", worker=before)
         if self.cancelled:
             return CANCELLED, None
         if job is None:
@@ -139,6 +141,7 @@ class BatchOracle:
                 return SEALED, None
             return DONE, entered
         if new.retries > job.retries:
+            again = replace(again, worker=job.tag)
             return (DONE, again) if job.is_mendable else (UNCHANGED, None)
         told = new.retries < job.retries or new.tag == job.tag
         if told or job.state == "working" or not job.is_open:
@@ -151,7 +154,7 @@ class BatchOracle:
             return UNCHANGED, None
         if job.state != "retrying":
             return DONE, None
-        return DONE, Known("working", max(job.retries - 1, 0), 0, 0, "", job.queue)
+        return DONE, Known("working", max(job.retries - 1, 0), 0, 0, job.worker, job.queue)
 
     def _begin(self, job: Known | None, new: Change, _: str) -> tuple[int, Known | None]:
         if job is None:

@@ -325,4 +325,6 @@ def _job(name: str, stored: bytes) -> Job | None:
         return None
     state, retries, token, since, tag, worker, queue = found.groups()
     numbers = int(retries), int(token), int(since)
+    if state == LETTER_OF["retrying"]:
+        return Job(name, LETTERS[state], *numbers, tag, queue, before=worker)
     return Job(name, LETTERS[state], *numbers, tag, queue, worker)

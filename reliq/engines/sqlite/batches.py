@@ -280,7 +280,9 @@ class SqliteBatches:
         for name, state, retries, token, since, tag, queue, worker in rows:
             if readable(state, retries, token, since, tag):
                 numbers = retries, token, since
-                jobs.append(Job(name, LETTERS[state], *numbers, tag, str(queue), str(worker or "")))
+                who = "before" if LETTERS[state] == "retrying" else "worker"
+                known = Job(name, LETTERS[state], *numbers, tag, str(queue))
+                jobs.append(known._replace(**{who: str(worker or "")}))
             else:
                 wrong.append(name)
         left_out(self._store.broker, f"jobs of batch {batch!r}", wrong)

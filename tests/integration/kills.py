@@ -48,11 +48,13 @@ class Case(NamedTuple):
     who: str = "parent"
     of: str = ""
     """The batch of the point, where that is another."""
+    queue: str = ""
+    """Of the jobs; as a rule that of the batch's name."""
 
     @property
     def point(self) -> Point:
         """Return where it is."""
-        return Point(self.step, self.when, self.number, self.who, self.of or self.name)
+        return Point(self.step, self.when, self.number, self.who, self.of or self.name, self.queue)
 
 
 class Killing:
@@ -73,10 +75,13 @@ class Killing:
         """Publish the batches of *cases*."""
         publisher = Publisher(self.site.app, self.url)
         for case in cases:
-            publisher.publish(case.name, case.task, case.how, case.scenario)
+            publisher.publish(case.name, case.task, case.how, case.scenario, case.queue)
 
-    def kill_producers(self, cases: Sequence[Case], *, ended: int = -9) -> None:
-        """Publish each in a process that is killed at its point, or *ended* otherwise."""
+    def kill_producers(self, cases: Sequence[Case], back: Callable[[], None] | None = None) -> None:
+        """Publish each in a process that is killed at its point.
+
+        *back* is given of who is the victim of others: it brings that back.
+        """
         producers = [
             ([case.point], [case.name, case.task, case.how, case.scenario]) for case in cases
         ]
@@ -86,17 +91,20 @@ class Killing:
         log = self._directory / "producers.log"
         process = Process(command, log_path=log, env=environment, cwd=ROOT)
         try:
+            if back is not None:
+                self.was_there(cases)
+                back()
             assert 0 == process.wait(ENDS_S), process.tail()
             codes = json.loads(process.tail(1))
         finally:
             process.kill_group()
         found = {case.name: code for case, code in zip(cases, codes, strict=True)}
-        assert dict.fromkeys(found, ended) == found, process.tail()
+        assert dict.fromkeys(found, -9 if back is None else 0) == found, process.tail()
         self.was_there(cases)
 
     def worker(self, cases: Sequence[Case] = (), **options) -> CeleryWorker:
         """Start a worker of their queues; it, or a child of it, is killed at their points."""
-        options.setdefault("queues", [case.name for case in cases])
+        options.setdefault("queues", [case.queue or case.name for case in cases])
         return self.site.worker(app=APP, env=self._env(cases), ready=False, **options)
 
     def kill_workers(
@@ -111,6 +119,10 @@ class Killing:
             self.was_there([case], worker)
             assert -9 == worker.wait(), worker.tail()
             worker.kill_group()
+
+    def victim(self, case: Case, pid: int) -> None:
+        """Have the process of that id killed in place of the one that comes to the point."""
+        (self._directory / f"{case.name}.victim").write_text(str(pid))
 
     def was_there(self, cases: Sequence[Case], worker: CeleryWorker | None = None) -> None:
         """Wait until somebody was killed at the point of each; things stood as expected then."""
@@ -161,7 +173,7 @@ class Killing:
                 )
             # Nothing is under way any more.
             wait_until(lambda: not any(batches.batch(case.name).due for case in cases))
-            for name in (*(case.name for case in cases), "callbacks"):
+            for name in (*(case.queue or case.name for case in cases), "callbacks"):
                 wait_until(
                     lambda name=name: (
                         (found := inspector.status(name)) is None or found.stored == found.dead

@@ -7,11 +7,14 @@ from contextlib import closing
 import pytest
 
 from reliq.admin import Inspector
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import batch_keys, queue_key
 from reliq.engines.urls import connect
 from reliq.message.delivery_tag import new_tag
 from reliq.store.jobs import DONE, Change
 from reliq.store.values import Lease
 from tests.integration.kills import AFTER, ALL_WELL, BEFORE, HANDLED, SENT, SOME_BAD, Case, Killing
+from tests.support.cluster import RedisCluster
 from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 
@@ -282,3 +285,100 @@ def test_forgotten(killing):
             wait_until(lambda case=case: len(killing.heard(case.name)) == len(case.said))
             assert [] == [job for part in store.batches.jobs(case.name) for job in part]
             assert sorted(case.said) == killing.heard(case.name)
+
+
+def of_broker(name, step, when, seen="", how="succeed", counts=BOTH, **options):
+    said = ALL_WELL if counts is BOTH else SOME_BAD
+    return Case(f"broker-{name}", step, when, seen, counts, said, how, **options)
+
+
+BROKER_OF_WORKERS = [
+    of_broker("begun", "begin", AFTER, "working/there", who="child"),
+    of_broker("retry-entered", "enter", AFTER, "retrying/-", "retry", who="child"),
+    of_broker("retry-published", "retry", AFTER, "retrying/there", "retry", who="child"),
+    of_broker("not-told", "end", BEFORE, "working/there"),
+    of_broker("posted", "end", SENT, "working/there succeeded/there"),
+    of_broker("told", "end", AFTER, "failed/there", "failed", {"failed": 2}),
+    of_broker("ack-posted", "ack", SENT, "-/there -/-"),
+    of_broker("publishing", "callback", BEFORE),
+    of_broker("published", "callback", AFTER),
+    of_broker("said", "said", AFTER),
+]
+BROKER_OF_PRODUCERS = [
+    of_broker("entering", "enter", BEFORE, "-/-", who=""),
+    of_broker("entered", "enter", AFTER, "waiting/-", who=""),
+    of_broker("storing", "publish", BEFORE, "waiting/-", who=""),
+    of_broker("stored", "publish", AFTER, "waiting/there", who=""),
+]
+
+
+def test_a_broker(redis_factory, tmp_path):
+    """With all that is under way; what it had stored is there again."""
+    server = redis_factory(appendonly=True)
+    killing = Killing(server, "reliq", tmp_path)
+    cases = BROKER_OF_WORKERS + BROKER_OF_PRODUCERS
+    try:
+        for case in BROKER_OF_PRODUCERS:
+            killing.victim(case, server.pid)
+            killing.kill_producers([case], server.restart)
+        queues = [*(case.name for case in cases), "callbacks"]
+        worker = killing.worker(BROKER_OF_WORKERS, queues=queues)
+        for case in BROKER_OF_WORKERS:
+            killing.victim(case, server.pid)
+            killing.publish([case])
+            killing.was_there([case], worker)
+            server.restart()
+        killing.ends(cases)
+    finally:
+        killing.close()
+
+
+OF_NODES = [
+    # Of which node: that of the batch, or that of the queue.
+    ("batch", of_broker("not-told", "end", BEFORE, "working/there")),
+    ("batch", of_broker("told", "end", AFTER, "succeeded/there")),
+    ("queue", of_broker("told-of-queue", "end", AFTER, "succeeded/there")),
+    ("batch", of_broker("publishing", "callback", BEFORE)),
+]
+
+
+@pytest.mark.parametrize("promoted", [False, True], ids=["restarted", "promoted"])
+def test_nodes(tmp_path, promoted):
+    """That of a batch and not of its queue, and the other way around."""
+    cluster = RedisCluster(3, int(promoted), appendonly=True)
+    killing = None
+
+    def slots(name):
+        return {
+            "batch": slot_of(batch_keys("", name).batch),
+            "queue": slot_of(queue_key("", f"q-{name}", "meta")),
+        }
+
+    try:
+        cluster.start()
+        killing = Killing(cluster, "reliq", tmp_path)
+        cases = []
+        for which, case in OF_NODES:
+            names = (f"{case.name}-{n}" for n in range(100))
+            name = next(n for n in names if len({cluster.owner(s) for s in slots(n).values()}) == 2)
+            cases.append((which, case._replace(name=name, queue=f"q-{name}")))
+        every = [case for _, case in cases]
+        worker = killing.worker(every, queues=[*(case.queue for case in every), "callbacks"])
+        for which, case in cases:
+            slot = slots(case.name)[which]
+            node = cluster.owner(slot)
+            killing.victim(case, node.pid)
+            killing.publish([case])
+            killing.was_there([case], worker)
+            if promoted:
+                wait_until(
+                    lambda slot=slot, node=node: cluster.owner(slot) is not node,
+                    what="a new master",
+                )
+            node.restart()
+            cluster.wait_whole()
+        killing.ends(every)
+    finally:
+        if killing is not None:
+            killing.close()
+        cluster.destroy()

@@ -25,6 +25,8 @@ batch_passes._EVERY_S = 0.2
 batch_passes._AGAIN_MS = 100
 batch_passes._SWEPT_EVERY_S = 0.2
 lost_jobs.LostJobs.sweep.__defaults__ = (1500,)
+# Longer than a broker is away.
+app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}
 app.amqp.queues.add(
     Queue("full", max_length=1, queue_arguments={"x-overflow": "reject-publish"}, durable=True)
 )

@@ -33,24 +33,25 @@ class Publisher:
         given = {"seal_timeout": 2, **callbacks, **options}
         return Batch("killed", url=self._url, transport_options=transport_options, id=name, **given)
 
-    def publish(self, name: str, task: str, how: str, scenario: str = "") -> None:
-        """Publish jobs to the queue of that name, and do with their batch what *scenario* says."""
+    def publish(self, name: str, task: str, how: str, scenario: str = "", queue: str = "") -> None:
+        """Publish jobs to *queue*, and do with their batch what *scenario* says."""
+        queue = queue or name
         if scenario == "cancelled":
             self.batch(name).cancel()
             return
         outer = self.batch(name, **({"batch_ttl": 0.001} if scenario == "forgotten" else {}))
         with suppress(_Left), outer:
             if scenario == "map":
-                outer.map(self._app.tasks[task], [how] * JOBS, queue=name)
+                outer.map(self._app.tasks[task], [how] * JOBS, queue=queue)
             elif scenario == "nested":
                 with self.batch(f"{name}-inner", parent=outer):
-                    self._send(name, task, how)
+                    self._send(queue, task, how)
             else:
-                self._send(name, task, how)
+                self._send(queue, task, how)
             if scenario == "left":
                 raise _Left
 
-    def _send(self, name: str, task: str, how: str) -> None:
+    def _send(self, queue: str, task: str, how: str) -> None:
         for _ in range(JOBS):
             with suppress(QueueFull):
-                self._app.send_task(task, (how,), queue=name)
+                self._app.send_task(task, (how,), queue=queue)

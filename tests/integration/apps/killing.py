@@ -54,7 +54,9 @@ class Point(NamedTuple):
     who: str = ""
     """Of a worker "parent" or "child"; "": any process."""
     name: str = ""
-    """Of the batch, and of the queue of its jobs."""
+    """Of the batch."""
+    queue: str = ""
+    """Of its jobs; where it is "" it has the name of the batch."""
 
 
 class Step(NamedTuple):
@@ -209,12 +211,15 @@ class Killer:
         return heard
 
     def _at(self, when: str, steps: list[Step], result: Any = True) -> None:
+        """Kill where a point is reached."""
         process = "parent" if os.getpid() == self._first else "child"
         for point in self._points:
             for step in steps:
                 if (point.step, point.when) != (step.step, when):
                     continue
-                if point.name != step.name != "" or point.who not in {"", process}:
+                if step.name not in {"", point.name, point.queue}:
+                    continue
+                if point.who not in {"", process}:
                     continue
                 if when != BEFORE and step.step in _BRINGS and not _brought(result):
                     continue
@@ -229,7 +234,7 @@ class Killer:
         except FileExistsError:
             return  # by another process
         victim = self._directory / f"{point.name}.victim"
-        seen = _look(self._url, step) if point.name == step.name else {}
+        seen = _look(self._url, point, step) if step.name else {}
         mark.write_text(json.dumps({"point": point, "step": step, **seen}) + "\n")
         if not victim.exists():
             os.kill(os.getpid(), signal.SIGKILL)
@@ -254,23 +259,21 @@ def _classes(url: str) -> tuple[type, type, type | None]:
     return RedisBatches, RedisStore, Wire
 
 
-_tags: dict[str, tuple[str, str]] = {}
-
-
-def _look(url: str, step: Step) -> dict[str, Any]:
+def _look(url: str, point: Point, step: Step) -> dict[str, Any]:
     """Return where a job and its message are now; what is open then ends with the process."""
     store = connect(url, {}, "look")
-    record = store.batches.batch(step.name)
-    jobs = {job.id: job for part in store.batches.jobs(step.name) for job in part}
+    queue = point.queue or point.name
+    record = store.batches.batch(point.name)
+    jobs = {job.id: job for part in store.batches.jobs(point.name) for job in part}
     by_tag = {job.tag: job for job in jobs.values() if job.tag}
     job = jobs.get(step.job) or by_tag.get(step.tag)
     tag = step.tag or (job.tag if job is not None else "")
-    place = store.whereabouts(step.name, [tag]).get(tag) if tag else None
+    place = store.whereabouts(queue, [tag]).get(tag) if tag else None
     return {
         "batch": None if record is None else {k: v for k, v in record.counts.items() if v},
         "due": [] if record is None else record.due,
         "said": [] if record is None else record.said,
         "state": job and job.state,
         "message": place,
-        "stored": (found.stored if (found := store.status(step.name)) is not None else 0),
+        "stored": (found.stored if (found := store.status(queue)) is not None else 0),
     }

@@ -303,7 +303,7 @@ class Batches(Protocol):
 
         Each is given to one who asks, and again *again_ms* later; a new one at once. One of
         which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
-        finds it so forgets it.
+        finds it so takes it off the list.
         """
 
     def batch(self, batch: str) -> BatchRecord | None:
@@ -352,3 +352,6 @@ class Batches(Protocol):
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
+
+    def unlist_batch(self, batch: str) -> None:
+        """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""

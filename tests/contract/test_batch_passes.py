@@ -151,6 +151,25 @@ def test_a_batch_that_was_half_forgotten(batches, opened, look):
     assert [] == batches.batches(10)
 
 
+def test_a_batch_that_is_made_just_then(other, batches, look, monkeypatch):
+    """It is listed before it is made: whoever looks after it in between leaves it alone."""
+    seen = type(batches).batch
+
+    def then_made(self, name):
+        found = seen(self, name)
+        if found is None:
+            assert other.store.batches.open_batch(name, "test", {"ttl_ms": "60000"})
+            other.store.batches.change(name, [enter()])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(batches), "batch", then_made)
+        look()
+    assert 1 == batches.batch("b").total
+    assert ["b"] == batches.next_batches(9, 0)
+    assert ["b"] == batches.batches(9)
+
+
 # -- batches in batches
 
 

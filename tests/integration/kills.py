@@ -98,8 +98,10 @@ class Killing:
             codes = json.loads(process.tail(1))
         finally:
             process.kill_group()
-        found = {case.name: code for case, code in zip(cases, codes, strict=True)}
-        assert dict.fromkeys(found, -9 if back is None else 0) == found, process.tail()
+        expected = -9 if back is None else 0
+        for case, code in zip(cases, codes, strict=True):
+            wrong = f"nobody was killed at {case.point}: it ended with {code}\n{process.tail()}"
+            assert expected == code, wrong
         self.was_there(cases)
 
     def worker(self, cases: Sequence[Case] = (), **options) -> CeleryWorker:

@@ -232,9 +232,9 @@ class JobsModel(RuleBasedStateMachine):
         cancel_nested(self.store, PARENT_BATCH)
         parent, child = (self.oracles.get(name) for name in BATCHES)
         job = parent.jobs.get(CHILD) if parent is not None else None
-        if child is not None and job is not None and job.state in OPEN:
-            if child.change([Change("cancel")], "", self.clock.now)[2]:
-                self._say(child)
+        cancelled = child is not None and job is not None and job.state in OPEN
+        if cancelled and child.change([Change("cancel")], "", self.clock.now)[2]:
+            self._say(child)
         self.step("those in it are cancelled", None, None)
 
     @rule(
@@ -259,8 +259,11 @@ class JobsModel(RuleBasedStateMachine):
         times: int,
     ) -> None:
         """Note what a job says of itself: as often as it may."""
-        said = Note(job, retries, token, queue, progress, report)
         oracle = self.oracles.get(name)
+        known = oracle.jobs.get(job) if oracle is not None else None
+        if times > 1 and known is not None:
+            retries, token, queue, report = known.retries, known.token, known.queue, "again"
+        said = Note(job, retries, token, queue, progress, report)
         for _ in range(times):
             answer = self.store.batches.note(name, said)
             expected = oracle is not None and oracle.note(said, self.clock.now)
@@ -283,7 +286,7 @@ class JobsModel(RuleBasedStateMachine):
         due = sorted((at, name) for name, at in self.listed.items() if at <= now)
         answer = self.store.batches.next_batches(limit, again_ms)
         taken = due[:limit]
-        for at, name in due:
+        for _, name in due:
             if name in answer:
                 self.listed[name] = now + again_ms
         # Of those that have waited as long as another any is right.

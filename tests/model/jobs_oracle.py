@@ -104,7 +104,7 @@ class BatchOracle:
     # -- changes
 
     def change(self, changes: Sequence[Change], by: str, now: int) -> tuple[bool, list[int], bool]:
-        """Do changes in order; return whether it is cancelled, the outcomes, whether some is due."""
+        """Do changes in order; return whether it is cancelled, outcomes, whether some is due."""
         outcomes = []
         for new in changes:
             if new.what in {"seal", "cancel"}:

@@ -1,7 +1,8 @@
 """An app whose processes are killed at points, and who looks for what they left is quick.
 
-RELIQ_TEST_KILL are points (:mod:`.killing`), RELIQ_TEST_KILLED the folder for what they leave. ``python -m
-tests.integration.apps.killed PRODUCERS`` publishes batches, each in a process of its own.
+RELIQ_TEST_KILL are points (:mod:`.killing`), RELIQ_TEST_KILLED the folder for what they leave.
+``python -m tests.integration.apps.killed PRODUCERS`` publishes batches, each in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ batch_passes._SWEPT_EVERY_S = 0.2
 lost_jobs.LostJobs.sweep.__defaults__ = (1500,)
 # Longer than a broker is away.
 app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}
-app.amqp.queues.add(
-    Queue("full", max_length=1, queue_arguments={"x-overflow": "reject-publish"}, durable=True)
-)
+for _name in ("producer-refused-withdrawing", "producer-refused-withdrawn"):
+    app.amqp.queues.add(
+        Queue(_name, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    )
 
 
 def arm(points: list[list[Any]]) -> None:

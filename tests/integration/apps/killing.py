@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 BEFORE, SENT, AFTER, HANDLED = "before", "sent", "after", "handled"
 """Of a step that is posted *sent* is when it is, *after* and *handled* are around its answer."""
 STEPS = frozenset(
-    (
-        "listed open enter withdraw begin return end lose replay seal cancel tell note said "
-        "publish retry callback reserve ack release dead-letter read forget-events "
-        "nested-enter nested-end nested-replay nested-lose forget forget-some unlink"
-    ).split()
+    {
+        *("listed", "open", "enter", "withdraw", "begin", "return", "end", "lose", "replay"),
+        *("seal", "cancel", "tell", "note", "said", "publish", "retry", "callback", "reserve"),
+        *("ack", "release", "dead-letter", "read", "forget-events", "forget", "forget-some"),
+        *("unlink", "nested-enter", "nested-end", "nested-replay", "nested-lose"),
+    }
 )
 
 

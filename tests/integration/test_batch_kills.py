@@ -82,7 +82,7 @@ def test_a_point_that_is_not_there(killing):
     right = PRODUCERS[1]
     with pytest.raises(AssertionError, match="there is no such point"):
         killing.kill_producers([right._replace(step="entre")])
-    with pytest.raises(AssertionError, match="nobody was killed at .* it ended with 0"):
+    with pytest.raises(AssertionError, match=r"nobody was killed at .* it ended with 0"):
         killing.kill_producers([right._replace(name="never", number=9)])
     misspelt = LATE[0]._replace(when="afterwards")
     with pytest.raises(AssertionError, match="ended, and not at"):

@@ -335,6 +335,18 @@ MUTANTS = (
         "if false then\n    -- The try",
     ),
     Mutant(
+        "batches: a retry forgets the try before",
+        "change_jobs",
+        "new.state, new.worker = 'r', job.tag",
+        "new.state = 'r'",
+    ),
+    Mutant(
+        "batches: a withdrawn retry has no message",
+        "change_jobs",
+        "tag = job.worker, queue = job.queue",
+        "tag = '', queue = job.queue",
+    ),
+    Mutant(
         "batches: an earlier delivery begins",
         "change_jobs",
         "if older(job, new) or not is_open[job.state] and not again then",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from tests.support.servers import RedisServer
     from tests.support.workers import CeleryWorker
 
 __all__ = ["AFTER", "BEFORE", "HANDLED", "SENT", "Case", "Killing"]
@@ -122,9 +123,13 @@ class Killing:
             assert -9 == worker.wait(), worker.tail()
             worker.kill_group()
 
-    def victim(self, case: Case, pid: int) -> None:
-        """Have the process of that id killed in place of the one that comes to the point."""
-        (self._directory / f"{case.name}.victim").write_text(str(pid))
+    def victim(self, case: Case, server: RedisServer, key: str = "") -> None:
+        """Have *server* killed in place of the process that comes to the point.
+
+        Not before a replica has what it has, where *key* is one of its own.
+        """
+        found = json.dumps([server.pid, server.port, key])
+        (self._directory / f"{case.name}.victim").write_text(found)
 
     def was_there(self, cases: Sequence[Case], worker: CeleryWorker | None = None) -> None:
         """Wait until somebody was killed at the point of each; things stood as expected then."""

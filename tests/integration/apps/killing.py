@@ -17,6 +17,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import redis
+
 from reliq.engines.redis.batches import RedisBatches
 from reliq.engines.redis.cluster.batches import ClusterBatches
 from reliq.engines.redis.cluster.store import ClusterStore
@@ -239,10 +241,20 @@ class Killer:
         mark.write_text(json.dumps({"point": point, "step": step, **seen}) + "\n")
         if not victim.exists():
             os.kill(os.getpid(), signal.SIGKILL)
-        pid = int(victim.read_text())
+        pid, port, key = json.loads(victim.read_text())
+        if key:
+            _replicate(port, key)
         os.kill(pid, signal.SIGKILL)
         while _lives(pid):
             time.sleep(0.001)
+
+
+def _replicate(port: int, key: str) -> None:
+    """Wait until a replica has all that the node of *key* has: what it lacks is lost with it."""
+    with redis.Redis(port=port, single_connection_client=True) as client:
+        client.set(key, "")
+        if client.execute_command("WAIT", 1, 20_000) < 1:
+            raise RuntimeError(f"no replica of the node at {port} has {key}")
 
 
 def _lives(pid: int) -> bool:

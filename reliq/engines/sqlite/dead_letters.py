@@ -62,7 +62,8 @@ class SqliteDeadLetters(StoreBase):
             row = transaction.queue(queue)
             if row is None:
                 return [lease.tag for lease in leases]
-            refused, gave_up = [], []
+            refused: list[str] = []
+            gave_up: list[str] = []
             for lease in leases:
                 done = transaction.execute(
                     "UPDATE messages SET state = ?, position = ?, reason = ?, error = ?, "

@@ -77,7 +77,7 @@ class BatchPasses:
     def _look_after(self, batch: str, store: Store) -> None:
         record = store.batches.batch(batch)
         if record is None:
-            store.batches.forget_batch(batch)  # it was forgotten half way
+            store.batches.unlist_batch(batch)  # not made yet, or forgotten half way
             return
         publish_due(store, record)
         now_ms = store.now_ms()

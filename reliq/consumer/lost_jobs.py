@@ -131,8 +131,9 @@ class Sweep:
         del self._by_queue[queue]
 
     def _look_for(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:
-        there = _whereabouts(store, self._names[queue], [job.tag for job in jobs])
-        missing = [job for job in jobs if not there.get(job.tag)]
+        tags = [tag for job in jobs for tag in (job.tag, job.before) if tag]
+        there = _whereabouts(store, self._names[queue], tags)
+        missing = [job for job in jobs if not _has_message(job, there)]
         gone = _without_worker(store, missing)
         self._unheard |= gone
         given_up = gone & self._before
@@ -174,6 +175,11 @@ def _without_worker(store: Store, missing: Sequence[Job]) -> set[tuple[str, int]
     known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
     lives = {name for name, found in known.items() if found is not None and not found.lapsed}
     return {(job.id, job.since_ms) for job in at_work if job.worker not in lives}
+
+
+def _has_message(job: Job, there: dict[str, Whereabouts]) -> bool:
+    """Whether a message will end *job*: its own, or that of the try before, which goes on."""
+    return bool(there.get(job.tag)) or there.get(job.before) == "there"
 
 
 def _whereabouts(store: Store, queues: Sequence[str], tags: list[str]) -> dict[str, Whereabouts]:

@@ -175,6 +175,9 @@ class Job(NamedTuple):
     queue: str
     worker: str = ""
     """Who works on it, where it is *working*."""
+    before: str = ""
+    """Where it is *retrying*, the tag of the try before: its message is acknowledged when that of
+    the next is stored."""
 
 
 class Note(NamedTuple):
@@ -302,7 +305,7 @@ class Batches(Protocol):
 
         Each is given to one who asks, and again *again_ms* later; a new one at once. One of
         which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
-        finds it so forgets it.
+        finds it so takes it off the list.
         """
 
     def postpone(self, batch: str, until_ms: int) -> bool:
@@ -364,3 +367,6 @@ class Batches(Protocol):
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
+
+    def unlist_batch(self, batch: str) -> None:
+        """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""

@@ -1,73 +1,208 @@
-"""Passes over large batches: what takes long is done in steps, with other duties between."""
+"""What consumers do for batches on every engine: callbacks come once, none is left or kept."""
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import pairwise
 
 import pytest
 
-from reliq.consumer import batch_passes
 from reliq.consumer.batch_passes import BatchPasses
-from reliq.store.jobs import Change
-from tests.contract.jobs import begin, enter
+from reliq.message.delivery_tag import new_tag
+from reliq.message.envelope import pack
+from reliq.store.jobs import PARENT, Change
+from reliq.transfer.batch_callbacks import CallbackMessage, packed, publish_due
+from tests.contract.jobs import begin, end, enter
+from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
-JOBS = 900
-OLD_MS = 120_000
-MOST_TICKS = 100
+SEAL = Change("seal")
+
+
+def callback(queue="done", exchange=""):
+    """Return what is noted of a callback that goes to *queue*."""
+    return packed(CallbackMessage(exchange, queue, b"the callback", 5, new_tag(5)))
 
 
 @pytest.fixture
-def tick(store, batches, change, monkeypatch):
-    """Return a function that makes a tick of a session; of its batch "b" all jobs are lost."""
-    for start in range(0, JOBS, 200):
-        change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
-    now_ms = store.store.now_ms
-    monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + OLD_MS)
-    monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step a tick
-    duties = deque()
-    passes = BatchPasses(duties)
-    passes.soon("b")
+def opened(batches):
+    """Return a function that opens a batch with one job, which has ended."""
 
-    def make(over):
-        passes.tick()
-        for _ in range(len(duties)):  # what these ask for is done in the next tick
-            duties.popleft()(over)
-        return batches.batch("b").counts["error"]
+    def make(name="b", *changes, **fields):
+        fields = {one: str(value) for one, value in {"ttl_ms": 60_000, **fields}.items()}
+        assert batches.open_batch(name, "test", fields)
+        batches.change(name, changes or (enter(), begin(), end("succeeded"), SEAL))
+        return batches.batch(name)
 
     return make
 
 
-def test_all_jobs_are_looked_at_in_steps(store, tick):
-    """Some in each tick: leases are renewed and messages delivered meanwhile."""
-    ended = [tick(store.store)]
-    while ended[-1] < JOBS:
-        ended.append(tick(store.store))
-        assert len(ended) < MOST_TICKS
-    assert 0 == ended[0]
-    assert max(after - before for before, after in pairwise(ended)) < JOBS
+@pytest.fixture
+def look(store):
+    """Return a function that looks after a batch as one consumer does, until it finds no more."""
+
+    def after(name="b"):
+        later = deque()
+        passes = BatchPasses(later)
+        passes.soon(name)
+        while later:
+            later.popleft()(store.store)
+
+    return after
 
 
-def test_it_goes_on_over_another_connection(store, other, tick):
-    """The one over which it began is lost."""
-    wait_until(lambda: tick(store.store))
-    ticks = iter(range(MOST_TICKS))
-    while tick(other.store) < JOBS:
-        next(ticks)
+def stored(store, queue="done"):
+    """Return how many messages are in a queue."""
+    status = store.store.status(queue)
+    return 0 if status is None else status.stored
 
 
-def test_one_that_gets_no_more_jobs_is_sealed(store, batches, change):
-    """By when the last one was added, also where jobs go on."""
+# -- callbacks
+
+
+def test_a_callback_is_published_once(store, other, batches, opened):
+    """By two who have seen that it is due, and when whoever published it did not note that."""
+    record = opened(on_complete=callback())
+    publish_due(store.store, record)
+    publish_due(other.store, record)
+    assert 1 == stored(store)
+    assert {"complete", "success"} == set(batches.batch("b").said)
+    assert () == batches.batch("b").due
+    (taken,) = store.take(queue="done")
+    store.ack(taken.tag, queue="done")
+    publish_due(other.store, record)
+    assert 0 == stored(store)
+
+
+def test_a_callback_of_a_batch_that_goes_on(store, batches, opened, look):
+    """It was due, and is not again when all have ended in the end; success comes then."""
+    lost = Change("end", "j", "lost", token=2, tag="a" * 30, queue="q", text="why")
+    fields = {f"on_{what}": callback(what) for what in ("success", "complete", "failure")}
+    opened("b", enter(), lost, SEAL, **fields)
+    look()
+    batches.change("b", [Change("replay", "j", "", 0, 3, "a" * 30, "q")])
+    batches.change("b", [begin(token=4), end("succeeded", token=4)])
+    look()
+    look()
+    assert {"success": 1, "complete": 1, "failure": 1} == {
+        what: stored(store, what) for what in ("success", "complete", "failure")
+    }
+
+
+def test_a_full_queue(store, batches, opened, look):
+    """It stays due until there is room."""
+    store.declare("done", arguments=b"a", max_length="1", overflow="reject-publish")
+    store.publish(message("done"))
+    opened(on_complete=callback())
+    look()
+    assert (("complete",), 1) == (batches.batch("b").due, stored(store))
+    (taken,) = store.take(queue="done")
+    store.ack(taken.tag, queue="done")
+    look()
+    assert ((), 1) == (batches.batch("b").due, stored(store))
+
+
+def test_an_exchange_without_a_queue(store, batches, opened, look):
+    """It stays due until one is bound; the version of the bindings that was known is old then."""
+    opened(on_complete=callback("key", "x"))
+    look()
+    assert ("complete",) == batches.batch("b").due
+    store.declare("done")
+    store.store.bind("x", True, [pack(["key", "done"])])
+    look()
+    assert ((), 1) == (batches.batch("b").due, stored(store))
+
+
+def test_a_callback_that_cannot_be_read(batches, opened, look):
+    """It is not published, and others are; nothing is due for ever."""
+    opened(on_complete="no message", on_success=callback())
+    look()
+    assert () == batches.batch("b").due
+
+
+# -- batches that are left
+
+
+def test_nobody_has_sealed_it(batches, opened, look):
+    """It is sealed its seal_timeout after the last job, and ends."""
+    opened("b", enter(), begin(), end("succeeded"), seal_timeout_ms=1)
+    opened("c", enter(), begin(), end("succeeded"), seal_timeout_ms=60_000)
+    wait_until(lambda: (look(), batches.batch("b").sealed_ms)[1], interval_s=0.002)
+    look()
+    look("c")
+    assert (0, True) == (batches.batch("c").sealed_ms, batches.batch("b").ended_ms > 0)
+
+
+def test_a_batch_that_was_kept_long_enough(batches, opened, look):
+    """It is forgotten its batch_ttl after its end, and not before its end."""
+    opened("b", ttl_ms=1)
+    opened("c", ttl_ms=60_000)
+    opened("d", enter(), SEAL, ttl_ms=1)
+    wait_until(lambda: (look(), batches.batch("b") is None)[1], interval_s=0.002)
+    look("c")
+    look("d")
+    assert {"c", "d"} == set(batches.batches(10))
+
+
+def test_a_batch_that_was_half_forgotten(batches, opened, look):
+    """One that is listed and not there is unlisted."""
+    opened()
     batches.forget_batch("b")
-    batches.open_batch("b", "enrol", {"seal_timeout_ms": "100"})
-    change(enter("i"), enter("j"))
-    added_ms = batches.batch("b").added_ms
-    assert batches.batch("b").created_ms <= added_ms <= store.store.now_ms()
-    wait_until(lambda: store.store.now_ms() > added_ms + 100)
-    change(begin("i"), Change("withdraw", "j"))
-    assert added_ms == batches.batch("b").added_ms
-    duties = deque()
-    BatchPasses(duties).soon("b")
-    duties.popleft()(store.store)
-    assert batches.batch("b").sealed_ms
+    look()
+    assert [] == batches.batches(10)
+
+
+def test_a_batch_that_is_made_just_then(other, batches, look, monkeypatch):
+    """It is listed before it is made: whoever looks after it in between leaves it alone."""
+    seen = type(batches).batch
+
+    def then_made(self, name):
+        found = seen(self, name)
+        if found is None:
+            assert other.store.batches.open_batch(name, "test", {"ttl_ms": "60000"})
+            other.store.batches.change(name, [enter()])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(batches), "batch", then_made)
+        look()
+    assert 1 == batches.batch("b").total
+    assert ["b"] == batches.next_batches(9, 0)
+    assert ["b"] == batches.batches(9)
+
+
+# -- batches in batches
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (("succeeded", "succeeded"), "succeeded"),
+        (("succeeded", "failed"), "failed"),
+        (("failed", "error"), "error"),
+    ],
+)
+def test_a_parent_is_told_of_the_end(store, batches, opened, look, ends, expected):
+    """Once, by whoever looks at the child, whatever it has itself to publish."""
+    opened("parent", Change("enter", "b", "waiting", tag="batch"), SEAL)
+    changes = [
+        change
+        for n, how in enumerate(ends)
+        for change in (enter(f"j{n}"), begin(f"j{n}"), end(how, f"j{n}"))
+    ]
+    opened("b", *changes, SEAL, **{PARENT: "parent"})
+    look()
+    look()
+    assert (expected, 1) == (batches.job("parent", "b").state, batches.batch("parent").total)
+    assert batches.batch("parent").ended_ms
+
+
+def test_a_child_of_a_cancelled_parent(batches, opened, look):
+    """Whoever looks at it cancels it; it is counted as cancelled when nothing of it is open."""
+    opened("parent", Change("enter", "b", "waiting", tag="batch"), SEAL)
+    opened("b", enter(), **{PARENT: "parent"})
+    batches.change("parent", [Change("cancel")])
+    look()
+    assert batches.batch("b").cancelled_ms
+    batches.change("b", [begin()])
+    look()
+    assert {"cancelled"} == {batches.job("parent", "b").state, batches.job("b", "j").state}

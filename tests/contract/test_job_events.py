@@ -137,6 +137,16 @@ def test_how_a_job_ends(connect, batches, state, publish, way):
     assert batches.batch("b").ended_ms
 
 
+def test_a_reject_beside_one_that_comes_late(store, batches, state, publish):
+    """Two leases of one message in one step: the newest counts, and is told."""
+    publish()
+    (late,) = store.take()
+    store.return_ended(late)
+    store.dead_letter(*store.take(), late)
+    told(store)
+    assert "error" == state()
+
+
 def test_a_requeue_that_is_the_last(connect, publish):
     """One before it is no end."""
     store = connect(delivery_limit=2)

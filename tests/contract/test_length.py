@@ -112,6 +112,18 @@ def test_the_bytes_follow_every_move(store):
     assert 0 == bytes_waiting()
 
 
+def test_a_retry_that_stores_nothing_keeps_to_the_limit(store):
+    """What was replayed has put a queue above its limit: the next publish, any, mends it."""
+    declare(store, max_length=2)
+    sent = [message(number=n) for n in range(1, 4)]
+    store.publish(*sent)
+    store.replay(sent[0].tag)
+    assert {"ready": 3} == store.places()
+    assert [DUPLICATE] == store.publish(sent[2])
+    assert {"ready": 2, "dead": 1} == store.places()
+    assert 2 == store.ledger("dead:maxlen")
+
+
 def test_the_cap_of_the_dead_letters_holds_without_a_consumer(connect):
     """A queue that nobody reads does not grow by what it drops."""
     store = connect(dead_letter_max=3)

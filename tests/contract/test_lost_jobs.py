@@ -149,3 +149,33 @@ def test_others_are_not_looked_at(sweep, store, change, batches):
     change(Change("end", "j", "succeeded", token=1))
     store.publish(message())
     assert 0 == sweep()
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_retry_that_was_entered(store, sweep, publish, batches, state, is_stored):  # noqa: F811
+    """Its worker was killed then: the try before is delivered again, and goes on."""
+    first = publish()
+    (taken,) = store.take()
+    batches.change("b", [begin(token=int(taken.token), tag=first.tag)])
+    retry = job_message("j")
+    batches.change("b", [Change("enter", "j", "waiting", 1, tag=retry.tag, queue="q")])
+    if is_stored:
+        store.publish(retry)
+        store.ack(taken.tag)
+    assert 0 == sweep()
+    assert "retrying" == state()
+    store.purge()
+    store.ack(taken.tag)
+    assert 1 == sweep()
+
+
+def test_a_retry_that_was_withdrawn(store, sweep, publish, batches):  # noqa: F811
+    """The try before goes on, with its message."""
+    first = publish()
+    (taken,) = store.take()
+    batches.change("b", [begin(token=int(taken.token), tag=first.tag)])
+    retry = new_tag(5, job=True)
+    batches.change("b", [Change("enter", "j", "waiting", 1, tag=retry, queue="q")])
+    batches.change("b", [Change("withdraw", "j", "", 1, tag=retry)])
+    assert first.tag == batches.job("b", "j").tag
+    assert 0 == sweep()

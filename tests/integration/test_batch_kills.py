@@ -2,224 +2,419 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import closing
 
 import pytest
 
 from reliq.admin import Inspector
-from reliq.batches import Batch
-from tests.support.processes import Process
-from tests.support.servers import RedisServer
-from tests.support.site import CelerySite
+from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.keys import batch_keys, queue_key
+from reliq.engines.urls import connect
+from reliq.message.delivery_tag import new_tag
+from reliq.store.jobs import DONE, Change
+from reliq.store.values import Lease
+from tests.integration.kills import AFTER, ALL_WELL, BEFORE, HANDLED, SENT, SOME_BAD, Case, Killing
+from tests.support.cluster import RedisCluster
+from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
-from tests.support.workers import ROOT, app_environment
 
-APP = "tests.integration.apps.killed"
-ENDS_S = 60
-JOBS = 5
-"""As in the app."""
-STORE = "reliq.engines.redis"
 pytestmark = pytest.mark.slow
 
-
-class Killing:
-    """A site whose processes are killed at a point, and others that go on."""
-
-    def __init__(self, server, scheme, directory):
-        self.server = server
-        self.site = CelerySite(server, scheme, directory)
-        self.mark = directory / "killed"
-
-    def env(self, point=""):
-        """Return what lets a process kill itself at *point*."""
-        return {"RELIQ_TEST_KILL": point, "RELIQ_TEST_KILLED": str(self.mark)}
-
-    def worker(self, point="", **options):
-        """Start a worker; it is killed at *point*."""
-        return self.site.worker(
-            app=APP, env=self.env(point), concurrency=2, ready=not point, **options
-        )
-
-    def producer(self, task="end_late", how="succeed", point=""):
-        """Publish the batch in a process of its own, and wait for its end."""
-        command = [sys.executable, "-m", APP, "b", task, how]
-        environment = app_environment(
-            self.site.broker, self.site.journal, self.site.config, self.env(point)
-        )
-        log = self.site.directory / "producer.log"
-        process = Process(command, log_path=log, env=environment, cwd=ROOT)
-        try:
-            assert (process.wait(30) == 0) is not bool(point), process.tail()
-        finally:
-            process.kill_group()
-
-    def was_killed(self):
-        """Wait until somebody was."""
-        wait_until(self.mark.exists, timeout_s=ENDS_S, what="a process to be killed")
-
-    @property
-    def batch(self):
-        """The batch."""
-        return Batch.get("b", url=self.site.broker, transport_options=self.site.transport_options)
-
-    def ended(self):
-        """Return how many jobs ended how, when the batch has ended; each is in one state."""
-        batch = self.batch
-        try:
-            status = batch.wait(ENDS_S)
-            jobs = [job for part in batch._connected().batches.jobs("b") for job in part]
-        finally:
-            batch.close()
-        assert status.total == len(jobs)
-        return {state: n for state, n in status.counts.items() if n}
-
-    def said(self, *expected):
-        """Wait for the callbacks that are expected: there are no others, and each comes once."""
-
-        def heard():
-            every = self.site.journal.entries(key="b")
-            return sorted(entry.event.removeprefix("callback-") for entry in every)
-
-        wait_until(lambda: set(expected) <= set(heard()), timeout_s=ENDS_S, what=f"{expected}")
-        with Inspector(self.site.broker) as inspector:  # nothing is under way any more
-            wait_until(lambda: inspector.status("celery").stored == 0, timeout_s=ENDS_S)
-        assert sorted(expected) == heard()
+BOTH = {"succeeded": 2}
+PARENT = "parent"
 
 
-@pytest.fixture
-def killing(scheme, tmp_path):
-    """Return a site with a Redis that writes to its disk."""
-    server = RedisServer(appendonly=True)
-    found = Killing(server.start(), scheme, tmp_path)
+@pytest.fixture(params=["redis", "sqlite"])
+def killing(request, tmp_path):
+    """Return a site: a Redis, or a file."""
+    if request.param == "redis":
+        broker = request.getfixturevalue("redis_factory")()
+    else:
+        broker = FileBroker(tmp_path)
+    found = Killing(broker, "reliq", tmp_path)
     yield found
-    found.site.close()
-    server.destroy()
+    found.close()
 
 
-@pytest.mark.parametrize(
-    ("point", "jobs"),
-    [
-        ("reliq.transports.publishing:enter:before:3:", {"succeeded": 2}),
-        (f"{STORE}.batches:RedisBatches.change:after:3:", {"succeeded": 2, "error": 1}),
-        (f"{STORE}.publishing:RedisPublishing.publish:after:3:", {"succeeded": 3}),
-        ("reliq.batches.batch:Batch.seal:before:1:", {"succeeded": JOBS}),
-    ],
-    ids=["before it is entered", "entered", "stored", "not sealed"],
-)
-def test_a_producer_that_is_killed(killing, point, jobs):
-    """What it has not stored is found and ends; the batch is sealed for it."""
-    killing.producer(point=point)
-    killing.worker()
-    assert jobs == killing.ended()
-    killing.said(*({"failure", "complete"} if "error" in jobs else {"success", "complete"}))
+def producer(name, step, when, seen, counts, said=ALL_WELL, **options):
+    """Return a case of a producer."""
+    return Case(f"producer-{name}", step, when, seen, counts, said, who="", **options)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "reliq.integrations.job_runs:_begun:before:2:child",
-        "reliq.integrations.job_runs:_begun:after:2:child",
-    ],
-    ids=["before it begins", "begun"],
-)
-def test_a_child_that_is_killed(killing, point):
-    """Its job is delivered again."""
-    killing.producer("end_late_requeued")
-    killing.worker(point)
-    killing.was_killed()
-    assert {"succeeded": JOBS} == killing.ended()
-    killing.said("success", "complete")
+PRODUCERS = [
+    producer("opened", "open", AFTER, "", {}),
+    producer("entering", "enter", BEFORE, "-/-", {"succeeded": 1}, number=2),
+    producer("entered", "enter", AFTER, "waiting/-", {"error": 1}, SOME_BAD),
+    producer(
+        "storing", "publish", BEFORE, "waiting/-", {"succeeded": 1, "error": 1}, SOME_BAD, number=2
+    ),
+    producer("stored", "publish", AFTER, "waiting/there", {"succeeded": 1}),
+    producer("sealing", "seal", BEFORE, "", BOTH),
+    producer("sealed", "seal", AFTER, "", BOTH),
+    producer(
+        "refused-withdrawing",
+        "withdraw",
+        BEFORE,
+        "waiting/-",
+        {"succeeded": 1, "error": 1},
+        SOME_BAD,
+    ),
+    producer("refused-withdrawn", "withdraw", AFTER, "-/-", {"succeeded": 1}),
+    producer("listed", "listed", AFTER, "", {"none": 0}, ()),
+    producer("mapping", "publish", BEFORE, "waiting/-", {"error": 2}, SOME_BAD, scenario="map"),
+    producer("mapped", "publish", AFTER, "waiting/there", BOTH, scenario="map"),
+]
+LISTED = PRODUCERS[[case.step for case in PRODUCERS].index("listed")]
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "reliq.consumer.job_reports:JobReports.report:before:2:parent",
-        "reliq.consumer.job_reports:JobReports._post:after:2:parent",
-        "reliq.consumer.job_reports:JobReports._done:before:2:parent",
-        "reliq.consumer.job_reports:JobReports._done:after:2:parent",
-        "reliq.consumer.batch_passes:BatchPasses.soon:before:1:parent",
-    ],
-    ids=["not reported", "sent", "before the ack", "after the ack", "before it looks"],
-)
-@pytest.mark.parametrize("how", ["succeed", "failed"])
-def test_a_worker_that_is_killed(killing, point, how):
-    """Between the outcome and the ack: the next one has the job again, and it counts once."""
-    killing.producer(how=how)
-    killing.worker(point)
-    killing.was_killed()
-    killing.worker()
-    state = "succeeded" if how == "succeed" else "failed"
-    assert {state: JOBS} == killing.ended()
-    killing.said("complete", "success" if how == "succeed" else "failure")
+def test_producers(killing):
+    """What they have not stored is found and ends; the batch is sealed for them."""
+    cases = [case for case in PRODUCERS if case is not LISTED or "sqlite" not in killing.url]
+    killing.kill_producers(cases)
+    killing.ended([case for case in cases if case is not LISTED])
+    if LISTED in cases:  # a name without a batch
+        with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
+            wait_until(lambda: LISTED.name not in store.batches.batches(100))
 
 
-def test_a_worker_that_is_killed_with_acknowledged_jobs(killing):
-    """Their messages are gone: they end when nobody hears of the worker any more."""
-    killing.producer("end_early", "sleep")
-    worker = killing.worker()
-    batch = killing.batch
-    wait_until(lambda: batch.status().counts["working"] == 2, what="jobs to begin")
-    batch.cancel()
-    worker.kill_group()
-    killing.worker()
-    assert {"cancelled": JOBS - 2, "error": 2} == killing.ended()
-    assert {"lost"} == {one.reason.rsplit(" ", 1)[-1] for one in batch.status().failures}
-    batch.close()
-    killing.said("complete", "failure")
+def test_a_point_that_is_not_there(killing):
+    """Its test fails: nobody was killed; nor is a process that failed taken for one."""
+    right = PRODUCERS[1]
+    with pytest.raises(AssertionError, match="there is no such point"):
+        killing.kill_producers([right._replace(step="entre")])
+    with pytest.raises(AssertionError, match=r"nobody was killed at .* it ended with 0"):
+        killing.kill_producers([right._replace(name="never", number=9)])
+    misspelt = LATE[0]._replace(when="afterwards")
+    with pytest.raises(AssertionError, match="ended, and not at"):
+        killing.kill_workers([misspelt])
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "reliq.transfer.batch_callbacks:_published:before:1:",
-        "reliq.transfer.batch_callbacks:_published:after:1:",
-        f"{STORE}.batches:RedisBatches.said:after:1:",
-        "reliq.transfer.batch_callbacks:_published:after:2:",
-    ],
-    ids=["before it is published", "published", "noted", "the second"],
-)
-def test_who_publishes_a_callback_is_killed(killing, point):
-    """It comes, and once."""
-    killing.producer()
-    killing.worker(point)
-    killing.was_killed()
-    killing.worker()
-    assert {"succeeded": JOBS} == killing.ended()
-    killing.said("success", "complete")
+LATE = [
+    Case("reserved", "reserve", AFTER, "", BOTH, ALL_WELL),
+    Case("not-told", "end", BEFORE, "working/there", BOTH, ALL_WELL),
+    Case("posted", "end", SENT, "working/there succeeded/there", BOTH, ALL_WELL),
+    Case("told", "end", AFTER, "succeeded/there", BOTH, ALL_WELL),
+    Case("told-failed", "end", AFTER, "failed/there", {"failed": 2}, SOME_BAD, "failed"),
+    Case("told-last", "end", AFTER, "succeeded/there", BOTH, ALL_WELL, number=2),
+    Case("heard-last", "end", HANDLED, "succeeded/there succeeded/-", BOTH, ALL_WELL, number=2),
+    Case("acking", "ack", BEFORE, "-/there", BOTH, ALL_WELL),
+    Case("ack-posted", "ack", SENT, "-/there -/-", BOTH, ALL_WELL),
+    Case("acked", "ack", AFTER, "-/-", BOTH, ALL_WELL),
+    Case("returning", "return", BEFORE, "working/there", BOTH, ALL_WELL, "requeue"),
+    Case("returned", "return", AFTER, "waiting/there", BOTH, ALL_WELL, "requeue"),
+    Case("released", "release", AFTER, "", BOTH, ALL_WELL, "requeue"),
+    Case("rejecting", "dead-letter", BEFORE, "", {"error": 2}, SOME_BAD, "reject"),
+    Case("rejected", "dead-letter", AFTER, "", {"error": 2}, SOME_BAD, "reject"),
+]
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "reliq.consumer.job_events:_told:before:1:parent",
-        f"{STORE}.job_events:RedisJobEvents.forget_job_events:before:1:parent",
-        f"{STORE}.job_events:RedisJobEvents.forget_job_events:after:1:parent",
-    ],
-    ids=["not told", "told", "forgotten"],
-)
-def test_who_tells_of_a_purge_is_killed(killing, point):
-    """The next one does, or does it again."""
-    killing.producer()
-    with Inspector(killing.site.broker) as inspector:
-        assert inspector.purge("celery") == JOBS
-    killing.worker(point)
-    killing.was_killed()
-    killing.worker()
-    assert {"error": JOBS} == killing.ended()
-    batch = killing.batch
-    assert {"purged from its queue"} == {one.reason for one in batch.status().failures}
-    batch.close()
-    killing.said("failure", "complete")
+def test_workers(killing):
+    """The next one has the job again, and it counts once."""
+    killing.kill_workers(LATE)
+    killing.ended(LATE)
 
 
-def test_a_broker_that_is_killed(killing):
+def early(name, step, when, seen, counts, said):
+    """Return a case of tasks that are acknowledged when they begin."""
+    return Case(f"early-{name}", step, when, seen, counts, said, task="end_early")
+
+
+ONE_LOST = {"succeeded": 1, "error": 1}
+EARLY = [
+    early("acked", "ack", AFTER, "waiting/- working/-", ONE_LOST, SOME_BAD),
+    early("not-told", "end", BEFORE, "working/-", ONE_LOST, SOME_BAD),
+    early("told", "end", AFTER, "succeeded/-", BOTH, ALL_WELL),
+]
+CALLBACKS = [
+    Case("publishing", "callback", BEFORE, "", BOTH, ALL_WELL),
+    Case("published", "callback", AFTER, "", BOTH, ALL_WELL),
+    Case("said", "said", AFTER, "", BOTH, ALL_WELL),
+    Case("second", "callback", AFTER, "", BOTH, ALL_WELL, number=2),
+    Case("publishing-failure", "callback", BEFORE, "", {"failed": 2}, SOME_BAD, "failed"),
+    Case("published-failure", "callback", AFTER, "", {"failed": 2}, SOME_BAD, "failed"),
+]
+
+
+def test_callbacks(killing):
+    """And tasks that were acknowledged when they began: what is lost is found."""
+    killing.kill_workers(EARLY + CALLBACKS)
+    killing.ended(EARLY + CALLBACKS)
+
+
+def child(name, step, when, seen, how="succeed", task="end_late_requeued", counts=BOTH):
+    """Return a case of a pool's child."""
+    said = ALL_WELL if counts is BOTH else SOME_BAD
+    return Case(f"child-{name}", step, when, seen, counts, said, how, task, who="child")
+
+
+CHILDREN = [
+    child("beginning", "begin", BEFORE, "waiting/there"),
+    child("begun", "begin", AFTER, "working/there"),
+    child("noting", "note", BEFORE, "working/there", "progress"),
+    child("noted", "note", AFTER, "working/there", "progress"),
+    child("retry-entering", "enter", BEFORE, "working/-", "retry"),
+    child("retry-entered", "enter", AFTER, "retrying/-", "retry"),
+    child("retry-publishing", "retry", BEFORE, "retrying/-", "retry"),
+    child("retry-published", "retry", AFTER, "retrying/there", "retry"),
+    child("early", "begin", AFTER, "working/-", "succeed", "end_early", ONE_LOST),
+    child("early-entered", "enter", AFTER, "retrying/-", "retry", "end_early", ONE_LOST),
+    # Not here: its retry stored, and acknowledged when it begins. A job that has waited for longer
+    # than the sweep allows, and whose message is acknowledged before its child has said that it
+    # begins, is taken for lost by a sweep in between, until it begins.
+    Case(
+        "child-cancelled",
+        "begin",
+        AFTER,
+        "cancelled/there",
+        {"cancelled": 2},
+        ("complete",),
+        task="end_late_requeued",
+        who="child",
+    ),
+]
+
+
+def test_children(killing):
+    """The job is delivered again, or its worker says how it has ended."""
+    killing.publish(CHILDREN)
+    (cancelled,) = (case for case in CHILDREN if case.name == "child-cancelled")
+    killing.publish([cancelled._replace(scenario="cancelled")])
+    worker = killing.worker(CHILDREN, queues=[*(case.name for case in CHILDREN), "callbacks"])
+    killing.was_there(CHILDREN, worker)
+    killing.ends(CHILDREN)
+
+
+def duty(name, step, when, seen, counts, said=ALL_WELL, **options):
+    """Return a case of what consumers do for batches."""
+    return Case(f"duty-{name}", step, when, seen, counts, said, **options)
+
+
+PURGED = [
+    duty("read", "read", AFTER, "", {"error": 2}, SOME_BAD),
+    duty("telling", "tell", BEFORE, "waiting/-", {"error": 2}, SOME_BAD),
+    duty("told", "tell", AFTER, "error/-", {"error": 2}, SOME_BAD),
+    duty("forgotten", "forget-events", AFTER, "", {"error": 2}, SOME_BAD),
+]
+# All had failed before that.
+REPLAYED = [
+    duty("replaying", "replay", BEFORE, "waiting/there", BOTH, (*ALL_WELL, "failure")),
+    duty("replayed", "replay", AFTER, "waiting/there", BOTH, (*ALL_WELL, "failure")),
+]
+LOST = [
+    duty(
+        "losing",
+        "lose",
+        BEFORE,
+        "waiting/-",
+        {"succeeded": 2, "error": 1},
+        SOME_BAD,
+        scenario="left",
+    ),
+    duty("lost", "lose", AFTER, "error/-", {"succeeded": 2, "error": 1}, SOME_BAD, scenario="left"),
+]
+LEFT = [
+    duty("sealing", "seal", BEFORE, "", BOTH, scenario="left"),
+    duty("sealed", "seal", AFTER, "", BOTH, scenario="left"),
+]
+
+
+def test_duties(killing):
+    """What the broker did with messages is told, and what nobody ends is ended, by the next one."""
+    cases = PURGED + REPLAYED + LOST + LEFT
+    options = killing.site.transport_options
+    with (
+        closing(connect(killing.url, options, "test/1")) as store,
+        Inspector(killing.url, transport_options=options) as inspector,
+    ):
+
+        def prepare(case):
+            if case in PURGED:
+                assert 2 == inspector.purge(case.name)
+            elif case in REPLAYED:
+                taken = store.reserve(case.name, 2, 60_000, False).deliveries
+                leases = [Lease(one.tag, one.token) for one in taken]
+                assert [] == store.dead_letter(case.name, "rejected", "why", leases)
+                assert 2 == len(store.replay(case.name, [lease.tag for lease in leases]))
+            elif case in LOST:
+                tag = new_tag(5, job=True)
+                entered = Change("enter", "lost", "waiting", tag=tag, queue=case.name)
+                changes = [entered, Change("seal")]
+                assert [DONE, DONE] == store.batches.change(case.name, changes).outcomes
+
+        killing.kill_workers(cases, prepare)
+    killing.ended(cases)
+
+
+def nested(name, step, when, seen, of="", counts=None, said=ALL_WELL, **options):
+    """Return a case of a batch in a batch; *of* is which of the two is looked at."""
+    name = f"nested-{name}"
+    found = Case(name, step, when, seen, counts or {"succeeded": 1}, said, scenario="nested")
+    return found._replace(of=of and f"{name}-{of}", **options)
+
+
+CHILD_BATCHES = [
+    nested("callback", "callback", BEFORE, "", "inner"),
+    nested("telling", "nested-end", BEFORE, "waiting/-"),
+    nested("told", "nested-end", AFTER, "succeeded/-"),
+    nested("failed", "nested-end", AFTER, "failed/-", "", {"failed": 1}, SOME_BAD, how="failed"),
+    nested("parent-publishing", "callback", BEFORE, ""),
+    nested("parent-said", "said", AFTER, "", number=2),
+    nested("said", "said", AFTER, "", "inner", number=2),
+]
+OPENED = [
+    nested("opened", "open", AFTER, "", "inner", {"none": 0}, who=""),
+    nested("entered", "nested-enter", AFTER, "waiting/-", who=""),
+]
+GIVEN_UP = [
+    case._replace(counts={"cancelled": 1}, said=("complete",), who="")
+    for case in (
+        nested("cancelled", "cancel", AFTER, ""),
+        nested("cancelling-child", "cancel", BEFORE, "", "inner"),
+        nested("cancelled-child", "cancel", AFTER, "", "inner"),
+    )
+]
+
+
+def test_nested(killing):
+    """The parent is told of a child's end, and a child is cancelled with its parent."""
+    killing.publish(GIVEN_UP)
+    killing.kill_producers([*OPENED, *(case._replace(scenario="cancelled") for case in GIVEN_UP)])
+    killing.kill_workers(CHILD_BATCHES)
+    with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
+        killing.worker(queues=["callbacks"])  # what begins before that goes on
+
+        def cancelled():
+            return all(store.batches.batch(f"{case.name}-inner").cancelled_ms for case in GIVEN_UP)
+
+        wait_until(cancelled, what="children to be cancelled with their parents")
+    every = [*CHILD_BATCHES, *OPENED, *GIVEN_UP]
+    killing.ended(every)
+    for case in GIVEN_UP:
+        assert ["complete"] == killing.heard(f"{case.name}-inner")
+    for case in CHILD_BATCHES:
+        assert sorted(case.said) == killing.heard(f"{case.name}-inner")
+
+
+FORGOTTEN = [
+    Case(f"{name}-forgotten", step, when, "", {}, ALL_WELL, scenario="forgotten")
+    for name, step, when in (
+        ("to-be", "forget", BEFORE),
+        ("half", "unlink", AFTER),
+        ("half-file", "forget-some", BEFORE),
+        ("quite", "forget", AFTER),
+    )
+]
+
+
+def test_forgotten(killing):
+    """What was forgotten half way is forgotten by the next one."""
+    other = "half" if "sqlite" in killing.url else "half-file"
+    cases = [case for case in FORGOTTEN if not case.name.startswith(f"{other}-forg")]
+    killing.kill_workers(cases)
+    killing.worker(queues=[*(case.name for case in cases), "callbacks"])
+    with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
+        for case in cases:
+            wait_until(lambda case=case: store.batches.batch(case.name) is None)
+            wait_until(lambda case=case: case.name not in store.batches.batches(100))
+            wait_until(lambda case=case: len(killing.heard(case.name)) == len(case.said))
+            assert [] == [job for part in store.batches.jobs(case.name) for job in part]
+            assert sorted(case.said) == killing.heard(case.name)
+
+
+def of_broker(name, step, when, seen="", how="succeed", counts=BOTH, **options):
+    """Return a case in which the broker is killed."""
+    said = ALL_WELL if counts is BOTH else SOME_BAD
+    return Case(f"broker-{name}", step, when, seen, counts, said, how, **options)
+
+
+BROKER_OF_WORKERS = [
+    of_broker("begun", "begin", AFTER, "working/there", who="child"),
+    of_broker("retry-entered", "enter", AFTER, "retrying/-", "retry", who="child"),
+    of_broker("retry-published", "retry", AFTER, "retrying/there", "retry", who="child"),
+    of_broker("not-told", "end", BEFORE, "working/there"),
+    of_broker("posted", "end", SENT, "working/there succeeded/there"),
+    of_broker("told", "end", AFTER, "failed/there", "failed", {"failed": 2}),
+    of_broker("ack-posted", "ack", SENT, "-/there -/-"),
+    of_broker("publishing", "callback", BEFORE),
+    of_broker("published", "callback", AFTER),
+    of_broker("said", "said", AFTER),
+]
+BROKER_OF_PRODUCERS = [
+    of_broker("entering", "enter", BEFORE, "-/-", who=""),
+    of_broker("entered", "enter", AFTER, "waiting/-", who=""),
+    of_broker("storing", "publish", BEFORE, "waiting/-", who=""),
+    of_broker("stored", "publish", AFTER, "waiting/there", who=""),
+]
+
+
+def test_a_broker(redis_factory, tmp_path):
     """With all that is under way; what it had stored is there again."""
-    killing.producer(how="retry later")
-    killing.worker()
-    for _ in range(3):
-        wait_until(lambda: killing.site.journal.entries("started"), what="jobs to begin")
-        killing.server.kill()
-        killing.server.restart()
-    assert {"succeeded": JOBS} == killing.ended()
-    killing.said("success", "complete")
+    server = redis_factory(appendonly=True)
+    killing = Killing(server, "reliq", tmp_path)
+    cases = BROKER_OF_WORKERS + BROKER_OF_PRODUCERS
+    try:
+        for case in BROKER_OF_PRODUCERS:
+            killing.victim(case, server)
+            killing.kill_producers([case], server.restart)
+        queues = [*(case.name for case in cases), "callbacks"]
+        worker = killing.worker(BROKER_OF_WORKERS, queues=queues)
+        for case in BROKER_OF_WORKERS:
+            killing.victim(case, server)
+            killing.publish([case])
+            killing.was_there([case], worker)
+            server.restart()
+        killing.ends(cases)
+    finally:
+        killing.close()
+
+
+OF_NODES = [
+    # Of which node: that of the batch, or that of the queue.
+    ("batch", of_broker("not-told", "end", BEFORE, "working/there")),
+    ("batch", of_broker("told", "end", AFTER, "succeeded/there")),
+    ("queue", of_broker("told-of-queue", "end", AFTER, "succeeded/there")),
+    ("batch", of_broker("publishing", "callback", BEFORE)),
+]
+
+
+@pytest.mark.parametrize("promoted", [False, True], ids=["restarted", "promoted"])
+def test_nodes(tmp_path, promoted):
+    """That of a batch and not of its queue, and the other way around."""
+    cluster = RedisCluster(3, int(promoted), appendonly=True)
+    killing = None
+
+    def slots(name):
+        return {
+            "batch": slot_of(batch_keys("", name).batch),
+            "queue": slot_of(queue_key("", f"q-{name}", "meta")),
+        }
+
+    try:
+        cluster.start()
+        killing = Killing(cluster, "reliq", tmp_path)
+        cases = []
+        for which, case in OF_NODES:
+            names = (f"{case.name}-{n}" for n in range(100))
+            name = next(n for n in names if len({cluster.owner(s) for s in slots(n).values()}) == 2)
+            cases.append((which, case._replace(name=name, queue=f"q-{name}")))
+        every = [case for _, case in cases]
+        worker = killing.worker(every, queues=[*(case.queue for case in every), "callbacks"])
+        for which, case in cases:
+            slot = slots(case.name)[which]
+            node = cluster.owner(slot)
+            name = case.name if which == "batch" else case.queue
+            killing.victim(case, node, f"{{{name}}}:replicated" if promoted else "")
+            killing.publish([case])
+            killing.was_there([case], worker)
+            if promoted:
+                wait_until(
+                    lambda slot=slot, node=node: cluster.owner(slot) is not node,
+                    what="a new master",
+                )
+            node.restart()
+            cluster.wait_whole()
+        killing.ends(every)
+    finally:
+        if killing is not None:
+            killing.close()
+        cluster.destroy()

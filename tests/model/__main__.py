@@ -7,7 +7,7 @@ import random
 import time
 
 from tests.model.engines import BROKERS, running
-from tests.model.run import run
+from tests.model.run import MACHINES, run
 
 
 def main() -> None:
@@ -17,14 +17,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="of each example; default 20")
     parser.add_argument("--seed", type=int, default=None, help="default: another each time")
     parser.add_argument("--broker", choices=BROKERS, default="fakeredis")
+    parser.add_argument("--machine", choices=MACHINES, default="queues")
     arguments = parser.parse_args()
     seeded = random.randrange(2**32) if arguments.seed is None else arguments.seed
     print(
-        f"--broker {arguments.broker} --examples {arguments.examples} --seed {seeded}", flush=True
+        f"--machine {arguments.machine} --broker {arguments.broker} "
+        f"--examples {arguments.examples} --seed {seeded}",
+        flush=True,
     )
     began = time.monotonic()
     with running(arguments.broker) as broker:
-        run(broker, examples=arguments.examples, steps=arguments.steps, seeded=seeded)
+        run(
+            broker,
+            examples=arguments.examples,
+            steps=arguments.steps,
+            seeded=seeded,
+            machine=arguments.machine,
+        )
     print(f"{arguments.examples} examples in {time.monotonic() - began:.0f} s")
 
 

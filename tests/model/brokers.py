@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reliq.engines.redis.keys import queue_keys
 from tests.contract.engines import ClusterEngine, FakeRedisEngine, RedisEngine
 from tests.model.clocks import Clock, ClusterClock, FakeClock, ScriptedClock
+from tests.model.jobs_oracle import BATCHES
 from tests.model.snapshot import LOOK, Snapshot
 from tests.model.stepping import OTHER, QUEUE
 
@@ -102,7 +103,9 @@ def running_cluster() -> Iterator[Broker]:
     """Run the model's broker on a cluster."""
     with ClusterClock.installed():
         engine = ClusterEngine()
-        broker = ClusterBroker(engine, ClusterClock(engine.client_of, (QUEUE, OTHER, "%", "x")))
+        broker = ClusterBroker(
+            engine, ClusterClock(engine.client_of, (QUEUE, OTHER, "%", "x", *BATCHES))
+        )
         try:
             yield broker
         finally:

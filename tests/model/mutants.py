@@ -25,6 +25,14 @@ class Mutant(NamedTuple):
     found_by: str = ""
     """The contract's test that finds it, where the model comes to it too seldom."""
 
+    @property
+    def machine(self) -> str:
+        """Which of the model's machines is to find it."""
+        return "batches" if self.script in _OF_BATCHES else "queues"
+
+
+_OF_BATCHES = {"change_jobs", "note_job", "said", "open_batch", "list_batch", "next_batches"}
+
 
 MUTANTS = (
     Mutant("a late ack leaves it ready", "ack", "redis.pcall('ZREM', ready, tag) == 1", "false"),
@@ -289,6 +297,240 @@ MUTANTS = (
         "delete_queue",
         "dead, dead_info, notification, stats",
         "notification, stats",
+    ),
+    Mutant(
+        "batches: a retry is an earlier try",
+        "change_jobs",
+        "elseif new.retries < job.retries then\n    return 0\n  elseif",
+        "elseif false then\n    return 0\n  elseif",
+    ),
+    Mutant(
+        "batches: a cancelled one takes jobs",
+        "change_jobs",
+        "if is.cancelled then\n    return -1\n  elseif not job",
+        "if false then\n    return -1\n  elseif not job",
+    ),
+    Mutant(
+        "batches: a sealed one takes jobs of any",
+        "change_jobs",
+        "if is.sealed and not (by ~= '' and works(by)) then",
+        "if false then",
+    ),
+    Mutant(
+        "batches: a job that has ended adds others",
+        "change_jobs",
+        "return job and job.state == 'k'",
+        "return job",
+    ),
+    Mutant(
+        "batches: what is worked on is withdrawn",
+        "change_jobs",
+        "or job.token > 0 or job.state == 'k'\n",
+        "or false\n",
+    ),
+    Mutant(
+        "batches: a withdrawn retry is no job",
+        "change_jobs",
+        "if job.state == 'r' then\n    -- The try",
+        "if false then\n    -- The try",
+    ),
+    Mutant(
+        "batches: a retry forgets the try before",
+        "change_jobs",
+        "new.state, new.worker = 'r', job.tag",
+        "new.state = 'r'",
+    ),
+    Mutant(
+        "batches: a withdrawn retry has no message",
+        "change_jobs",
+        "tag = job.worker, queue = job.queue",
+        "tag = '', queue = job.queue",
+    ),
+    Mutant(
+        "batches: an earlier delivery begins",
+        "change_jobs",
+        "if older(job, new) or not is_open[job.state] and not again then",
+        "if not is_open[job.state] and not again then",
+    ),
+    Mutant(
+        "batches: a begin that is said again",
+        "change_jobs",
+        "elseif same(job, new) and (",
+        "elseif false and (",
+    ),
+    Mutant(
+        "batches: a cancelled one begins",
+        "change_jobs",
+        "  if is.cancelled then\n    new.state = 'c'",
+        "  if false then\n    new.state = 'c'",
+    ),
+    Mutant(
+        "batches: another delivery's return",
+        "change_jobs",
+        "job.state ~= 'k' or not same(job, new) then",
+        "job.state ~= 'k' then",
+    ),
+    Mutant(
+        "batches: revoked is cancelled",
+        "change_jobs",
+        "if new.state == 'c' and not is.cancelled then",
+        "if false then",
+    ),
+    Mutant(
+        "batches: the broker ends what was replayed",
+        "change_jobs",
+        "job.tag ~= '' and job.tag ~= new.tag or before(job, new) then",
+        "job.tag ~= '' and job.tag ~= new.tag then",
+    ),
+    Mutant(
+        "batches: the broker ends by another message",
+        "change_jobs",
+        "or job.tag ~= '' and job.tag ~= new.tag or before",
+        "or before",
+    ),
+    Mutant(
+        "batches: a second end counts",
+        "change_jobs",
+        "elseif not is_open[job.state] and job.state ~= 'x' then\n    return 0\n",
+        "elseif false then\n    return 0\n",
+    ),
+    Mutant(
+        "batches: an earlier delivery fails a job",
+        "change_jobs",
+        "(new.state == 'e' or new.state == 'c') and older(job, new)",
+        "false and older(job, new)",
+    ),
+    Mutant(
+        "batches: what has changed since is lost",
+        "change_jobs",
+        "    or string.format('%.0f', job.since) ~= new.text then",
+        "    then",
+    ),
+    Mutant(
+        "batches: a late replay",
+        "change_jobs",
+        "job.state == 's' or job.state == 'c' or before(job, new) then",
+        "job.state == 's' or job.state == 'c' then",
+    ),
+    Mutant(
+        "batches: a replay of what has succeeded",
+        "change_jobs",
+        "if not job or job.state == 's' or job.state == 'c' or before",
+        "if not job or before",
+    ),
+    Mutant(
+        "batches: a replay of a retry waits",
+        "change_jobs",
+        "job.state == 'r' and 'r' or 'w', job.retries",
+        "'w', job.retries",
+    ),
+    Mutant(
+        "batches: tokens of two queues are compared",
+        "change_jobs",
+        "or job.queue == '' or new.queue == job.queue",
+        "or true",
+    ),
+    Mutant(
+        "batches: a callback before the seal",
+        "change_jobs",
+        "  if not is.sealed then\n    return\n  end\n",
+        "\n",
+    ),
+    Mutant(
+        "batches: success of what was cancelled",
+        "change_jobs",
+        "if bad + is.dropped == 0 and not is.cancelled then",
+        "if bad == 0 then",
+    ),
+    Mutant(
+        "batches: a callback is due again",
+        "change_jobs",
+        "is[name] or not is['said_' .. callback] and now",
+        "is[name] or now",
+    ),
+    Mutant("batches: one that goes on has ended", "change_jobs", "    is.ended = false\n", "\n"),
+    Mutant(
+        "batches: one that has ended is cancelled",
+        "change_jobs",
+        "if is.cancelled or is.ended then",
+        "if is.cancelled then",
+    ),
+    Mutant(
+        "batches: a cancelled one is open",
+        "change_jobs",
+        "  is.cancelled = now\n  does.seal()",
+        "  is.cancelled = now",
+    ),
+    Mutant(
+        "batches: what is mended stays a failure",
+        "change_jobs",
+        "if before and bad[before.state] and not (job and bad[job.state]) then",
+        "if false then",
+    ),
+    Mutant(
+        "batches: two changes at one time",
+        "change_jobs",
+        "before and math.max(now, before.since + 1) or now",
+        "now",
+    ),
+    Mutant(
+        "batches: where it was is forgotten too late",
+        "change_jobs",
+        "local done = job.state == 's'",
+        "local done = false",
+    ),
+    Mutant(
+        "batches: a withdrawn job is counted",
+        "change_jobs",
+        "found[id] = nil\n    count(job.state, -1)",
+        "found[id] = nil",
+    ),
+    Mutant(
+        "notes: of what has ended",
+        "note_job",
+        "if not is_open[state or ''] or retries",
+        "if not state or retries",
+    ),
+    Mutant(
+        "notes: of an earlier delivery",
+        "note_job",
+        "  and token < tonumber(known_token) then",
+        "  and false then",
+    ),
+    Mutant(
+        "notes: of an earlier try",
+        "note_job",
+        "retries < tonumber(known_retries) then",
+        "false then",
+    ),
+    Mutant(
+        "notes: a report too many",
+        "note_job",
+        "reported < REPORTS_OF_A_JOB then",
+        "reported <= REPORTS_OF_A_JOB then",
+    ),
+    Mutant("notes: a report is how far it is", "note_job", "rest or '0||0|'", "'0||0|'"),
+    Mutant(
+        "said: what is not due is said",
+        "said",
+        "if not since then\n  return 0\nend",
+        "since = since or '1'",
+    ),
+    Mutant("said: it is due again", "said", "redis.call('HDEL', batch, 'due_' .. callback)", ""),
+    Mutant(
+        "open_batch: again", "open_batch", "redis.call('HEXISTS', batch, 'created') == 1", "false"
+    ),
+    Mutant(
+        "next_batches: to several",
+        "next_batches",
+        "redis.call('ZADD', batches, 'XX', now + again, id)",
+        "",
+    ),
+    Mutant(
+        "next_batches: before it is due",
+        "next_batches",
+        "'-inf', now, 'LIMIT'",
+        "'-inf', '+inf', 'LIMIT'",
     ),
 )
 

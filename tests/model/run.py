@@ -7,21 +7,30 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.model.jobs_machine import jobs_machine_for
 from tests.model.machine import machine_for
 
 if TYPE_CHECKING:
     from tests.model.brokers import Broker
 
+MACHINES = {"queues": machine_for, "batches": jobs_machine_for}
+
 
 def run(
-    broker: Broker, *, examples: int, steps: int = 20, seeded: int = 0, shrink: bool = True
+    broker: Broker,
+    *,
+    examples: int,
+    steps: int = 20,
+    seeded: int = 0,
+    shrink: bool = True,
+    machine: str = "queues",
 ) -> None:
     """Run so many examples of so many steps; raises what the first failing one raised.
 
     The same seed gives the same examples, in one version of Hypothesis. A failure is
     printed as the shortest trace that was found; without *shrink*, as it came.
     """
-    machine = seed(seeded)(machine_for(broker))
+    driven = seed(seeded)(MACHINES[machine](broker))
     how = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -32,4 +41,4 @@ def run(
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(machine, settings=how)
+    run_state_machine_as_test(driven, settings=how)

@@ -41,13 +41,21 @@ def test_any_order_of_steps_on_sqlite():
         run(broker, examples=100)
 
 
+@pytest.mark.parametrize("broker", ["fakeredis", "redis", "cluster", "sqlite"])
+def test_whatever_is_said_of_jobs(broker):
+    """A batch counts its jobs as the oracle says, over every engine."""
+    with running(broker) as found:
+        run(found, examples=50, machine="batches")
+
+
 @pytest.mark.slow
-def test_two_thousand_examples():
+@pytest.mark.parametrize("machine", ["queues", "batches"])
+def test_two_thousand_examples(machine):
     """The command runs them, a share on each core; each share has its seed."""
     command = [sys.executable, "-m", "tests.model", "--examples", str(EXAMPLES // SHARES)]
     shares = [
         subprocess.Popen(
-            [*command, "--seed", str(seed)],
+            [*command, "--seed", str(seed), "--machine", machine],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -77,7 +85,7 @@ def those(*, of_the_model):
 def test_the_model_finds_a_bug(mutant):
     """A script that is broken in one place does not do as the oracle says."""
     with broken(mutant), running("fakeredis") as broker, pytest.raises(BaseException) as caught:  # noqa: PT011
-        run(broker, examples=EXAMPLES, shrink=False)
+        run(broker, examples=EXAMPLES, shrink=False, machine=mutant.machine)
     assert not isinstance(caught.value, KeyboardInterrupt)
 
 

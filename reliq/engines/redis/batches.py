@@ -161,12 +161,15 @@ class RedisBatches:
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch*: its memory is freed beside the server's work."""
-        names = self._named(batch)
-        self._wire.call(("UNLINK", *names.values()))
+        self._wire.call(("UNLINK", *self._named(batch).values()))
+        self.unlist_batch(batch)
+
+    def unlist_batch(self, batch: str) -> None:
+        """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""
         self._wire.call(("ZREM", keys.batches(self._prefix), batch))
         self._wire.call(("ZREM", keys.batches_opened(self._prefix), batch))
         # One of that id may have been made since.
-        if self._wire.call(("EXISTS", names["batch"])):
+        if self._wire.call(("EXISTS", self._named(batch)["batch"])):
             self._list(batch)
 
     # -- looking
@@ -360,4 +363,6 @@ def _job(name: str, stored: bytes) -> Job | None:
         return None
     state, retries, token, since, tag, worker, queue = found.groups()
     numbers = int(retries), int(token), int(since)
+    if state == LETTER_OF["retrying"]:
+        return Job(name, LETTERS[state], *numbers, tag, queue, before=worker)
     return Job(name, LETTERS[state], *numbers, tag, queue, worker)

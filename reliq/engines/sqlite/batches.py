@@ -145,6 +145,12 @@ class SqliteBatches:
                 "UPDATE batches SET forgotten = 1 WHERE prefix = ? AND id = ? AND forgotten = 0",
                 (transaction.prefix, batch),
             )
+        self.unlist_batch(batch)
+
+    @essential
+    def unlist_batch(self, batch: str) -> None:
+        """Go on with what was forgotten half way: a batch is listed as long as it is there."""
+        del batch
         while self._forget_some():
             pass
 
@@ -297,7 +303,9 @@ class SqliteBatches:
         for name, state, retries, token, since, tag, queue, worker in rows:
             if readable(state, retries, token, since, tag):
                 numbers = retries, token, since
-                jobs.append(Job(name, LETTERS[state], *numbers, tag, str(queue), str(worker or "")))
+                known, who = Job(name, LETTERS[state], *numbers, tag, str(queue)), str(worker or "")
+                is_next = known.state == "retrying"
+                jobs.append(known._replace(before=who) if is_next else known._replace(worker=who))
             else:
                 wrong.append(name)
         left_out(self._store.broker, f"jobs of batch {batch!r}", wrong)

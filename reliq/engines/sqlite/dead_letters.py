@@ -62,10 +62,10 @@ class SqliteDeadLetters(StoreBase):
             row = transaction.queue(queue)
             if row is None:
                 return [lease.tag for lease in leases]
-            refused = [
-                lease.tag
-                for lease in leases
-                if not transaction.execute(
+            refused: list[str] = []
+            gave_up: list[str] = []
+            for lease in leases:
+                done = transaction.execute(
                     "UPDATE messages SET state = ?, position = ?, reason = ?, error = ?, "
                     "due = NULL WHERE queue = ? AND tag = ? AND state = ? AND token = ?",
                     (
@@ -79,12 +79,10 @@ class SqliteDeadLetters(StoreBase):
                         int(lease.token),
                     ),
                 ).rowcount
-            ]
-            died = len(leases) - len(refused)
-            if died:
-                gave_up = [lease.tag for lease in leases if lease.tag not in refused]
+                (gave_up if done else refused).append(lease.tag)
+            if gave_up:
                 keep_events(transaction, row.id, gave_up, "dead", reason, error)
-                transaction.count_deaths(row.id, reason, died)
+                transaction.count_deaths(row.id, reason, len(gave_up))
                 trim_dead(transaction, row.id, self.options.dead_letter_max)
             return refused
 

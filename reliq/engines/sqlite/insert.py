@@ -263,12 +263,13 @@ class Insert:
     def finish(self, items: Sequence[Publication], dead_letter_max: int, keep_ms: int) -> None:
         """Count what was stored, remember its numbers, keep the limits, and notify."""
         transaction, new = self._transaction, self._sequence - self._before
-        if not new:
+        # Where nothing is new, too: what was replayed may have put it above its limits.
+        dropped = self._limits.drop_head(transaction.now)
+        if not new and not dropped:
             return
-        if self._known is not None:
+        if new and self._known is not None:
             keep = MOVES_KEPT_MS if self._first.moved else keep_ms
             self._known.keep(max(item.low_water for item in items), keep)
-        dropped = self._limits.drop_head(transaction.now)
         transaction.execute(
             "UPDATE queues SET published = published + ?, waiting_bytes = ? WHERE id = ?",
             (new, self._limits.bytes if self._limits.counts_bytes else 0, self._queue),

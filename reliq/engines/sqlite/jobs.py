@@ -61,6 +61,8 @@ class _Known(NamedTuple):
     tag: str = ""
     queue: str = ""
     text: str = ""
+    before: str = ""
+    """Of one that is retrying the tag of the try before."""
 
 
 _UNREADABLE = _Known("")
@@ -156,15 +158,17 @@ class Changing:
 
     def _find(self, job: str) -> _Known | None:
         row = self._execute(
-            "SELECT state, retries, token, since, tag, queue FROM jobs WHERE batch = ? AND id = ?",
+            "SELECT state, retries, token, since, tag, queue, worker FROM jobs "
+            "WHERE batch = ? AND id = ?",
             (self._number, job),
         ).fetchone()
         if row is None:
             return None
-        state, retries, token, since, tag, queue = row
+        state, retries, token, since, tag, queue, worker = row
         if not readable(state, retries, token, since, tag):
             return _UNREADABLE
-        return _Known(state, retries, token, since, tag, str(queue))
+        before = str(worker or "") if state == "r" else ""
+        return _Known(state, retries, token, since, tag, str(queue), before=before)
 
     def _put(self, id_: str, before: _Known | None, job: _Known) -> None:
         if before is not None:
@@ -186,7 +190,7 @@ class Changing:
                 self._now if before is None else max(self._now, before.since + 1),
                 "" if done else job.tag,
                 "" if done else job.queue,
-                job.text if job.state == "k" else None,
+                job.text if job.state == "k" else job.before or None,
                 self._now if bad else None,
                 job.text if bad else None,
             ),
@@ -201,7 +205,7 @@ class Changing:
     def _enter(self, id_: str, job: _Known | None, new: _Known) -> int:
         if self.cancelled and (job is None or job.state not in _OPEN):
             return CANCELLED
-        state = new.state
+        state, before = new.state, ""
         if job is None:
             adder = self._find(self._by) if self._by else None
             if self._flags["sealed"] is not None and (adder is None or adder.state != "k"):
@@ -212,12 +216,12 @@ class Changing:
         elif new.retries > job.retries:
             if job.state not in _OPEN | _ERROR:
                 return UNCHANGED
-            state = "r"
+            state, before = "r", job.tag
         elif new.tag == job.tag or job.state == "k" or job.state not in _OPEN:
             return UNCHANGED
         elif job.state == "r":
-            state = "r"
-        self._put(id_, job, new._replace(state=state, token=0))
+            state, before = "r", job.before
+        self._put(id_, job, new._replace(state=state, token=0, before=before))
         return DONE
 
     def _withdraw(self, id_: str, job: _Known | None, new: _Known) -> int:
@@ -231,7 +235,7 @@ class Changing:
             return UNCHANGED
         if job.state == "r":
             retries = max(job.retries - 1, 0)
-            self._put(id_, job, _Known("k", retries, queue=job.queue))
+            self._put(id_, job, _Known("k", retries, tag=job.before, queue=job.queue))
         else:
             self._execute("DELETE FROM jobs WHERE batch = ? AND id = ?", (self._number, id_))
             self._drop(job)
@@ -289,7 +293,7 @@ class Changing:
             or str(job.since) != new.text
         ):
             return UNCHANGED
-        self._put(id_, job, job._replace(state="x", text=LOST))
+        self._put(id_, job, job._replace(state="x", text=LOST, before=""))
         return DONE
 
     def _replay(self, id_: str, job: _Known | None, new: _Known) -> int:

@@ -247,7 +247,7 @@ CREATE TABLE jobs (
     since INTEGER NOT NULL,
     tag TEXT NOT NULL, -- where its message is; '': not known
     queue TEXT NOT NULL,
-    worker TEXT, -- who works on it
+    worker TEXT, -- who works on it; of one that is retrying the tag of the try before
     failed_at INTEGER,
     error TEXT, -- why it failed
     PRIMARY KEY (batch, id)

@@ -1,88 +1,65 @@
-"""Jobs in processes that kill themselves at a named point, once; and who looks for them is quick.
+"""An app whose processes are killed at points, and who looks for what they left is quick.
 
-RELIQ_TEST_KILL: "module:name of a function in it:before or after:how many calls there were", and
-then which process of a worker it is: "parent", "child", or "" for any; RELIQ_TEST_KILLED is the
-file that says that it was done. ``python -m tests.integration.apps.killed`` publishes a batch.
+RELIQ_TEST_KILL are points (:mod:`.killing`), RELIQ_TEST_KILLED the folder for what they leave.
+``python -m tests.integration.apps.killed PRODUCERS`` publishes batches, each in a process of its
+own.
 """
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
-import signal
 import sys
-from functools import wraps
 from pathlib import Path
+from typing import Any
 
-from reliq.batches import Batch
+from kombu import Queue
+
 from reliq.consumer import batch_passes, lost_jobs
 from reliq.failover import failback
 from tests.integration.apps.jobs import app
+from tests.integration.apps.killed_batches import Publisher
+from tests.integration.apps.killing import Killer, Point
 
 __all__ = ["app"]
 
-JOBS = 5
-batch_passes._EVERY_S = 0.3
-batch_passes._AGAIN_MS = 200
-batch_passes._SWEPT_EVERY_S = 0.3
-lost_jobs.LostJobs.sweep.__defaults__ = (1500,)
+batch_passes._EVERY_S = 0.2
+batch_passes._AGAIN_MS = 100
+batch_passes._SWEPT_EVERY_S = 0.2
+lost_jobs.LostJobs.sweep.__defaults__ = (4000,)
 failback._SWEPT_EVERY_S = 1.0
-
-_first = os.getpid()
-_calls = [0]
-
-
-def _kill_at(point: str) -> None:
-    """Have the function of *point* kill its process."""
-    module, path, when, number, who = point.split(":")
-    *owners, name = path.split(".")
-    owner = importlib.import_module(module)
-    for part in owners:
-        owner = getattr(owner, part)
-    function = getattr(owner, name)
-
-    def is_it() -> bool:
-        if who and (who == "parent") != (os.getpid() == _first):
-            return False
-        _calls[0] += 1
-        return _calls[0] == int(number)
-
-    def kill() -> None:
-        try:
-            Path(os.environ["RELIQ_TEST_KILLED"]).touch(exist_ok=False)
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    @wraps(function)
-    def killing(*args, **kwargs):
-        now = is_it()
-        if now and when == "before":
-            kill()
-        found = function(*args, **kwargs)
-        if now and when == "after":
-            kill()
-        return found
-
-    setattr(owner, name, killing)
+# Longer than a broker is away.
+app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}
+for _name in ("producer-refused-withdrawing", "producer-refused-withdrawn"):
+    app.amqp.queues.add(
+        Queue(_name, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    )
 
 
-if os.environ.get("RELIQ_TEST_KILL"):
-    _kill_at(os.environ["RELIQ_TEST_KILL"])
+def arm(points: list[list[Any]]) -> None:
+    """Let this process, and those that it forks, be killed at *points*."""
+    url, directory = os.environ["RELIQ_TEST_BROKER"], Path(os.environ["RELIQ_TEST_KILLED"])
+    Killer([Point(*point) for point in points], directory, url).arm()
 
 
-def publish(id_: str, task: str, how: str) -> None:
-    """Publish a batch of that id."""
-    options = app.conf.broker_transport_options
-    callbacks = {
-        f"on_{what}": app.signature("report", (what,))
-        for what in ("success", "complete", "failure")
-    }
-    url = os.environ["RELIQ_TEST_BROKER"]
-    with Batch("killed", url=url, transport_options=options, id=id_, seal_timeout=2, **callbacks):
-        for _ in range(JOBS):
-            app.send_task(task, (how,), queue="celery")
+arm(json.loads(os.environ.get("RELIQ_TEST_KILL", "[]")))
+
+
+def produce(points: list[list[Any]], arguments: list[Any]) -> int:
+    """Publish in a child of this process; return how it ended."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        arm(points)
+        Publisher(app, os.environ["RELIQ_TEST_BROKER"]).publish(*arguments)
+        code = 0
+    finally:
+        sys.stdout.flush()
+        sys.excepthook(*sys.exc_info()) if code else None
+        os._exit(code)
 
 
 if __name__ == "__main__":
-    publish(*sys.argv[1:])
+    print(json.dumps([produce(*one) for one in json.loads(sys.argv[1])]), flush=True)

@@ -155,11 +155,12 @@ function does.enter(id, job, new)
     if not is_open[job.state] and job.state ~= 'e' and job.state ~= 'x' then
       return 0
     end
-    new.state = 'r'
+    -- The message of the try before is there until the next one's is.
+    new.state, new.worker = 'r', job.tag
   elseif new.tag == job.tag or job.state == 'k' or not is_open[job.state] then
     return 0 -- said again, or another message of the same try
   elseif job.state == 'r' then
-    new.state = 'r'
+    new.state, new.worker = 'r', job.worker
   end
   new.token = 0
   put(id, job, new)
@@ -172,10 +173,9 @@ function does.withdraw(id, job, new)
     return 0
   end
   if job.state == 'r' then
-    -- The try that was to be the next is not: the one before goes on, with a message that is
-    -- not known.
-    put(id, job, {state = 'k', retries = math.max(job.retries - 1, 0), token = 0, tag = '',
-      queue = job.queue, worker = ''})
+    -- The try that was to be the next is not: the one before goes on.
+    put(id, job, {state = 'k', retries = math.max(job.retries - 1, 0), token = 0,
+      tag = job.worker, queue = job.queue, worker = ''})
   else
     found[id] = nil
     count(job.state, -1)
@@ -352,7 +352,7 @@ for _, id in ipairs(ids) do
     records[#records + 1] = id
     records[#records + 1] = job.state ..
       string.format('|%.0f|%.0f|%.0f|', job.retries, job.token, job.since) ..
-      (done and '' or job.tag) .. '|' .. (job.state == 'k' and job.worker or '') .. '|' ..
+      (done and '' or job.tag) .. '|' .. ((job.state == 'k' or job.state == 'r') and job.worker or '') .. '|' ..
       (done and '' or job.queue)
     if bad[job.state] then
       failed[#failed + 1] = string.format('%.0f', now)

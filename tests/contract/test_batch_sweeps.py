@@ -1,0 +1,73 @@
+"""Passes over large batches: what takes long is done in steps, with other duties between."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+import pytest
+
+from reliq.consumer import batch_passes
+from reliq.consumer.batch_passes import BatchPasses
+from reliq.store.jobs import Change
+from tests.contract.jobs import begin, enter
+from tests.support.waiting import wait_until
+
+JOBS = 900
+OLD_MS = 120_000
+MOST_TICKS = 100
+
+
+@pytest.fixture
+def tick(store, batches, change, monkeypatch):
+    """Return a function that makes a tick of a session; of its batch "b" all jobs are lost."""
+    for start in range(0, JOBS, 200):
+        change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
+    now_ms = store.store.now_ms
+    monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + OLD_MS)
+    monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step a tick
+    duties = deque()
+    passes = BatchPasses(duties)
+    passes.soon("b")
+
+    def make(over):
+        passes.tick()
+        for _ in range(len(duties)):  # what these ask for is done in the next tick
+            duties.popleft()(over)
+        return batches.batch("b").counts["error"]
+
+    return make
+
+
+def test_all_jobs_are_looked_at_in_steps(store, tick):
+    """Some in each tick: leases are renewed and messages delivered meanwhile."""
+    ended = [tick(store.store)]
+    while ended[-1] < JOBS:
+        ended.append(tick(store.store))
+        assert len(ended) < MOST_TICKS
+    assert 0 == ended[0]
+    assert max(after - before for before, after in pairwise(ended)) < JOBS
+
+
+def test_it_goes_on_over_another_connection(store, other, tick):
+    """The one over which it began is lost."""
+    wait_until(lambda: tick(store.store))
+    ticks = iter(range(MOST_TICKS))
+    while tick(other.store) < JOBS:
+        next(ticks)
+
+
+def test_one_that_gets_no_more_jobs_is_sealed(store, batches, change):
+    """By when the last one was added, also where jobs go on."""
+    batches.forget_batch("b")
+    batches.open_batch("b", "enrol", {"seal_timeout_ms": "100"})
+    change(enter("i"), enter("j"))
+    added_ms = batches.batch("b").added_ms
+    assert batches.batch("b").created_ms <= added_ms <= store.store.now_ms()
+    wait_until(lambda: store.store.now_ms() > added_ms + 100)
+    change(begin("i"), Change("withdraw", "j"))
+    assert added_ms == batches.batch("b").added_ms
+    duties = deque()
+    BatchPasses(duties).soon("b")
+    duties.popleft()(store.store)
+    assert batches.batch("b").sealed_ms

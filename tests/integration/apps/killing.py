@@ -1,0 +1,292 @@
+"""Where a process is killed, or has its broker killed: between two steps of a job or a batch.
+
+A step is what a call of the store does, told by what it is given: "enter" is the change that
+enters a job, over any engine. So a point is found where it is, whatever the code around it is
+called, and one that is never reached fails its test: nobody was killed. Who comes to the point
+looks first where the job and its message are by then, over a connection of its own, and leaves
+that beside the test: it shows that the point is the one that was meant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import redis
+
+from reliq.engines.redis.batches import RedisBatches
+from reliq.engines.redis.cluster.batches import ClusterBatches
+from reliq.engines.redis.cluster.store import ClusterStore
+from reliq.engines.redis.cluster.wire import ClusterWire
+from reliq.engines.redis.store import RedisStore
+from reliq.engines.redis.wire import Wire
+from reliq.engines.sqlite.batches import SqliteBatches
+from reliq.engines.sqlite.store import SqliteStore
+from reliq.engines.urls import connect
+from reliq.integrations.outcomes import job_of
+from reliq.message.envelope import decode
+from reliq.store.jobs import NESTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BEFORE, SENT, AFTER, HANDLED = "before", "sent", "after", "handled"
+"""Of a step that is posted *sent* is when it is, *after* and *handled* are around its answer."""
+STEPS = frozenset(
+    {
+        *("listed", "open", "enter", "withdraw", "begin", "return", "end", "lose", "replay"),
+        *("seal", "cancel", "tell", "note", "said", "publish", "retry", "callback", "reserve"),
+        *("ack", "release", "dead-letter", "read", "forget-events", "forget", "forget-some"),
+        *("unlink", "nested-enter", "nested-end", "nested-replay", "nested-lose"),
+    }
+)
+
+
+class Point(NamedTuple):
+    """Where the process is killed, once."""
+
+    step: str
+    when: str
+    number: int = 1
+    """So many times it comes there."""
+    who: str = ""
+    """Of a worker "parent" or "child"; "": any process."""
+    name: str = ""
+    """Of the batch."""
+    queue: str = ""
+    """Of its jobs; where it is "" it has the name of the batch."""
+
+
+class Step(NamedTuple):
+    """What a call does."""
+
+    step: str
+    name: str
+    job: str = ""
+    tag: str = ""
+
+
+# -- which step a call is
+
+
+def _of_changes(_: Any, batch: str, changes: Any, *__: Any, **___: Any) -> Iterator[Step]:
+    for change in changes:
+        what = "tell" if (change.what, change.state) == ("end", "lost") else change.what
+        if change.tag == NESTED:
+            yield Step(f"nested-{what}", batch, change.job)
+        else:
+            yield Step(what, batch, change.job, change.tag)
+
+
+def _of_publish(_: Any, publications: Any) -> Iterator[Step]:
+    for item in publications:
+        if item.publisher.startswith("batch:"):
+            yield Step("callback", item.publisher.removeprefix("batch:"))
+        found = job_of(decode(item.envelope).headers)
+        if found is not None:
+            yield Step("retry" if found[2] else "publish", found[0], found[1], item.tag)
+
+
+def _of_ack(_: Any, queue: str, tags: Any, *__: Any) -> Iterator[Step]:
+    for tag in tags:
+        yield Step("ack", queue, tag=tag)
+
+
+def _of_events(_: Any, queue: str, *__: Any) -> Iterator[Step]:
+    yield Step("forget-events", queue)
+
+
+def _of_leases(step: str) -> Callable[..., Iterator[Step]]:
+    def of(_: Any, queue: str, *rest: Any) -> Iterator[Step]:
+        for lease in rest[-1]:
+            yield Step(step, queue, tag=lease.tag)
+
+    return of
+
+
+def _of_batch(step: str) -> Callable[..., Iterator[Step]]:
+    def of(_: Any, batch: str, *__: Any, **___: Any) -> Iterator[Step]:
+        yield Step(step, batch)
+
+    return of
+
+
+def _of_note(_: Any, batch: str, note: Any) -> Iterator[Step]:
+    yield Step("note", batch, note.job)
+
+
+def _of_unlink(_: Any, command: Any, *__: Any) -> Iterator[Step]:
+    if command[0] == "UNLINK":
+        yield Step("unlink", command[1].partition("{")[2].partition("}")[0])
+
+
+def _of_reservation(_: Any, queue: str, *__: Any) -> Iterator[Step]:
+    yield Step("reserve", queue)
+
+
+def _of_reading(_: Any, queue: str, *__: Any) -> Iterator[Step]:
+    yield Step("read", queue)
+
+
+def _brought(result: Any) -> bool:
+    """Whether a reserve, or a look, has brought something."""
+    return bool(getattr(result, "deliveries", result))
+
+
+_OF_BATCHES = {
+    "open_batch": _of_batch("open"),
+    "change": _of_changes,
+    "post_change": _of_changes,
+    "said": _of_batch("said"),
+    "note": _of_note,
+    "forget_batch": _of_batch("forget"),
+}
+_OF_STORE = {
+    "publish": _of_publish,
+    "reserve": _of_reservation,
+    "post_reserve": _of_reservation,
+    "post_ack": _of_ack,
+    "release": _of_leases("release"),
+    "dead_letter": _of_leases("dead-letter"),
+    "job_events": _of_reading,
+    "forget_job_events": _of_events,
+}
+_BRINGS = {"reserve", "read"}
+
+
+# -- who is killed there
+
+
+class Killer:
+    """Kills at points, each once, whichever process of ours comes there first."""
+
+    def __init__(self, points: list[Point], directory: Path, url: str) -> None:
+        for point in points:
+            if point.step not in STEPS or point.when not in {BEFORE, SENT, AFTER, HANDLED}:
+                raise ValueError(f"there is no such point: {point}")
+        self._points = points
+        self._directory = directory
+        self._url = url
+        self._first = os.getpid()
+        self._came = dict.fromkeys(points, 0)
+
+    def arm(self) -> None:
+        """Have the engine of the URL call us at each step."""
+        batches, store, wire = _classes(self._url)
+        for name, steps in _OF_BATCHES.items():
+            self._wrap(batches, name, steps)
+        for name, steps in _OF_STORE.items():
+            self._wrap(store, name, steps)
+        if wire is not None:
+            self._wrap(batches, "_list", _of_batch("listed"))
+            self._wrap(wire, "call", _of_unlink)
+        else:
+            self._wrap(batches, "_forget_some", lambda _: iter([Step("forget-some", "")]))
+
+    def _wrap(self, owner: type, name: str, steps_of: Callable[..., Iterator[Step]]) -> None:
+        function = getattr(owner, name)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            steps = list(steps_of(*args, **kwargs))
+            self._at(BEFORE, steps)
+            if name.startswith("post_"):
+                args = tuple(self._heard(one, steps) if callable(one) else one for one in args)
+            found = function(*args, **kwargs)
+            self._at(SENT if name.startswith("post_") else AFTER, steps, found)
+            return found
+
+        setattr(owner, name, called)
+
+    def _heard(self, on_result: Callable[[Any], None], steps: list[Step]) -> Callable[[Any], None]:
+        def heard(result: Any) -> None:
+            if not isinstance(result, Exception):
+                self._at(AFTER, steps, result)
+            on_result(result)
+            if not isinstance(result, Exception):
+                self._at(HANDLED, steps, result)
+
+        return heard
+
+    def _at(self, when: str, steps: list[Step], result: Any = True) -> None:
+        """Kill where a point is reached."""
+        process = "parent" if os.getpid() == self._first else "child"
+        for point in self._points:
+            for step in steps:
+                if (point.step, point.when) != (step.step, when):
+                    continue
+                if step.name not in {"", point.name, point.queue}:
+                    continue
+                if point.who not in {"", process}:
+                    continue
+                if when != BEFORE and step.step in _BRINGS and not _brought(result):
+                    continue
+                self._came[point] += 1
+                if self._came[point] == point.number:
+                    self._kill(point, step)
+
+    def _kill(self, point: Point, step: Step) -> None:
+        mark = self._directory / f"{point.name}.killed"
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return  # by another process
+        victim = self._directory / f"{point.name}.victim"
+        seen = _look(self._url, point, step) if step.name else {}
+        mark.write_text(json.dumps({"point": point, "step": step, **seen}) + "\n")
+        if not victim.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        pid, port, key = json.loads(victim.read_text())
+        if key:
+            _replicate(port, key)
+        os.kill(pid, signal.SIGKILL)
+        while _lives(pid):
+            time.sleep(0.001)
+
+
+def _replicate(port: int, key: str) -> None:
+    """Wait until a replica has all that the node of *key* has: what it lacks is lost with it."""
+    with redis.Redis(port=port, single_connection_client=True) as client:
+        client.set(key, "")
+        if client.execute_command("WAIT", 1, 20_000) < 1:
+            raise RuntimeError(f"no replica of the node at {port} has {key}")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def _classes(url: str) -> tuple[type, type, type | None]:
+    if url.startswith("reliq-sqlite"):
+        return SqliteBatches, SqliteStore, None
+    if url.startswith("reliq-cluster"):
+        return ClusterBatches, ClusterStore, ClusterWire
+    return RedisBatches, RedisStore, Wire
+
+
+def _look(url: str, point: Point, step: Step) -> dict[str, Any]:
+    """Return where a job and its message are now; what is open then ends with the process."""
+    store = connect(url, {}, "look")
+    queue = point.queue or point.name
+    record = store.batches.batch(point.name)
+    jobs = {job.id: job for part in store.batches.jobs(point.name) for job in part}
+    by_tag = {job.tag: job for job in jobs.values() if job.tag}
+    job = jobs.get(step.job) or by_tag.get(step.tag)
+    tag = step.tag or (job.tag if job is not None else "")
+    place = store.whereabouts(queue, [tag]).get(tag) if tag else None
+    return {
+        "batch": None if record is None else {k: v for k, v in record.counts.items() if v},
+        "due": [] if record is None else record.due,
+        "said": [] if record is None else record.said,
+        "state": job and job.state,
+        "message": place,
+        "stored": (found.stored if (found := store.status(queue)) is not None else 0),
+    }

@@ -133,7 +133,7 @@ class BatchOracle:
         entered = Known(new.state, new.retries, 0, 0, new.tag, new.queue)
         before = "" if job is None else job.worker if job.state == "retrying" else job.tag
         again = replace(entered, state="retrying", worker=before)
-        if self.cancelled:
+        if self.cancelled and (job is None or not job.is_open):
             return CANCELLED, None
         if job is None:
             adder = self.jobs.get(by)
@@ -159,10 +159,12 @@ class BatchOracle:
     def _begin(self, job: Known | None, new: Change, _: str) -> tuple[int, Known | None]:
         if job is None:
             if self.ended:
-                return NO_JOB, None
+                return (CANCELLED if self.cancelled else NO_JOB), None
         else:
             order = delivery_order(job, new)
-            if order < 0 or not job.is_mendable:
+            if not job.is_mendable:
+                return (CANCELLED if self.cancelled else UNCHANGED), None
+            if order < 0:
                 return UNCHANGED, None
             if order == 0 and (job.state in {"working", "error"} or new.token > 0):
                 return UNCHANGED, None

@@ -200,7 +200,7 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         if found.get(name) is not None:
             found[name] = _noting(request, found[name], learn)
     if found.get("accept_callback") is not None:
-        found["accept_callback"] = _begun(message, found["accept_callback"])
+        found["accept_callback"] = _begun(request, found["accept_callback"])
     return found
 
 
@@ -229,10 +229,12 @@ def _noting(
     return noting
 
 
-def _begun(message: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _begun(request: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    message, early = request.message, not request.task.acks_late
+
     @wraps(function)
     def begun(*args: Any, **kwargs: Any) -> Any:
-        message.begun = True
+        message.begun, message.acked_early = True, early
         return function(*args, **kwargs)
 
     return begun

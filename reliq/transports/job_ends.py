@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH, job_of
+from ..message.queue_names import queue_of
 from ..store.jobs import Change
 from .parts import Parts
 
@@ -50,11 +51,12 @@ class JobEnds:
     def ack(self, message: Message) -> None:
         """Have the batch told how the job has ended, and the message acknowledged after that.
 
-        Where nothing is known of it the task was acknowledged when it began, or will be tried
+        Where nothing is known of it the task is acknowledged as it begins, and the batch is told
+        that: so either there is a message, or somebody works on the job. Or it will be tried
         again; one that has not begun was revoked. An ack of a consumer that is no Celery worker
         says that the work is done.
         """
-        change = self._change(message)
+        change = self._change(message) or self._begin(message)
         if change is None:
             self._acknowledge(message)
             return
@@ -75,6 +77,15 @@ class JobEnds:
         if found is not None and message.begun:
             _, job, retries = found
             self._report(message, Change("return", job, "", retries, int(message.token)))
+
+    def _begin(self, message: Message) -> Change | None:
+        found = job_of(message.headers)
+        if found is None or not message.acked_early:
+            return None
+        _, job, retries = found
+        # As its child says it, so that whoever comes second says nothing new.
+        where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
+        return Change("begin", job, "", *where, self._channel.transport.link.session.id)
 
     def _change(self, message: Message) -> Change | None:
         found = job_of(message.headers)

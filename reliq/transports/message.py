@@ -79,6 +79,8 @@ class Message(virtual.Message):
 
     begun = False
     """Of a task in a worker: whether a place of its pool has taken it."""
+    acked_early = False
+    """Of a task in a worker: whether it is acknowledged as it begins."""
     outcome: Outcome | None = None
     """How a task has ended, until its batch is told."""
 

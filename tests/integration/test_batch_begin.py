@@ -1,0 +1,30 @@
+"""A job that is acknowledged when it begins is at work before its message is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliq.batches import Batch
+from reliq.consumer.lost_jobs import LostJobs
+from tests.support.waiting import wait_until
+
+APP = "tests.integration.apps.late_begin"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_job_between_its_ack_and_its_begin_is_not_lost(site, pool):
+    """However long its child takes to say that it begins."""
+    site.worker(app=APP, pool=pool, concurrency=2)
+    with Batch("test", url=site.broker, transport_options=site.transport_options) as batch:
+        site.send("end_early", "succeed")
+    store = batch._connected()
+    wait_until(lambda: not store.status("celery").stored, what="the message to be acknowledged")
+    lost = LostJobs(lambda _: None)
+    for _ in range(2):
+        sweep = lost.sweep(batch.id, store.now_ms(), -1000)
+        while sweep.step(store):
+            pass
+    assert 1 == batch.status().counts["working"]
+    site.journal.write("told", "now")
+    assert 1 == batch.wait(20).counts["succeeded"]
+    batch.close()

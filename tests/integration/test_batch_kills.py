@@ -121,7 +121,9 @@ def early(name, step, when, seen, counts, said):
 
 ONE_LOST = {"succeeded": 1, "error": 1}
 EARLY = [
-    early("acked", "ack", AFTER, "waiting/- working/-", ONE_LOST, SOME_BAD),
+    early("beginning", "begin", BEFORE, "waiting/there working/there", BOTH, ALL_WELL),
+    early("begun", "begin", SENT, "waiting/there working/there", BOTH, ALL_WELL),
+    early("acked", "ack", AFTER, "working/-", ONE_LOST, SOME_BAD),
     early("not-told", "end", BEFORE, "working/-", ONE_LOST, SOME_BAD),
     early("told", "end", AFTER, "succeeded/-", BOTH, ALL_WELL),
 ]
@@ -156,11 +158,9 @@ CHILDREN = [
     child("retry-entered", "enter", AFTER, "retrying/-", "retry"),
     child("retry-publishing", "retry", BEFORE, "retrying/-", "retry"),
     child("retry-published", "retry", AFTER, "retrying/there", "retry"),
-    child("early", "begin", AFTER, "working/-", "succeed", "end_early", ONE_LOST),
+    child("early", "begin", AFTER, "working/there working/-", "succeed", "end_early", ONE_LOST),
     child("early-entered", "enter", AFTER, "retrying/-", "retry", "end_early", ONE_LOST),
-    # Not here: its retry stored, and acknowledged when it begins. A job that has waited for longer
-    # than the sweep allows, and whose message is acknowledged before its child has said that it
-    # begins, is taken for lost by a sweep in between, until it begins.
+    child("early-published", "retry", AFTER, "retrying/there", "retry", "end_early"),
     Case(
         "child-cancelled",
         "begin",

@@ -58,6 +58,11 @@ class BatchPasses:
         """Have those looked at whose turn it is at the next opportunity."""
         self._later.append(self._look)
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether looks at all jobs of batches are under way, which ticks go on with."""
+        return bool(self._sweeps)
+
     def tick(self) -> None:
         """Have those looked at whose turn it is, from time to time."""
         now = monotonic()

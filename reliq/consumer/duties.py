@@ -245,6 +245,9 @@ class BackgroundDuties:
         self.end_dead(store, gone)
         self.batches.look_soon()
         self.do_all_later(store)
+        while self.batches.sweeps:  # there is nobody else to make the rest
+            self.batches.tick()
+            self.do_all_later(store)
 
     def end_dead(self, store: Store, gone: dict[str, str]) -> None:
         """See to the dead of a broker that is only visited, unless somebody there does; waits.

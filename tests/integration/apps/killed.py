@@ -42,7 +42,8 @@ def arm(points: list[list[Any]]) -> None:
     Killer([Point(*point) for point in points], directory, url).arm()
 
 
-arm(json.loads(os.environ.get("RELIQ_TEST_KILL", "[]")))
+if "RELIQ_TEST_KILL" in os.environ:
+    arm(json.loads(os.environ["RELIQ_TEST_KILL"]))
 
 
 def produce(points: list[list[Any]], arguments: list[Any]) -> int:

@@ -19,10 +19,10 @@ from ..store.jobs import OPEN, PARENT, Change
 from ..store.nodes import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import LostJobs
+from .lost_jobs import LostJobs, nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
@@ -43,11 +43,16 @@ _AT_A_TIME_S = 0.05
 class BatchPasses:
     """The passes that one session makes over batches."""
 
-    def __init__(self, later: deque[Callable[[Store], None]]) -> None:
+    def __init__(
+        self,
+        later: deque[Callable[[Store], None]],
+        runs: Callable[[str], Collection[str] | None] = nobody,
+    ) -> None:
+        """Do *later* what waits; *runs* says which jobs a worker runs that is of this process."""
         self._later = later
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
-        self._lost = LostJobs(self.soon)
+        self._lost = LostJobs(self.soon, runs)
         self._sweeps: deque[tuple[str, Sweep]] = deque()
 
     def soon(self, batch: str) -> None:

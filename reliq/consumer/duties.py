@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..failover.jitter import JITTER
+from ..integrations.celery import WATCH
 from ..store.nodes import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
@@ -28,7 +29,7 @@ from .maintenance import Passes
 from .renewal import Renewal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ..options import Options
     from ..store.protocol import Store
@@ -89,7 +90,7 @@ class BackgroundDuties:
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
-        self.batches = BatchPasses(self._later)
+        self.batches = BatchPasses(self._later, self._runs)
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._later)
         self.dead_consumers = Orphans(
@@ -163,6 +164,10 @@ class BackgroundDuties:
             store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
         self.passes.tick(store)
         self.batches.tick()
+
+    def _runs(self, worker: str) -> Collection[str] | None:
+        """Return the jobs that *worker* runs, where that is this session; else None."""
+        return WATCH.jobs_of(worker) if worker == self._name else None
 
     def _send_owed(self, store: Store) -> None:
         self._send_at = 0.0

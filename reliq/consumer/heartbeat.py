@@ -119,7 +119,7 @@ class Heartbeat:
         While it runs jobs it *stays*: who looks for lost jobs would take it for dead. Those that
         are acknowledged have nobody else.
         """
-        self.stays = WATCH.runs_jobs_of(self._name)
+        self.stays = bool(WATCH.jobs_of(self._name))
         if not self.stays:
             self._unregister(store)
 

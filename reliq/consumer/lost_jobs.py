@@ -19,7 +19,7 @@ from ..transfer.batch_callbacks import tell_parent
 from .job_events import in_words, tell_some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ..store.inspection import Whereabouts
     from ..store.jobs import Job
@@ -35,11 +35,21 @@ _MOST_DEAD = 500
 _CHILDREN = 20
 
 
+def nobody(worker: str) -> None:
+    """Return None, for any *worker*: it is none of this process."""
+    del worker
+
+
 class LostJobs:
     """What one session knows of jobs that may be lost."""
 
-    def __init__(self, look_soon: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        look_soon: Callable[[str], None],
+        runs: Callable[[str], Collection[str] | None] = nobody,
+    ) -> None:
         self._look_soon = look_soon
+        self._runs = runs
         # Of each batch: what was at work, at the look before, for a worker that nobody knew.
         self._unheard: dict[str, set[tuple[str, int]]] = {}
 
@@ -47,7 +57,8 @@ class LostJobs:
         """Begin a look at all jobs of *batch*."""
         before = self._unheard.pop(batch, set())
         older_ms = now_ms - missing_ms
-        return Sweep(batch, older_ms, before, partial(self._remember, batch), self._look_soon)
+        remember = partial(self._remember, batch)
+        return Sweep(batch, older_ms, before, remember, self._look_soon, self._runs)
 
     def _remember(self, batch: str, unheard: set[tuple[str, int]]) -> None:
         if unheard:
@@ -61,6 +72,7 @@ class Sweep:
 
     It ends the open ones that are lost. One at work whose worker is not in the register is lost
     when it is so at the next look, too: it may be away for a while, and what it has begun goes on.
+    So is one of which its worker, which looks itself, knows nothing: its end was lost.
     """
 
     def __init__(
@@ -70,8 +82,10 @@ class Sweep:
         before: set[tuple[str, int]],
         remember: Callable[[set[tuple[str, int]]], None],
         look_soon: Callable[[str], None],
+        runs: Callable[[str], Collection[str] | None],
     ) -> None:
         self._batch = batch
+        self._runs = runs
         self._older_ms = older_ms
         self._before = before
         self._remember = remember
@@ -134,7 +148,7 @@ class Sweep:
         tags = [tag for job in jobs for tag in (job.tag, job.before) if tag]
         there = _whereabouts(store, self._names[queue], tags)
         missing = [job for job in jobs if not _has_message(job, there)]
-        gone = _without_worker(store, missing)
+        gone = self._without_worker(store, missing)
         self._unheard |= gone
         given_up = gone & self._before
         lost = [change for job in missing if (change := _change(job, given_up)) is not None]
@@ -160,6 +174,21 @@ class Sweep:
         store.batches.change(self._batch, (lost,))
         self._look_soon(self._batch)
 
+    def _without_worker(self, store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
+        """Return which of *missing* are at work for a worker that is not heard of, or not so."""
+        at_work = [job for job in missing if job.state == "working" and job.worker]
+        known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
+        # None: there is such a worker, and which jobs it runs is not known here.
+        runs = {
+            name: () if found is None or found.lapsed else self._runs(name)
+            for name, found in known.items()
+        }
+        return {
+            (job.id, job.since_ms)
+            for job in at_work
+            if (ids := runs[job.worker]) is not None and job.id not in ids
+        }
+
 
 def _names_of(store: Store, queue: str) -> Sequence[str]:
     """Return the names that *queue* has messages under."""
@@ -167,14 +196,6 @@ def _names_of(store: Store, queue: str) -> Sequence[str]:
         return ()
     layout = store.layout(queue)
     return partition_names(queue, layout.end if layout is not None else 1)
-
-
-def _without_worker(store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
-    """Return which of *missing* are at work for a worker that is not heard of."""
-    at_work = [job for job in missing if job.state == "working" and job.worker]
-    known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
-    lives = {name for name, found in known.items() if found is not None and not found.lapsed}
-    return {(job.id, job.since_ms) for job in at_work if job.worker not in lives}
 
 
 def _has_message(job: Job, there: dict[str, Whereabouts]) -> bool:
@@ -197,7 +218,7 @@ def _change(job: Job, abandoned: set[tuple[str, int]]) -> Change | None:
         return Change("lose", job.id, tag=job.tag, text=str(job.since_ms))
     if (job.id, job.since_ms) not in abandoned:
         return None
-    return _given_up(job, f"its worker {job.worker} was lost")
+    return _given_up(job, f"its worker {job.worker} was lost, or does not know it")
 
 
 def _given_up(job: Job, why: str) -> Change:

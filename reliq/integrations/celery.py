@@ -172,17 +172,21 @@ class WorkerWatch:
                 found[queue_of(queue)] = found.get(queue_of(queue), 0) + 1
         return found
 
-    def runs_jobs_of(self, session: str) -> bool:
-        """Whether this worker runs jobs that *session* has taken, acknowledged or not."""
+    def jobs_of(self, session: str) -> set[str] | None:
+        """Return the ids of jobs that this worker runs, and *session* has taken, acked or not.
+
+        None where this is no worker: what an application runs it tells nobody.
+        """
         if not self.worker:
-            return False
+            return None
         state = sys.modules["celery.worker.state"]
+        found = set()
         for reference in tuple(state.active_requests.data):
-            message = getattr(reference(), "message", None)
-            lease = (getattr(message, "delivery_info", None) or {}).get(LEASE, ())
-            if session in lease:
-                return True
-        return False
+            request = reference()
+            message = getattr(request, "message", None)
+            if session in (getattr(message, "delivery_info", None) or {}).get(LEASE, ()):
+                found.add(str(request.id))
+        return found
 
     @property
     def forks(self) -> bool:

@@ -1,4 +1,4 @@
-"""A worker that stops while its jobs run is not taken for one that died."""
+"""Jobs are lost when nobody works on them, and not while a worker stops."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 
 from reliq.batches import Batch
 from reliq.consumer.lost_jobs import LostJobs
+from reliq.store.jobs import Change
 from tests.support.waiting import stays_true, wait_until
 
-APP = "tests.integration.apps.jobs"
+APP, QUICK = "tests.integration.apps.jobs", "tests.integration.apps.killed"
 LONGER_THAN_A_RECORD_S = 6
 """In the register one lasts four seconds at these sites."""
 pytestmark = pytest.mark.slow
@@ -45,4 +46,25 @@ def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
     assert worker.wait() == 0
     assert 1 == batch.wait(20).counts["succeeded"]
     assert store.liveness([session])[session] is None
+    batch.close()
+
+
+def test_a_job_of_which_its_worker_knows_nothing_is_lost(site):
+    """Its end was lost with a node's data, and the worker lives on; those that it runs go on."""
+    site.worker(app=QUICK, pool="prefork", concurrency=2)
+    options = site.transport_options
+    with Batch("test", url=site.broker, transport_options=options) as batch:
+        site.send("end_early", "until told")
+        site.send("end_late", "until told")
+        jobs = batch._connected().batches
+        wait_until(lambda: batch.status().counts["working"] == 2, what="the jobs to begin")
+        (session, *_) = {job.worker for part in jobs.jobs(batch.id) for job in part}
+        entered = Change("enter", "j", "waiting", tag="t", queue="celery")
+        jobs.change(batch.id, [entered, Change("begin", "j", "", 0, 9, "t", "celery", session)])
+    wait_until(lambda: batch.status().counts["error"], what="the look that finds it")
+    (failure,) = batch.status().failures
+    assert ("j", 2) == (failure.job, batch.status().counts["working"])
+    assert session in failure.reason
+    site.journal.write("told", "now")
+    assert 2 == batch.wait(20).counts["succeeded"]
     batch.close()

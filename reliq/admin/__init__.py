@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..store.history import Snapshot
 from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
 from .audit import Audit, AuditResult
 from .batch_audit import BatchAudit
@@ -30,6 +31,7 @@ __all__ = [
     "QueueReport",
     "QueueStatus",
     "Report",
+    "Snapshot",
     "Untold",
     "acl_rule",
 ]

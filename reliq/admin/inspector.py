@@ -28,6 +28,7 @@ from . import doctor, partitions
 from .audit import Audit, AuditResult, audit
 from .batches import JobBatches
 from .dead_letters import DeadLetters
+from .looking import Looking
 from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
 from .views import STATES, Message, of_dead_letter, of_stored
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus, Stored, Untold
 
 
-class Inspector(DeadLetters, JobBatches):
+class Inspector(DeadLetters, JobBatches, Looking):
     """Looks into one broker, controls its queues, puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises

@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ..errors import ReliqError
+from .limits import MINUTE_MS
 from .values import (
     HOLDING,
     Attached,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..options import Confirm
+    from .history import Snapshot
     from .inspection import (
         BrokerInfo,
         Consumer,
@@ -618,6 +620,27 @@ class Store(Protocol):
 
         Cheap: what it costs does not grow with the messages in a queue, nor with their size. Of
         a queue that is divided the partition is asked in which it is stored.
+        """
+
+    # -- history
+
+    def post_snapshots(
+        self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
+    ) -> None:
+        """Note counts and ledger of *queues* as they are now, each once in *every_ms*.
+
+        Kept for 72 hours (72 times sixty *every_ms*), and deleted with the queue. Not of a queue
+        that goes by itself (auto_delete, ``x-expires``). The result is in how many ms the next one
+        is due; it comes once for each command.
+        """
+
+    def history(
+        self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
+    ) -> list[Snapshot]:
+        """Return the snapshots of *queue* from *since_ms* to *now_ms* (broker's clock), in order.
+
+        One for each *every_ms* in which somebody consumed from the queue; none where there is no
+        such queue.
         """
 
     # -- operators

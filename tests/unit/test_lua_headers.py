@@ -336,6 +336,7 @@ CALLS = {
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
     "restore_visible": lambda store: store.post_restore("q", 1000, nothing),
+    "snapshot": lambda store: store.post_snapshots(["q"], nothing),
     "survey": lambda store: store.post_survey(["q"], nothing),
     "expire": lambda store: store.post_expire("q", nothing),
     "leases_of": lambda store: store.leases_of("q", "me"),

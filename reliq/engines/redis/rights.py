@@ -99,6 +99,7 @@ WORKER = _role(
         scripts.RESERVE,
         scripts.RESTORE_VISIBLE,
         scripts.MEASURE,
+        scripts.SNAPSHOT,
         scripts.SURVEY,
         scripts.TELL_RUNNING,
         scripts.WHEREABOUTS,

@@ -10,6 +10,7 @@ from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
 from .diagnosis import RedisDiagnosis
 from .exchanges import RedisExchanges
+from .history import RedisHistory
 from .job_events import RedisJobEvents
 from .leases import RedisLeases
 from .measuring import RedisMeasuring
@@ -38,6 +39,7 @@ class RedisStore(
     RedisMoves,
     RedisOperators,
     RedisMeasuring,
+    RedisHistory,
     RedisDiagnosis,
     RedisClaims,
 ):

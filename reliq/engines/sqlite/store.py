@@ -8,6 +8,7 @@ from .consuming import SqliteConsuming
 from .dead_letters import SqliteDeadLetters
 from .diagnosis import SqliteDiagnosis
 from .exchanges import SqliteExchanges
+from .history import SqliteHistory
 from .job_events import SqliteJobEvents
 from .leases import SqliteLeases
 from .measuring import SqliteMeasuring
@@ -36,6 +37,7 @@ class SqliteStore(
     SqliteMoves,
     SqliteOperators,
     SqliteMeasuring,
+    SqliteHistory,
     SqliteDiagnosis,
     SqliteClaims,
 ):

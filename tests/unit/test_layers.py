@@ -18,7 +18,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
-    {"reliq._version", "reliq.forks", "reliq.printable"},
+    {"reliq._version", "reliq.forks", "reliq.printable", "reliq.units"},
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
     {"reliq.store"},
@@ -28,7 +28,7 @@ LAYERS = (
     {"reliq.consumer"},
     {"reliq.transports"},
     {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
-    {"reliq.batches", "reliq.metrics"},
+    {"reliq.batches", "reliq.metrics", "reliq.web"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -53,6 +53,11 @@ BORDERS = {
     "rich": ("reliq.cli",),
     "blinker": ("reliq.signals",),
     "prometheus_client": ("reliq.metrics", "reliq.cli.exporter"),
+    "starlette": ("reliq.web",),
+    "jinja2": ("reliq.web",),
+    "markupsafe": ("reliq.web",),
+    "anyio": ("reliq.web",),
+    "uvicorn": ("reliq.cli.web_server",),
 }
 
 # Whoever needs no scheme's own module goes through this one, which knows them all.
@@ -110,6 +115,8 @@ LATE_IMPORTS = {
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",
+    ("reliq.cli.web", "reliq.cli.web_server.hashed"): "what it imports is an extra",
+    ("reliq.cli.web", "reliq.cli.web_server.serve"): "what it imports is an extra",
 }
 
 

@@ -1,0 +1,83 @@
+"""One queue: its counts, its messages by place, who consumes from it and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...admin import STATES, Message
+from ...errors import NotFound
+from ..asked import PAGE
+from .look import Pager, pager
+
+if TYPE_CHECKING:
+    from ...admin import Consumer, QueueReport, Untold
+    from .look import Look
+
+CHANGEABLE = (
+    "x-delivery-limit",
+    "x-max-length",
+    "x-message-ttl",
+    "x-overflow",
+    "x-partitions",
+    "x-visibility-timeout",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue as its page shows it."""
+
+    queue: QueueReport
+    state: str
+    """Of the messages that are listed."""
+    messages: list[Message]
+    pager: Pager
+    untold: list[Untold]
+    consumers: list[Consumer]
+    settings: dict[str, Any]
+    """Those that hold now."""
+    now_ms: int
+
+
+def queue(look: Look) -> QueueView:
+    """Return what is shown of a queue; raises ReliqError."""
+    name = look.queue
+    state = look.asked.text("state", "ready")
+    if state not in STATES:
+        state = "ready"
+    found = _reported(look, name)
+    skip = look.asked.number("skip")
+    messages, untold = look.inspector.peek_told(name, state, PAGE, skip)
+    consumers = [one for one in look.inspector.consumers() if name in one.queues]
+    return QueueView(
+        found,
+        state,
+        [hidden(look, message) for message in messages],
+        pager(look.asked, messages, getattr(found, state)),
+        untold,
+        consumers,
+        look.inspector.settings(name),
+        look.inspector.now_ms(),
+    )
+
+
+def _reported(look: Look, name: str) -> QueueReport:
+    """Return the queue's line of the overview; raises NotFound."""
+    for found in look.watch.report(look.inspector).queues:
+        if found.queue == name:
+            return found
+    raise NotFound(f"no queue {name!r}")
+
+
+def hidden(look: Look, message: Message) -> Message:
+    """Return *message* without what is to be hidden in it."""
+    redaction = look.redaction
+    if not redaction:
+        return message
+    return replace(
+        message,
+        args=redaction.written(message.args),
+        kwargs=redaction.written(message.kwargs),
+        body=redaction.json(message.body),
+    )

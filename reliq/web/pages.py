@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, again
 from .views import overview as overviews
 from .views.batches import batch, batches, shares
+from .views.consumer import consumer
 from .views.consumers import consumers
 from .views.delayed import delayed
 from .views.health import health
@@ -73,6 +74,7 @@ PAGES = (
     Page("/queue", "queue.html", "Queue", _of_broker(queue), "overview"),
     Page("/delayed", "delayed.html", "Delayed", _of_broker(delayed), "delayed"),
     Page("/consumers", "consumers.html", "Consumers", _of_broker(consumers), "consumers"),
+    Page("/consumer", "consumer.html", "Consumer", _of_broker(consumer), "consumers"),
     Page("/batches", "batches.html", "Batches", _of_broker(batches), "batches"),
     Page("/batch", "batch.html", "Batch", _of_broker(batch), "batches"),
     # The doctor takes seconds: it looks when it is asked to.

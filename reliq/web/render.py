@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from . import charts
+from . import charts, series
 from .texts import FILTERS, shown
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Templates:
         )
         self._environment.filters.update(FILTERS)
         self._environment.globals["charts"] = charts
+        self._environment.globals["series"] = series
         # Not imported by the templates: what they import their parts would not have.
         macros = self._environment.get_template("macros.html").module
         self._environment.globals["ui"] = macros

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, again
 from ..forks import OwnLock
+from .series import MINUTE_MS, points_of, series
 
 if TYPE_CHECKING:
     from ..admin import Finding, Inspector, Report
     from .brokers import Broker
+    from .series import Series
 
 logger = logging.getLogger("reliq")
 
@@ -26,6 +28,9 @@ logger = logging.getLogger("reliq")
 _RATES_S = 10.0
 _YOUNG_S = 0.9
 _CHECKED_EVERY_S = 60.0
+# There is a snapshot a minute.
+_HISTORY_S = 20.0
+_MOST_HISTORIES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Watch:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._reports: deque[Report] = deque()
+        self._histories: dict[tuple[str, int], tuple[float, Series]] = {}
         self._checkup = Checkup()
         self._checked_at = float("-inf")
         self._checking = False
@@ -71,6 +77,23 @@ class Watch:
                 while len(self._reports) > 1 and made.at - self._reports[1].at > _RATES_S:
                     self._reports.popleft()
             return made
+
+    def history(self, inspector: Inspector, queue: str, minutes: int) -> Series:
+        """Return the last *minutes* of a queue, some seconds old at most; raises NotFound."""
+        key = (queue, minutes)
+        with self._lock:
+            at, found = self._histories.get(key, (float("-inf"), None))
+            if found is not None and monotonic() - at < _HISTORY_S:
+                return found
+        now_ms = inspector.now_ms()
+        since_ms = now_ms - minutes * MINUTE_MS
+        snapshots = inspector.history(queue, since_ms, points_of(minutes))
+        made = series(snapshots, now_ms, minutes)
+        with self._lock:
+            if len(self._histories) >= _MOST_HISTORIES:
+                self._histories.clear()
+            self._histories[key] = (monotonic(), made)
+        return made
 
     def checkup(self) -> Checkup:
         """Return what the doctor has found last, and have it look again where that is long ago.

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...errors import BrokerRefused, NotFound
+from ...message.queue_arguments import is_durable
 from ..asked import PAGE
 from .look import Pager
 
 if TYPE_CHECKING:
     from ...admin import BrokerInfo, QueueReport, Report, Untold
     from ..asked import Asked
+    from ..series import Series
     from ..watch import Checkup
     from .look import Look
 
 SORTS = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest_age_s")
 _SIZE = 2 * PAGE
+_SPARK_MINUTES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,17 @@ class Overview:
     pager: Pager | None = None
     untold: list[Untold] = field(default_factory=list)
     checkup: Checkup | None = None
+    sparks: dict[str, Series] = field(default_factory=dict)
+    """The last hour of the queues that are shown."""
+    temporary: int = 0
+    """So many queues are not shown because they end with their connection."""
 
 
 def overview(look: Look, number: int, name: str) -> Overview:
     """Return what is shown of one broker; raises ReliqError."""
     report = look.watch.report(look.inspector)
-    queues = _chosen(report, look.asked)
+    kept = _kept(report, look.asked)
+    queues = _chosen(kept, look.asked)
     skip = look.asked.number("skip") if look.asked.broker == number else 0
     page = queues[skip : skip + _SIZE]
     return Overview(
@@ -61,13 +71,30 @@ def overview(look: Look, number: int, name: str) -> Overview:
         Pager(skip, len(page), len(queues), skip + _SIZE < len(queues), _SIZE),
         report.untold,
         look.watch.checkup(),
+        _sparks(look, page),
+        len(report.queues) - len(kept),
     )
 
 
-def _chosen(report: Report, asked: Asked) -> list[QueueReport]:
+def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
+    found = {}
+    for queue in queues:
+        with suppress(NotFound, BrokerRefused):  # gone meanwhile; not for this user
+            found[queue.queue] = look.watch.history(look.inspector, queue.queue, _SPARK_MINUTES)
+    return found
+
+
+def _kept(report: Report, asked: Asked) -> list[QueueReport]:
+    """Return the queues without those that end with their connection, unless all are wanted."""
+    if asked.text("all"):
+        return report.queues
+    return [queue for queue in report.queues if is_durable(queue.arguments)]
+
+
+def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
     """Return the queues whose name has the text that was asked for, in the order asked for."""
     part = asked.text("name").casefold()
-    queues = [queue for queue in report.queues if part in queue.queue.casefold()]
+    queues = [queue for queue in kept if part in queue.queue.casefold()]
     sort = asked.text("sort")
     if sort not in SORTS or sort == "queue":
         return sorted(queues, key=lambda queue: queue.queue)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...admin import STATES, Message
-from ...errors import NotFound
+from ...errors import BrokerRefused, NotFound
 from ..asked import PAGE
+from ..series import RANGES
 from .look import Pager, pager
 
 if TYPE_CHECKING:
     from ...admin import Consumer, QueueReport, Untold
+    from ..series import Series
     from .look import Look
 
 CHANGEABLE = (
@@ -38,6 +40,8 @@ class QueueView:
     settings: dict[str, Any]
     """Those that hold now."""
     now_ms: int
+    range: str
+    history: Series | None
 
 
 def queue(look: Look) -> QueueView:
@@ -47,6 +51,9 @@ def queue(look: Look) -> QueueView:
     if state not in STATES:
         state = "ready"
     found = _reported(look, name)
+    shown = look.asked.text("range", "6h")
+    if shown not in RANGES:
+        shown = "6h"
     skip = look.asked.number("skip")
     messages, untold = look.inspector.peek_told(name, state, PAGE, skip)
     consumers = [one for one in look.inspector.consumers() if name in one.queues]
@@ -59,7 +66,16 @@ def queue(look: Look) -> QueueView:
         consumers,
         look.inspector.settings(name),
         look.inspector.now_ms(),
+        shown,
+        _history(look, name, RANGES[shown]),
     )
+
+
+def _history(look: Look, name: str, minutes: int) -> Series | None:
+    try:
+        return look.watch.history(look.inspector, name, minutes)
+    except (NotFound, BrokerRefused):  # a partition of a queue; not for this user
+        return None
 
 
 def _reported(look: Look, name: str) -> QueueReport:

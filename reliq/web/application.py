@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from ..errors import NotFound
 from . import pages
@@ -86,8 +85,7 @@ class Application:
             Route("/events", self._events),
             Route("/static/{name}", self._file),
         ]
-        inner = Starlette(routes=routes, exception_handlers={HTTPException: self._unknown})
-        self._guarded: ASGIApp = Guard(inner, access_of(settings), settings.root_path)
+        self._guarded: ASGIApp = Guard(Router(routes), access_of(settings), settings.root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -186,11 +184,6 @@ class Application:
         return Response(
             self._static[name], headers={"cache-control": kept}, media_type=_STATIC[name]
         )
-
-    async def _unknown(self, _request: Request, exc: Exception) -> Response:
-        if not isinstance(exc, HTTPException):
-            raise exc
-        return PlainTextResponse(f"{exc.detail}\n", exc.status_code, exc.headers)
 
 
 def _read(name: str) -> bytes:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
+from ..printable import plain
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -49,7 +51,7 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
     return Markup(
         '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
         '{}<path class="line" d="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, says, area, _path(points))
+    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(points))
 
 
 def chart(lines: Sequence[Line], times: Times, says: str) -> Markup:
@@ -64,7 +66,7 @@ def chart(lines: Sequence[Line], times: Times, says: str) -> Markup:
             parts.append(Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points)))
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(_CHART_WIDTH, _CHART_HEIGHT, says, Markup("").join(parts))
+    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
 
 
 def bars(values: Sequence[int], labels: Sequence[tuple[float, str]], says: str) -> Markup:
@@ -84,7 +86,7 @@ def bars(values: Sequence[int], labels: Sequence[tuple[float, str]], says: str) 
             )
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(_CHART_WIDTH, _CHART_HEIGHT, says, Markup("").join(parts))
+    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
 
 
 def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
@@ -101,7 +103,7 @@ def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
     return Markup(
         '<svg class="meter" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" '
         'aria-label="{}"><rect class="rest" width="100" height="8"/>{}</svg>'
-    ).format(says, Markup("").join(drawn))
+    ).format(plain(says), Markup("").join(drawn))
 
 
 def _points(
@@ -124,8 +126,10 @@ def _points(
 
 
 def _path(lines: Sequence[Sequence[tuple[float, float]]]) -> str:
+    # One value alone is a dot: a line of nearly no length, with round ends.
     return " ".join(
         " ".join(f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(points))
+        + ("" if len(points) > 1 else " h0.1")
         for points in lines
     )
 

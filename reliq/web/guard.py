@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, PlainTextResponse
 
 from .access import Refused
 from .origin import SAFE_METHODS, is_same_origin
@@ -73,6 +74,9 @@ class Guard:
             return
         try:
             await self._inner(scope, receive, guarded)
+        except HTTPException as exc:
+            text = f"{exc.detail}\n"
+            await PlainTextResponse(text, exc.status_code, exc.headers)(scope, receive, guarded)
         except Exception:
             logger.exception("web: %s %s failed", scope["method"], scope["path"])
             if begun:

@@ -51,9 +51,9 @@ def queue(look: Look) -> QueueView:
     if state not in STATES:
         state = "ready"
     found = _reported(look, name)
-    shown = look.asked.text("range", "6h")
+    shown = look.asked.text("range", "1h")
     if shown not in RANGES:
-        shown = "6h"
+        shown = "1h"
     skip = look.asked.number("skip")
     messages, untold = look.inspector.peek_told(name, state, PAGE, skip)
     consumers = [one for one in look.inspector.consumers() if name in one.queues]

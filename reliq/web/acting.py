@@ -69,6 +69,7 @@ def perform(site: Site, asked: Asked, name: str) -> str:
             raise AssertionError(name)
         with broker.inspector() as inspector:
             outcome = action.do(inspector, asked)
+        site.watches[broker.number].changed()
         entry = site.log.note(asked.user.name, name, broker.name, target, outcome)
     except ReliqError as exc:
         entry = site.log.note(asked.user.name, name, broker.name, target, str(exc), failed=True)

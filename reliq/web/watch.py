@@ -59,6 +59,7 @@ class Watch:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._reports: deque[Report] = deque()
+        self._changed = False
         self._histories: dict[tuple[str, int], tuple[float, Series]] = {}
         self._checkup = Checkup()
         self._checked_at = float("-inf")
@@ -68,8 +69,10 @@ class Watch:
         """Return a report that is younger than a second, with the rates of the last seconds."""
         with self._asking:  # who comes meanwhile has the same
             with self._lock:
-                if self._reports and monotonic() - self._reports[-1].at < _YOUNG_S:
+                young = self._reports and monotonic() - self._reports[-1].at < _YOUNG_S
+                if young and not self._changed:
                     return self._reports[-1]
+                self._changed = False
                 since = self._reports[0] if self._reports else None
             made = inspector.report(since)
             with self._lock:
@@ -77,6 +80,11 @@ class Watch:
                 while len(self._reports) > 1 and made.at - self._reports[1].at > _RATES_S:
                     self._reports.popleft()
             return made
+
+    def changed(self) -> None:
+        """Have the next look ask the broker: somebody here has just changed something."""
+        with self._lock:
+            self._changed = True
 
     def history(self, inspector: Inspector, queue: str, minutes: int) -> Series:
         """Return the last *minutes* of a queue, some seconds old at most; raises NotFound."""

@@ -13,7 +13,7 @@ from tests.browser.chromium import WITHIN_MS
 from tests.browser.served import PASSWORDS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request, WebError
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, WebError
 
 # Says what was run that is not the page's own, and what the policy has stopped.
 _WATCH = """
@@ -27,9 +27,7 @@ for (const name of ["alert", "confirm", "prompt"])
 class Browsing:
     """One person's browser, signed in; a context of Playwright's, which shares nothing."""
 
-    def __init__(
-        self, browser: Browser, url: str, user: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, browser: Browser, url: str, user: str | None = None, **options: Any) -> None:
         self.url = url
         """The root of the pages, without a slash at its end."""
         self.origin = "/".join(url.split("/")[:3])
@@ -62,7 +60,7 @@ class Browsing:
         """Fail if anything went wrong but for what these patterns expect; forget what did."""
         troubles, self.troubles = self.troubles, []
         wrong = [one for one in troubles if not any(re.search(it, one) for it in expected)]
-        assert [] == wrong
+        assert [] == wrong, "\n".join(wrong)
 
     def close(self) -> None:
         """Close it with all its tabs."""
@@ -90,3 +88,17 @@ def overflow(page: Page) -> int:
     """Return by how many pixels the page itself is wider than its window."""
     width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     return int(page.evaluate(width))
+
+
+def row(page: Page, text: str) -> Locator:
+    """Return the rows of the page's tables that *text* is the name of: their first cell's link."""
+    header = page.locator("th[scope=row]", has_text=re.compile(f"^\\s*{re.escape(text)}"))
+    return page.locator("tbody tr", has=header)
+
+
+def cell(page: Page, name: str, column: str) -> Locator:
+    """Return one cell of a table, by the name of its row and that of its column."""
+    table = page.locator("table", has=row(page, name))
+    heads = table.first.locator("thead th").all_inner_texts()
+    at = next(n for n, head in enumerate(heads) if head.strip().startswith(column))
+    return row(page, name).locator(f":nth-child({at + 1})").and_(page.locator("td, th"))

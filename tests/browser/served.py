@@ -43,9 +43,7 @@ class WebServer(Process):
         command = [sys.executable, "-W", "error", "-m", "reliq.cli", "web", "--port", "0"]
         command += ["--interval", f"{interval_s:g}", *arguments]
         more = {"RELIQ_WEB_USERS": users()} if login else {}
-        super().__init__(
-            command, log_path=directory / f"{name}.log", env=environment(urls, **more)
-        )
+        super().__init__(command, log_path=directory / f"{name}.log", env=environment(urls, **more))
         self.url = ""
         """Where it is, without a slash at its end and without the path of a proxy."""
 

@@ -1,0 +1,181 @@
+"""What holds for every page: found by its links, read by anybody, on any screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from reliq.web.pages import PAGES
+from tests.browser.looking import overflow
+from tests.browser.stock import fill
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+QUEUE = "stock"
+# What chooses another list or another question; of other values one each is enough.
+_CHOICES = {"state", "stage", "action"}
+_PHONE = {"width": 360, "height": 780}
+_DESK = {"width": 1280, "height": 800}
+
+_FOCUSABLE = """() => {
+  const all = document.querySelectorAll(
+    "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']");
+  const seen = [...all].filter((it) => it.checkVisibility());
+  seen.forEach((it, n) => { it.order = n; });
+  document.activeElement.blur();
+  return seen.map((it) => it.outerHTML.slice(0, 120));
+}"""
+_FOCUSED = """() => {
+  const it = document.activeElement;
+  return [it.order ?? -1, parseFloat(getComputedStyle(it).outlineWidth) > 0
+    && getComputedStyle(it).outlineStyle !== "none"];
+}"""
+
+
+@pytest.fixture(scope="module")
+def stocked(stand):
+    """Return the stand, with something in every place of a queue."""
+    fill(stand.site, QUEUE)
+    return stand
+
+
+@pytest.fixture(scope="module")
+def addresses(stocked, browser):
+    """Return the path and query of each page, as its links lead an operator there."""
+    from tests.browser.looking import Browsing
+
+    operator = Browsing(browser, stocked.url, "otto", java_script_enabled=False)
+    try:
+        found = list(crawl(operator.open(), stocked.url))
+        operator.clean()
+    finally:
+        operator.close()
+    return found
+
+
+def crawl(page: Page, root: str) -> Iterator[str]:
+    """Yield each page that links lead to, one of each kind."""
+    waiting = ["/", "/search?text=shop", f"/queue?queue={QUEUE}"]
+    known = set()
+    while waiting:
+        address = waiting.pop(0)
+        parts = urlsplit(address)
+        query = parse_qsl(parts.query)
+        kind = (
+            parts.path,
+            *sorted((name, value if name in _CHOICES else "") for name, value in query),
+        )
+        if kind in known:
+            continue
+        known.add(kind)
+        answer = page.goto(root + address)
+        assert answer is not None
+        assert 200 == answer.status, f"{address}: {page.inner_text('main')}"
+        yield address
+        links = page.eval_on_selector_all("a[href]", "(all) => all.map((it) => it.href)")
+        waiting += [link.removeprefix(root).partition("#")[0] for link in links]
+
+
+def test_links_lead_to_every_page(addresses):
+    """None is left out of what the others of these tests look at."""
+    assert {page.path for page in PAGES} <= {urlsplit(address).path for address in addresses}
+
+
+def test_every_page_is_fit_for_every_reader(addresses, stocked, sign_in):
+    """No page has what axe finds serious, in either theme; on a phone none is too wide."""
+    operator = sign_in(stocked.url)
+    page = operator.open()
+    axe = Axe()
+    wrong = []
+    for address in addresses:
+        page.set_viewport_size(_DESK)
+        page.emulate_media(color_scheme="light")
+        operator.go(page, address)
+        wrong += serious(axe, page, address, "light", None)
+        wrong += [f"{address}: {overflow(page)} px too wide on a desk"] * bool(overflow(page))
+        page.emulate_media(color_scheme="dark")
+        wrong += serious(axe, page, address, "dark", ["color-contrast"])
+        page.set_viewport_size(_PHONE)
+        wrong += [f"{address}: {overflow(page)} px too wide on a phone"] * bool(overflow(page))
+    assert [] == wrong
+
+
+def serious(axe, page, address, theme, rules):
+    """Return what axe finds that keeps somebody from reading or using the page."""
+    options = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = rules
+    found = axe.run(page, options=options).response["violations"]
+    return [
+        f"{address} ({theme}): {one['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+        for node in one["nodes"][:2]
+    ]
+
+
+def test_the_theme_is_that_of_the_system_or_as_chosen(stocked, sign_in):
+    """Dark where the system is; the button changes it, for the next pages too."""
+    looking = sign_in(stocked.url, color_scheme="dark")
+    page = looking.open()
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(background)
+    assert light != dark
+
+    page.get_by_role("button", name="Light or dark").click()
+    assert dark == page.evaluate(background)
+    looking.go(page, "/consumers")
+    assert dark == page.evaluate(background)
+
+
+def test_the_keyboard_reaches_everything(addresses, stocked, sign_in):
+    """Tab comes to each link, button, field and list that scrolls, and it is seen where it is."""
+    operator = sign_in(stocked.url)
+    page = operator.open()
+    unreached = []
+    for path, address in {urlsplit(address).path: address for address in addresses}.items():
+        operator.go(page, address)
+        everything = page.evaluate(_FOCUSABLE)
+        reached = set()
+        for _ in everything:
+            page.keyboard.press("Tab")
+            number, is_seen = page.evaluate(_FOCUSED)
+            reached.add(number)
+            if number >= 0 and not is_seen:
+                unreached.append(f"{path}: not seen to have the focus: {everything[number]}")
+        unreached += [
+            f"{path}: {everything[n]}" for n in range(len(everything)) if n not in reached
+        ]
+    assert [] == unreached
+
+    operator.go(page, "/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    wait_until(lambda: page.evaluate("!!document.activeElement.closest('main')"))
+
+
+def test_every_page_is_read_without_javascript(addresses, stocked, sign_in):
+    """It says the same: the same headings, and the same heads of its tables."""
+    scripted, plain = (
+        sign_in(stocked.url, java_script_enabled=enabled) for enabled in (True, False)
+    )
+    pages = [scripted.open(), plain.open()]
+    heads = "h1, h2, main th, main button, main .button, nav a"
+    for address in {urlsplit(address).path: address for address in addresses}.values():
+        texts = []
+        for looking, page in zip((scripted, plain), pages, strict=True):
+            looking.go(page, address)
+            texts.append(page.locator(heads).all_inner_texts())
+        assert texts[0] == texts[1] != [], address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,13 @@ def _print_hash(context: click.Context, _option: click.Parameter, wanted: bool) 
     _require_installed()
     from .web_server import hashed  # noqa: PLC0415 - what it imports is an extra
 
-    click.echo(
-        hashed(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
-    )
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise Refused("expected a password on standard input, got none")
+    click.echo(hashed(password))
     context.exit()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +61,16 @@ def serve(
         lifespan="off",
         timeout_graceful_shutdown=_STOPS_WITHIN_S,
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _nothing)  # uvicorn raises it again when it has stopped
     try:
         _Server(config, application).run(sockets=[listening])
     finally:
         application.close()
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Let the process end as one that has done its work."""
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ..errors import ReliqError
 from .limits import MINUTE_MS
+from .scanning import SCANNED_AT_ONCE
 from .values import (
     HOLDING,
     Attached,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ..options import Confirm
     from .history import Snapshot
     from .inspection import (
+        AnyPlace,
         BrokerInfo,
         Consumer,
         DeadLetter,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         Whereabouts,
     )
     from .jobs import Batches, JobEvent
+    from .scanning import Located, Looked, Position
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -599,8 +602,12 @@ class Store(Protocol):
 
     # -- measuring
 
-    def status(self, queue: str) -> QueueStatus | None:
-        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue.
+
+        Not *checked*: whether each message has its envelope is not looked at, where that takes
+        long.
+        """
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone.
@@ -660,6 +667,27 @@ class Store(Protocol):
         In the order in which they will leave it: ready as they are given out, delayed
         by when they are due, unacked by the end of their lease. Read at one instant.
         """
+
+    def scan(
+        self,
+        queue: str,
+        place: AnyPlace,
+        start: Position,
+        limit: int = SCANNED_AT_ONCE,
+        *,
+        contains: str = "",
+        whole_bytes: int = 0,
+    ) -> Looked:
+        """Look at up to *limit* messages of *place* from *start* on, in one step of a few ms.
+
+        In the order in which they will leave it; dead by when they died. However many are before
+        them. At some hundred at most, and a MiB of envelopes; the envelope of a message that is
+        larger than that is None. An envelope of more than *whole_bytes* comes without its body.
+        contains: only those with this text in their envelope, behind the body.
+        """
+
+    def look_up(self, queue: str, tag: str) -> Located | None:
+        """Return all that is known of one message, at one instant; None: it is not in *queue*."""
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field.

@@ -15,8 +15,17 @@ if TYPE_CHECKING:
 
     from ..admin import Inspector
     from .asked import Asked
+    from .views.look import Look
 
     Steps: TypeAlias = Callable[[Inspector], Iterator[int]]
+
+
+class About(NamedTuple):
+    """How many messages an action would be about."""
+
+    number: int
+    counted: bool = True
+    """Whether all were counted; else there may be more."""
 
 
 class Action(NamedTuple):
@@ -26,16 +35,22 @@ class Action(NamedTuple):
     """Returns what it is done to, for the log."""
     back: Callable[[Asked], str]
     """Returns the URL of the page to go to then."""
-    do: Callable[[Inspector, Asked], str] | None = None
+    do: Callable[[Look], str] | None = None
     """Does it, and returns what came of it; None of an operation."""
-    steps: Callable[[Asked], Steps] | None = None
-    """Of an operation: returns what does it step by step."""
-    about: Callable[[Inspector, Asked], int] | None = None
+    steps: Callable[[Asked, str], Steps] | None = None
+    """Of an operation: returns what does it step by step, to the file of that name."""
+    about: Callable[[Look], About] | None = None
     """Returns how many messages it would be about now."""
     warning: str = ""
     """What is said before it is confirmed; "" where nobody has to confirm it."""
     dangerous: bool = True
     """Whether it cannot be taken back."""
+    changes: bool = True
+    """Whether it changes anything; else a viewer may do it."""
+    paced: bool = False
+    """Whether it can be told how many messages a second."""
+    exports: bool = False
+    """Whether it writes a file, to be fetched then."""
 
 
 def _queue(asked: Asked) -> str:
@@ -46,30 +61,80 @@ def _queue_page(asked: Asked) -> str:
     return asked.link("/queue", queue=_queue(asked))
 
 
-def _pause(inspector: Inspector, asked: Asked) -> str:
-    inspector.pause(_queue(asked))
+def _pause(look: Look) -> str:
+    look.inspector.pause(look.queue)
     return "paused"
 
 
-def _resume(inspector: Inspector, asked: Asked) -> str:
-    inspector.resume(_queue(asked))
+def _resume(look: Look) -> str:
+    look.inspector.resume(look.queue)
     return "resumed"
 
 
-def _purge(inspector: Inspector, asked: Asked) -> str:
-    return f"{inspector.purge(_queue(asked)):,} messages removed"
+def _purge(look: Look) -> str:
+    return f"{look.inspector.purge(look.queue):,} messages removed"
 
 
-def _waiting(inspector: Inspector, asked: Asked) -> int:
-    status = inspector.status(_queue(asked))
-    return status.ready + status.delayed
+def _waiting(look: Look) -> About:
+    status = look.inspector.status(look.queue)
+    return About(status.ready + status.delayed)
 
 
-def _set(inspector: Inspector, asked: Asked) -> str:
-    name, text = asked.text("name"), asked.text("value").strip()
+def _set(look: Look) -> str:
+    name, text = look.asked.text("name"), look.asked.text("value").strip()
     value = None if not text else int(text) if text.lstrip("-").isdecimal() else text
-    inspector.configure(_queue(asked), {name: value})
+    look.inspector.configure(look.queue, {name: value})
     return f"{name} is as declared" if value is None else f"{name} is {value}"
+
+
+# -- dead letters: those that were ticked, else those of a group, else all of a queue
+
+
+def _letters(asked: Asked) -> str:
+    tags, group = asked.texts("tag"), asked.text("group")
+    if tags:
+        return f"{len(tags)} of {_queue(asked)}: {', '.join(tags)}"
+    return f"{_queue(asked)}, group {group}" if group else _queue(asked)
+
+
+def _letters_page(asked: Asked) -> str:
+    group = asked.text("group")
+    if group:
+        return asked.link("/dead/group", queue=_queue(asked), group=group)
+    return asked.link("/queue", queue=_queue(asked), state="dead")
+
+
+def _dead(look: Look) -> About:
+    tags, group = look.asked.texts("tag"), look.asked.text("group")
+    if tags:
+        return About(len(tags))
+    if not group:
+        return About(look.inspector.status(look.queue).dead)
+    found = look.watch.counting.groups(look.inspector, look.queue)
+    number = next((one.count for one in found.groups if one.fingerprint == group), 0)
+    return About(number, found.cursor is None)
+
+
+def _replaying(asked: Asked, _file: str) -> Steps:
+    queue, tags, rate = _queue(asked), asked.texts("tag") or None, rate_of(asked)
+    group = asked.text("group") if not tags else ""
+    return lambda inspector: inspector.replaying(queue, tags, rate=rate, fingerprint=group or None)
+
+
+def _purging(asked: Asked, _file: str) -> Steps:
+    queue, tags, rate = _queue(asked), asked.texts("tag") or None, rate_of(asked)
+    group = asked.text("group") if not tags else ""
+    return lambda inspector: inspector.purging_dead_letters(
+        queue, tags, rate=rate, fingerprint=group or None
+    )
+
+
+def _exporting(asked: Asked, file: str) -> Steps:
+    queue, group = _queue(asked), asked.text("group")
+    return lambda inspector: inspector.export_dead_letters(queue, file, fingerprint=group or None)
+
+
+# -- batches
 
 
 def _batch(asked: Asked) -> str:
@@ -80,12 +145,13 @@ def _batch_page(asked: Asked) -> str:
     return asked.link("/batch", id=_batch(asked))
 
 
-def _seal(inspector: Inspector, asked: Asked) -> str:
-    return "sealed" if inspector.seal_batch(_batch(asked)) else "was sealed already"
+def _seal(look: Look) -> str:
+    sealed = look.inspector.seal_batch(_batch(look.asked))
+    return "sealed" if sealed else "was sealed already"
 
 
-def _cancel(inspector: Inspector, asked: Asked) -> str:
-    if inspector.cancel_batch(_batch(asked)):
+def _cancel(look: Look) -> str:
+    if look.inspector.cancel_batch(_batch(look.asked)):
         return "cancelled"
     return "was cancelled already, or has ended"
 
@@ -98,6 +164,20 @@ ACTIONS: dict[str, Action] = {
         _queue, _queue_page, _purge, about=_waiting,
         warning="What waits in this queue, ready and delayed, is removed for good. What consumers "
         "hold and what is dead stays.",
+    ),
+    "replay": Action(
+        _letters, _letters_page, steps=_replaying, about=_dead, paced=True, dangerous=False,
+        warning="They are put back into their queue and delivered again, their failed deliveries "
+        "counted anew. Those that die meanwhile stay.",
+    ),
+    "purge dead": Action(
+        _letters, _letters_page, steps=_purging, about=_dead, paced=True,
+        warning="These dead letters are removed for good.",
+    ),
+    "export": Action(
+        _letters, _letters_page, steps=_exporting, about=_dead, dangerous=False, changes=False,
+        exports=True,
+        warning="They are written to a file, one JSON object a line, and stay in the queue.",
     ),
     "seal batch": Action(
         _batch, _batch_page, _seal,

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route, Router
 
 from ..errors import NotFound
 from . import pages
 from .access import access_of
-from .acting import forbidden, perform, question
+from .acting import ForbiddenError, perform, question
 from .asked import Asked
 from .guard import Guard
 from .live import Hub, TooManyError
@@ -80,7 +86,8 @@ class Application:
         self._version = sha256(b"".join(self._static.values())).hexdigest()[:12]
         routes = [Route(page.path, partial(self._page, page), name=page.path) for page in PAGES]
         routes += [
-            Route("/confirm", self._confirm),
+            Route("/confirm", self._confirm, methods=["GET", "POST"]),
+            Route("/download", self._download),
             Route("/actions/{name}", self._act, methods=["POST"]),
             Route("/events", self._events),
             Route("/static/{name}", self._file),
@@ -131,30 +138,44 @@ class Application:
         return PageResponse(text, status)
 
     async def _confirm(self, request: Request) -> Response:
-        asked = self._asked(request, request.scope["query_string"])
-
-        def make(site: Site, asked: Asked) -> dict[str, Any]:
-            return {"question": question(site, asked), "forbidden": forbidden(site, asked)}
-
-        page = Page("/confirm", "confirm.html", "Confirm", make, "", live=False)
+        """Ask before an action; what was ticked comes as a form."""
+        asked = self._asked(request, await _with_form(request))
+        page = Page("/confirm", "confirm.html", "Confirm", _question, "", live=False)
         more = {"follow": "", "version": self._version}
         text, status = await self._in_thread(pages.whole, self.site, page, asked, more)
         return PageResponse(text, status)
 
     async def _act(self, request: Request) -> Response:
         """Carry an action out; what it is about is in the query, what was chosen in the form."""
-        query = request.scope["query_string"]
-        form = await _form(request)
-        asked = self._asked(request, query + b"&" + form if form else query)
+        asked = self._asked(request, await _with_form(request))
         name = request.path_params["name"].replace("-", " ")
-        why = forbidden(self.site, asked)
-        if why:
-            return PlainTextResponse(f"{why}\n", 403)
+        if name == "stop":
+            return await self._stop(asked)
         try:
             url = await self._in_thread(perform, self.site, asked, name)
+        except ForbiddenError as exc:
+            return PlainTextResponse(f"{exc}\n", 403)
         except NotFound as exc:
             return PlainTextResponse(f"{exc}\n", 404)
         return RedirectResponse(url, 303)
+
+    async def _stop(self, asked: Asked) -> Response:
+        if not asked.may_act:
+            return PlainTextResponse("Only an operator may stop it, where that is allowed.\n", 403)
+        name = asked.text("id")
+        self.site.operations.stop(name)
+        return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
+
+    async def _download(self, request: Request) -> Response:
+        """Send the file that an export has written."""
+        asked = self._asked(request, request.scope["query_string"])
+        found = self.site.operations.get(asked.text("id"))
+        if found is None or not found.file or found.state != "done" or self.site.redaction:
+            return PlainTextResponse("no such file\n", 404)
+        if not await anyio.Path(found.file).exists():
+            return PlainTextResponse("it was removed: export it again\n", 404)
+        name = f"dead-letters-{found.id}.jsonl"
+        return FileResponse(found.file, media_type="application/x-ndjson", filename=name)
 
     async def _in_thread(self, do: Callable[..., T], *arguments: object) -> T:
         return await anyio.to_thread.run_sync(do, *arguments, limiter=self._limiter)
@@ -190,11 +211,16 @@ def _read(name: str) -> bytes:
     return (files("reliq.web") / "static" / name).read_bytes()
 
 
-async def _form(request: Request) -> bytes:
-    """Return the form that was sent, as it is in a query; b"" for none."""
-    found = b""
+def _question(site: Site, asked: Asked) -> dict[str, Any]:
+    return {"question": question(site, asked)}
+
+
+async def _with_form(request: Request) -> bytes:
+    """Return the query of a request, with the form that was sent behind it."""
+    form = b""
     async for chunk in request.stream():
-        found += chunk
-        if len(found) > _LONGEST_FORM:
+        form += chunk
+        if len(form) > _LONGEST_FORM:
             raise HTTPException(413)
-    return found
+    query: bytes = request.scope["query_string"]
+    return query + b"&" + form if form else query

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from ..admin import Inspector
     from .action_log import ActionLog
     from .brokers import Broker
-    from .users import User
 
     Steps: TypeAlias = Callable[[Inspector], Iterator[int]]
 
@@ -28,6 +29,7 @@ State: TypeAlias = Literal["running", "done", "stopped", "failed"]
 
 _MOST_AT_ONCE = 4
 _KEPT = 200
+_FILES_KEPT = 5
 
 
 class BusyError(Exception):
@@ -38,19 +40,21 @@ class BusyError(Exception):
 class Operation:
     """One operation, as it is now."""
 
-    id: str
     user: str
     action: str
     broker: str
     target: str
     total: int
-    """How many messages it was about when it began."""
+    """How many messages it was about when it began, as far as they were counted."""
     back: str
     """The page from which it was asked for."""
+    file: str = ""
+    """What it writes, to be fetched when it is done; "" for nothing."""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
     done: int = 0
     state: State = "running"
     error: str = ""
-    began: float = 0.0
+    began: float = field(default_factory=monotonic)
     ended: float | None = None
 
     @property
@@ -78,11 +82,16 @@ class Operations:
         self._log = log
         self._operations: dict[str, Operation] = {}
         self._stopped: set[str] = set()
+        self._folder: TemporaryDirectory[str] | None = None
 
-    def begin(
-        self, user: User, action: str, broker: Broker, target: str, total: int, back: str,
-        steps: Steps,
-    ) -> Operation:  # fmt: skip
+    def new_file(self) -> str:
+        """Return the name of a file for an operation to write; it ends with the process."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="reliq-web-")
+            return str(Path(self._folder.name) / secrets.token_hex(8))
+
+    def begin(self, made: Operation, broker: Broker, steps: Steps) -> Operation:
         """Begin to take *steps*, each of which says how many messages it was about.
 
         Raises BusyError.
@@ -91,19 +100,21 @@ class Operations:
             running = sum(item.state == "running" for item in self._operations.values())
             if running >= _MOST_AT_ONCE:
                 raise BusyError
-            made = Operation(
-                secrets.token_hex(8), user.name, action, broker.name, target, total, back,
-                began=monotonic(),
-            )  # fmt: skip
             self._operations[made.id] = made
-            for old in list(self._operations)[: max(len(self._operations) - _KEPT, 0)]:
-                if self._operations[old].state != "running":
-                    del self._operations[old]
-        self._log.note(user.name, action, broker.name, target, f"begun: {total} messages")
+            self._forget_old()
+        self._log.note(made.user, made.action, made.broker, made.target, f"begun: {made.total}")
         threading.Thread(
             target=self._run, args=(made, broker, steps), name=f"reliq-web-{made.id}", daemon=True
         ).start()
         return made
+
+    def _forget_old(self) -> None:
+        ended = [item for item in self._operations.values() if item.state != "running"]
+        for item in ended[: max(len(ended) - _KEPT, 0)]:
+            del self._operations[item.id]
+        files = [item for item in ended if item.file]
+        for item in files[: max(len(files) - _FILES_KEPT, 0)]:
+            Path(item.file).unlink(missing_ok=True)
 
     def _run(self, made: Operation, broker: Broker, steps: Steps) -> None:
         state: State = "done"
@@ -152,3 +163,10 @@ class Operations:
         """Return all that are kept, the last first."""
         with self._lock:
             return list(self._operations.values())[::-1]
+
+    def close(self) -> None:
+        """Remove the files that operations have written."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()

@@ -9,11 +9,14 @@ from .views import overview as overviews
 from .views.batches import batch, batches, shares
 from .views.consumer import consumer
 from .views.consumers import consumers
+from .views.dead import dead, group
 from .views.delayed import delayed
 from .views.health import health
 from .views.log import log, operation
 from .views.look import Look
+from .views.message import message
 from .views.queues import CHANGEABLE, queue
+from .views.search import search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,6 +75,11 @@ def _overview(site: Site, asked: Asked) -> dict[str, Any]:
 PAGES = (
     Page("/", "overview.html", "Overview", _overview, "overview"),
     Page("/queue", "queue.html", "Queue", _of_broker(queue), "overview"),
+    Page("/message", "message.html", "Message", _of_broker(message), "overview"),
+    Page("/dead", "dead.html", "Dead letters", _of_broker(dead), "dead"),
+    Page("/dead/group", "group.html", "Dead letters", _of_broker(group), "dead"),
+    # A search goes on where it is told to.
+    Page("/search", "search.html", "Search", _of_broker(search), "", live=False),
     Page("/delayed", "delayed.html", "Delayed", _of_broker(delayed), "delayed"),
     Page("/consumers", "consumers.html", "Consumers", _of_broker(consumers), "consumers"),
     Page("/consumer", "consumer.html", "Consumer", _of_broker(consumer), "consumers"),

@@ -28,5 +28,6 @@ class Site:
         self.templates = Templates()
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that nobody uses, and remove the files of exports."""
         self.brokers.close()
+        self.operations.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, again
 from ..forks import OwnLock
+from .counting import Counting
 from .series import MINUTE_MS, points_of, series
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Watch:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.counting = Counting()
+        """The groups of dead letters."""
         self._reports: deque[Report] = deque()
         self._changed = False
         self._histories: dict[tuple[str, int], tuple[float, Series]] = {}

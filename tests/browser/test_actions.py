@@ -9,7 +9,6 @@ import pytest
 from playwright.sync_api import expect
 
 from reliq.admin import Inspector
-from tests.browser.conftest import APP
 from tests.browser.looking import cell, row, wait_live
 from tests.browser.reverse_proxy import USER_HEADER, foreign_site, reverse_proxy
 from tests.browser.stock import publish, task

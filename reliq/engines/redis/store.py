@@ -20,6 +20,7 @@ from .publishing import RedisPublishing
 from .queues import RedisQueues
 from .register import RedisRegister
 from .restoring import RedisRestoring
+from .scanning import RedisScanning
 from .subscriptions import RedisSubscriptions
 from .surveying import RedisSurveying
 
@@ -40,6 +41,7 @@ class RedisStore(
     RedisOperators,
     RedisMeasuring,
     RedisHistory,
+    RedisScanning,
     RedisDiagnosis,
     RedisClaims,
 ):

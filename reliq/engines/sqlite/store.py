@@ -18,6 +18,7 @@ from .publishing import SqlitePublishing
 from .queues import SqliteQueues
 from .register import SqliteRegister
 from .restoring import SqliteRestoring
+from .scanning import SqliteScanning
 from .subscriptions import SqliteSubscriptions
 from .surveying import SqliteSurveying
 
@@ -38,6 +39,7 @@ class SqliteStore(
     SqliteOperators,
     SqliteMeasuring,
     SqliteHistory,
+    SqliteScanning,
     SqliteDiagnosis,
     SqliteClaims,
 ):

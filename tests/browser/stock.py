@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, Exchange, Queue
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tests.support.site import CelerySite
+
+
+class _Ended(Exception):
+    """How a producer ends that opens a batch and does not seal it."""
 
 
 def publish(
@@ -68,5 +72,8 @@ def fill(site: CelerySite, queue: str) -> None:
         site.send("shop.price", 1, queue=queue)
         site.send("shop.price", 2, queue=queue)
     sealed.close()
-    with closing(reliq.Batch(f"{queue} open", app=site.app)) as opened:
-        opened.__enter__()
+    # Its producer has ended with an exception: it stays open.
+    opened = reliq.Batch(f"{queue} open", app=site.app)
+    with suppress(_Ended), opened:
+        raise _Ended
+    opened.close()

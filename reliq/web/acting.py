@@ -80,7 +80,8 @@ def question(site: Site, asked: Asked) -> Question:
 def perform(site: Site, asked: Asked, name: str) -> str:
     """Do an action; return the URL to go to, where it is said what came of it.
 
-    Raises NotFound where there is no such action, or broker, and ForbiddenError.
+    Raises ForbiddenError, NotFound where there is no such action, or broker, and
+    ConfigurationError where it does not say what it is about.
     """
     action = action_of(name)
     broker = broker_of(site, asked)

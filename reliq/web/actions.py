@@ -90,8 +90,19 @@ def _set(look: Look) -> str:
 # -- dead letters: those that were ticked, else those of a group, else all of a queue
 
 
+def _ticked(asked: Asked) -> list[str]:
+    """Return the tags that were ticked; none where it is about all.
+
+    Raises ConfigurationError where some were to be ticked, and none was.
+    """
+    tags = asked.texts("tag")
+    if asked.text("chosen") and not tags:
+        raise ConfigurationError("no dead letter was chosen: tick those that are meant")
+    return tags
+
+
 def _letters(asked: Asked) -> str:
-    tags, group = asked.texts("tag"), asked.text("group")
+    tags, group = _ticked(asked), asked.text("group")
     if tags:
         return f"{len(tags)} of {_queue(asked)}: {', '.join(tags)}"
     return f"{_queue(asked)}, group {group}" if group else _queue(asked)
@@ -105,7 +116,7 @@ def _letters_page(asked: Asked) -> str:
 
 
 def _dead(look: Look) -> About:
-    tags, group = look.asked.texts("tag"), look.asked.text("group")
+    tags, group = _ticked(look.asked), look.asked.text("group")
     if tags:
         return About(len(tags))
     if not group:
@@ -116,13 +127,13 @@ def _dead(look: Look) -> About:
 
 
 def _replaying(asked: Asked, _file: str) -> Steps:
-    queue, tags, rate = _queue(asked), asked.texts("tag") or None, rate_of(asked)
+    queue, tags, rate = _queue(asked), _ticked(asked) or None, rate_of(asked)
     group = asked.text("group") if not tags else ""
     return lambda inspector: inspector.replaying(queue, tags, rate=rate, fingerprint=group or None)
 
 
 def _purging(asked: Asked, _file: str) -> Steps:
-    queue, tags, rate = _queue(asked), asked.texts("tag") or None, rate_of(asked)
+    queue, tags, rate = _queue(asked), _ticked(asked) or None, rate_of(asked)
     group = asked.text("group") if not tags else ""
     return lambda inspector: inspector.purging_dead_letters(
         queue, tags, rate=rate, fingerprint=group or None

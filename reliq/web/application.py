@@ -19,7 +19,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route, Router
 
-from ..errors import NotFound
+from ..errors import NotFound, ReliqError
 from . import pages
 from .access import access_of
 from .acting import ForbiddenError, perform, question
@@ -155,8 +155,8 @@ class Application:
             url = await self._in_thread(perform, self.site, asked, name)
         except ForbiddenError as exc:
             return PlainTextResponse(f"{exc}\n", 403)
-        except NotFound as exc:
-            return PlainTextResponse(f"{exc}\n", 404)
+        except ReliqError as exc:
+            return PlainTextResponse(f"{exc}\n", 404 if isinstance(exc, NotFound) else 400)
         return RedirectResponse(url, 303)
 
     async def _stop(self, asked: Asked) -> Response:

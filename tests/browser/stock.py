@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, Exchange, Queue
@@ -11,7 +11,7 @@ import reliq
 from reliq.admin import Inspector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tests.support.site import CelerySite
 
@@ -55,8 +55,12 @@ def task(name: str, number: int) -> dict[str, Any]:
     }
 
 
-def fill(site: CelerySite, queue: str) -> None:
-    """Have a queue with ready, delayed and dead messages, one more that is paused, and batches."""
+@contextmanager
+def fill(site: CelerySite, queue: str) -> Iterator[None]:
+    """Have a queue with messages in every place, one more that is paused, and batches.
+
+    Inside, two messages are held, by this process.
+    """
     url = site.broker
     publish(url, queue, [[[n], {}, {}] for n in range(4)], headers=task("shop.refund", 1))
     reject(url, queue, 4)
@@ -77,3 +81,9 @@ def fill(site: CelerySite, queue: str) -> None:
     with suppress(_Ended), opened:
         raise _Ended
     opened.close()
+    with Connection(url) as connection:
+        channel = connection.default_channel
+        held = [channel.basic_get(queue) for _ in range(2)]
+        yield
+        for message in held:
+            channel.basic_ack(message.delivery_tag)

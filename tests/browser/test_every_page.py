@@ -43,8 +43,8 @@ _FOCUSED = """() => {
 @pytest.fixture(scope="module")
 def stocked(stand):
     """Return the stand, with something in every place of a queue."""
-    fill(stand.site, QUEUE)
-    return stand
+    with fill(stand.site, QUEUE):
+        yield stand
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,8 @@ def crawl(page: Page, root: str) -> Iterator[str]:
         address = waiting.pop(0)
         parts = urlsplit(address)
         query = parse_qsl(parts.query)
-        kind = (
-            parts.path,
-            *sorted((name, value if name in _CHOICES else "") for name, value in query),
-        )
-        if kind in known:
+        kind = parts.path, *sorted(item for item in query if item[0] in _CHOICES)
+        if kind in known or parts.path == "/download":
             continue
         known.add(kind)
         answer = page.goto(root + address)

@@ -13,12 +13,14 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 import reliq
 from reliq import BrokerRefused
-from reliq.admin import Inspector, acl_rule
+from reliq.admin import ROLES, Inspector, acl_rule
 from reliq.engines.urls import connect
 from reliq.store.jobs import DONE, Change, Note
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
+from tests.integration.test_web_guard import walk
+from tests.integration.web_client import fill, kill, page
 from tests.support.audits import assert_balanced
 from tests.support.commands import RELIQ, data, environment, run
 from tests.support.sentinels import SentinelGroup
@@ -372,7 +374,35 @@ HARM = [
 ]
 
 
-@pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter"])
+def test_a_viewer(guarded):
+    """Whoever looks at the page sees all of it, under a rule that lets nobody write."""
+    viewer = guarded("viewer")
+    url = viewer.server.url("reliq", db=1)
+    headers = {"task": "pay", "id": "1"}
+    fill(url, "q", 1, 2, 3, headers=headers)
+    fill(url, "q", 4, headers={**headers, "x-delay": 600_000})
+    fill(url, "divided", 1)
+    with Inspector(url) as inspector:
+        inspector.configure("divided", {"x-partitions": 2})
+        inspector._store.batches.open_batch("b", "import", {})
+        inspector._store.batches.change("b", [Change("enter", "i", "waiting", tag="t")])
+        inspector._store.batches.change("b", [Change("end", "i", "failed", text="no")])
+    with Connection(url) as connection:
+        taker = Taker(connection, "q")
+        taker.take_bodies(1)
+        kill(url, "q", 1)
+        wait_until(lambda: viewer.admin.exists("reliq:consumers"))
+        viewer.admin.config_resetstat()
+        with page(viewer.url) as browser:
+            seen = walk(browser)
+            assert {"/batch?id=b", "/queue?queue=q", "/dead", "/consumers"} <= {*seen}
+            assert "pay" in browser.get("/search?text=pay").text
+            browser.get("/batch?id=b&state=failed")
+            assert "no messages with" not in browser.get("/queue?queue=divided").text
+    viewer.check()
+
+
+@pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter", "viewer"])
 def test_what_no_rule_allows(guarded, role):
     """Nobody takes another application's scripts, functions, keys or the server."""
     user = guarded(role)
@@ -474,7 +504,7 @@ def test_behind_sentinels():
 def test_each_role_alone_and_all_of_them():
     """One line for each role, to be pasted; JSON by role."""
     rules = json.loads(run(None, "acl", "--json").stdout)
-    assert ["producer", "worker", "operator", "exporter", "migration", "sentinel"] == list(rules)
+    assert [*ROLES] == list(rules)
     assert list(rules.values()) == run(None, "acl").stdout.splitlines()
     one = run(None, "acl", "worker", "--user", "celery", "--prefix", "a*b:").stdout
     start = "ACL SETUSER celery reset on ><password> ~a\\*b:reliq:* +blpop "

@@ -19,6 +19,7 @@ from tests.integration.web_client import fill, read
 from tests.support.commands import RELIQ, environment
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
+from tests.support.web import WebProcess
 
 
 class Source:
@@ -108,45 +109,37 @@ def test_what_cannot_be_made_is_said_and_the_rest_goes_on():
     asyncio.run(run())
 
 
-class Served:
-    """`reliq web` as a process."""
+@contextmanager
+def listening(served, path):
+    """Give a list that the events of a page are added to as they come."""
+    found = []
 
-    def __init__(self, process):
-        self.process = process
-        wait_until(lambda: "serving" in process.log() or not process.running, what=process.log)
-        self.address = process.log().split("serving reliq on ")[1].split()[0].rstrip("/")
-
-    @contextmanager
-    def events(self, path):
-        """Give a list that the events of a page are added to as they come."""
-        found = []
-
-        def listen():
-            try:
-                with httpx.stream(
-                    "GET", f"{self.address}/events", params={"page": path}, timeout=None
-                ) as response:
-                    name = ""
-                    for line in response.iter_lines():
-                        if line.startswith("event: "):
-                            name = line[7:]
-                        elif line.startswith("data: "):
-                            found.append((name, json.loads(line[6:])))
-                        if stop.is_set():
-                            return
-            except httpx.HTTPError as exc:
-                found.append(("ended", str(exc)))
-            else:
-                found.append(("ended", ""))
-
-        stop = threading.Event()
-        thread = threading.Thread(target=listen, daemon=True)
-        thread.start()
+    def listen():
         try:
-            yield found
-        finally:
-            stop.set()
-            thread.join(30)  # at the next event: each look has an age that is another
+            with httpx.stream(
+                "GET", f"{served.address}/events", params={"page": path}, timeout=None
+            ) as response:
+                name = ""
+                for line in response.iter_lines():
+                    if line.startswith("event: "):
+                        name = line[7:]
+                    elif line.startswith("data: "):
+                        found.append((name, json.loads(line[6:])))
+                    if stop.is_set():
+                        return
+        except httpx.HTTPError as exc:
+            found.append(("ended", str(exc)))
+        else:
+            found.append(("ended", ""))
+
+    stop = threading.Event()
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join(30)  # at the next event: each look has an age that is another
 
 
 @pytest.fixture
@@ -154,11 +147,9 @@ def serve(tmp_path):
     """Return a function that starts `reliq web`."""
     running = []
 
-    def start(url, *arguments, **env):
-        command = [*RELIQ, "web", "--port", "0", "--interval", "0.3", *arguments]
-        process = Process(command, log_path=tmp_path / "web.log", env=environment(url, **env))
-        running.append(process)
-        return Served(process)
+    def start(url, **env):
+        running.append(WebProcess(url, tmp_path, **env))
+        return running[-1]
 
     yield start
     for process in running:
@@ -180,7 +171,7 @@ def test_a_page_follows_its_broker(serve, redis_factory):
     client = server.client()
     before = commands(client)
     assert commands(client) - before <= 1  # nobody looks, nobody asks
-    with served.events("/queue?queue=orders") as found:
+    with listening(served, "/queue?queue=orders") as found:
         wait_until(lambda: any(name == "parts" for name, _ in found))
         assert {"head", "messages", "history", "queue_consumers"} == {*found[0][1]}
         with Inspector(url) as inspector:
@@ -195,22 +186,22 @@ def test_a_page_follows_its_broker(serve, redis_factory):
         server.start()
         wait_until(lambda: any(name == "parts" for name, _ in found[seen:]))
         fill(url, "orders", 3)
-    served.process.signal(signal.SIGTERM)
-    assert 0 == served.process.wait(20)
-    assert "Traceback" not in served.process.log()
+    served.signal(signal.SIGTERM)
+    assert 0 == served.wait(20)
+    assert "Traceback" not in served.log()
 
 
 def test_it_stops_at_once_while_somebody_looks(serve, redis_url):
     """A stream of events has no end of its own."""
     fill(redis_url, "q", 1)
     served = serve(redis_url)
-    with served.events("/") as found:
+    with listening(served, "/") as found:
         wait_until(lambda: found)
-        served.process.signal(signal.SIGTERM)
-        assert 0 == served.process.wait(20)
+        served.signal(signal.SIGTERM)
+        assert 0 == served.wait(20)
         wait_until(lambda: found[-1][0] == "ended")
-    assert "Traceback" not in served.process.log()
-    assert "ERROR" not in served.process.log()
+    assert "Traceback" not in served.log()
+    assert "ERROR" not in served.log()
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,12 @@ WORKER = _role(
 EXPORTER = _role(
     _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"
 )
+# What `reliq web` reads, where nothing is to be changed by it.
+VIEWER = _role(
+    EXPORTER,
+    runs=(scripts.LOOK_UP, scripts.SCAN),
+    sends="acl|whoami get hget hgetall hscan scan script|exists",
+)
 OPERATOR = _role(
     EXPORTER,
     runs=(
@@ -156,6 +162,7 @@ ROLES = {
     "worker": WORKER,
     "operator": OPERATOR,
     "exporter": EXPORTER,
+    "viewer": VIEWER,
     "migration": MIGRATION,
     "sentinel": SENTINEL,
 }

@@ -1,8 +1,8 @@
 """Draw the pictures of docs/web.md: a shop's real workers, `reliq web`, and a Chromium.
 
-`python docs/pictures/web.py [FOLDER]` starts a redis-server of its own and two workers, lets the shop
-run for two minutes (`--seconds`), and writes web-*.png. Needs chromium, redis-server, celery and
-playwright.
+`python docs/pictures/web.py [FOLDER]` starts a redis-server of its own and two workers, lets the
+shop run for some minutes (`--seconds`), and writes web-*.png. Needs chromium, redis-server, celery
+and playwright.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def pictures(address: str, url: str, folder: Path) -> None:
         ):
             page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
             page.goto(f"{address}{path}")
-            if name not in {"health"}:
+            if name != "health":
                 page.wait_for_function("document.documentElement.dataset.live === 'yes'")
                 page.wait_for_timeout(2500)  # rates are those of some seconds
             page.screenshot(path=folder / f"web-{name}.png")
@@ -101,7 +101,7 @@ def main() -> None:
     """Run the shop, and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=HERE)
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=200)
     given = parser.parse_args()
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))

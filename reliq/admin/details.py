@@ -11,10 +11,15 @@ from ..message.queue_names import queue_of
 from .views import Message, of_stored
 
 if TYPE_CHECKING:
-    from ..message.envelope import Envelope
-    from ..store.scanning import Located
+    from collections.abc import Sequence
 
-Happening: TypeAlias = Literal["published", "held", "died"]
+    from ..message.envelope import Envelope
+    from ..store.scanning import Failure, Located
+
+Happening: TypeAlias = Literal["published", "failed", "held", "died"]
+
+
+_FAILED = frozenset({"lapsed", "requeued"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +27,17 @@ class MessageEvent:
     """Something that has happened to a message."""
 
     what: Happening
-    """published; held: it was taken, and is held now; died: it became a dead letter."""
+    """published; failed: a delivery of it ended so; died: it became a dead letter; held: it was
+    taken, and is held now."""
     at_ms: int | None
     """When; by the publisher's clock for what was published, else the broker's. None: not known."""
     consumer: str = ""
     """Who held it."""
     detail: str = ""
-    """died: the reason, and the error."""
+    """failed: ``lapsed`` (its lease ended without its holder) or ``requeued``; died: the reason,
+    and the error, where it is a dead letter still."""
+    count: int | None = None
+    """failed, died: failed deliveries by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +64,13 @@ class MessageDetails:
     body: str | bytes | None = None
     """Whole, not deserialised: text where its encoding says so; None: gone, or unreadable."""
     history: list[MessageEvent] = field(default_factory=list)
-    """As far as it is known, oldest first."""
+    """As far as it is known, oldest first. Of deliveries, those that failed: a queue keeps its
+    last thousand."""
 
 
-def details(name: str, located: Located, now_ms: int) -> MessageDetails:
+def details(
+    name: str, located: Located, now_ms: int, failures: Sequence[Failure]
+) -> MessageDetails:
     """Return what is known of a message that is in the queue, or partition, *name*."""
     message = of_stored(queue_of(name), located.place, located.stored, now_ms)
     try:
@@ -71,7 +83,7 @@ def details(name: str, located: Located, now_ms: int) -> MessageDetails:
         "delivered": located.stored.failed >= 0,
         "before": located.before,
         "expires_ms": located.expires_ms,
-        "history": _history(message),
+        "history": _history(message, failures),
     }
     if envelope is None:
         return MessageDetails(**common)
@@ -86,7 +98,7 @@ def details(name: str, located: Located, now_ms: int) -> MessageDetails:
     )
 
 
-def gone(queue: str, tag: str, now_ms: int) -> MessageDetails:
+def gone(queue: str, tag: str, now_ms: int, failures: Sequence[Failure]) -> MessageDetails:
     """Return what the tag itself says of a message that is not in *queue* any more."""
     born = published_ms(tag)
     message = Message(
@@ -105,19 +117,29 @@ def gone(queue: str, tag: str, now_ms: int) -> MessageDetails:
         size=0,
         count=0,
     )
-    return MessageDetails(message, queue, False, None, None, history=_history(message))
+    return MessageDetails(message, queue, False, None, None, history=_history(message, failures))
 
 
-def _history(message: Message) -> list[MessageEvent]:
+def _history(message: Message, failures: Sequence[Failure]) -> list[MessageEvent]:
     found = []
     if message.published_ms:
         found.append(MessageEvent("published", message.published_ms))
+    found += [_event(item) for item in failures if item.tag == message.tag]
     if message.state == "unacked":
         found.append(MessageEvent("held", None, message.consumer or ""))
     elif message.state == "dead":
         detail = ": ".join(filter(None, (message.reason, message.error)))
-        found.append(MessageEvent("died", message.died_ms, message.consumer or "", detail))
+        # That it died is the last thing that is known of it, unless that is kept no longer.
+        if found and found[-1].what == "died":
+            found.pop()
+        consumer = message.consumer or ""
+        found.append(MessageEvent("died", message.died_ms, consumer, detail, message.count))
     return found
+
+
+def _event(failure: Failure) -> MessageEvent:
+    what: Happening = "failed" if failure.how in _FAILED else "died"
+    return MessageEvent(what, failure.at_ms, failure.consumer, failure.how, failure.failed)
 
 
 def _body(envelope: Envelope) -> str | bytes:

@@ -86,8 +86,10 @@ class Looking:
         for partition in names:
             located = self._store.look_up(partition, tag)
             if located is not None:
-                return details(partition, located, now_ms)
-        return gone(queue, tag, now_ms)
+                failures = self._store.failures(partition)
+                return details(partition, located, now_ms, failures)
+        known = [item for partition in names for item in self._store.failures(partition)]
+        return gone(queue, tag, now_ms, known)
 
     def find(
         self,

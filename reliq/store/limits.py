@@ -58,6 +58,9 @@ MINUTE_MS = 60_000
 HISTORY_BLOCKS = 72
 """So many blocks of sixty snapshots it has, beside the one that is being filled: 72 hours."""
 
+FAILURES_KEPT = 1000
+"""So many failed deliveries of a queue are kept: the last ones."""
+
 JOB_MARK = 106
 """The last character of a job's delivery tag: a "j", which ends no other."""
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         Whereabouts,
     )
     from .jobs import Batches, JobEvent
-    from .scanning import Located, Looked, Position
+    from .scanning import Failure, Located, Looked, Position
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -688,6 +688,12 @@ class Store(Protocol):
 
     def look_up(self, queue: str, tag: str) -> Located | None:
         """Return all that is known of one message, at one instant; None: it is not in *queue*."""
+
+    def failures(self, queue: str) -> list[Failure]:
+        """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
+
+        Also those of messages that have been acked since, or have left it otherwise.
+        """
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change what scripts know of the arguments of *queue*; None removes a field.

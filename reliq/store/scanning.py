@@ -36,6 +36,20 @@ class Looked(NamedTuple):
     no way of it; what comes before it is not seen."""
 
 
+class Failure(NamedTuple):
+    """A delivery that failed."""
+
+    tag: str
+    at_ms: int
+    """When it was found to have failed."""
+    how: str
+    """lapsed: its lease ended without its holder; requeued; else why the message died of it."""
+    failed: int
+    """Failed deliveries by then."""
+    consumer: str
+    """Who held it."""
+
+
 class Located(NamedTuple):
     """One message, wherever it is in its queue, at one instant."""
 

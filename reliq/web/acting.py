@@ -89,19 +89,21 @@ def perform(site: Site, asked: Asked, name: str) -> str:
     if why:
         raise ForbiddenError(why)
     target = action.target(asked)
+    watch = site.watches[broker.number]
     try:
         if action.steps is not None:
             return _begin(site, asked, name, action, broker)
         with broker.inspector() as inspector:
-            look = Look(inspector, asked, site.watches[broker.number], site.redaction)
+            look = Look(inspector, asked, watch, site.redaction)
             outcome = action.do(look) if action.do is not None else ""
-        site.watches[broker.number].changed()
         entry = site.log.note(asked.user.name, name, broker.name, target, outcome)
     except ReliqError as exc:
         entry = site.log.note(asked.user.name, name, broker.name, target, str(exc), failed=True)
     except BusyError:
         text = "not begun: as many operations run as may; wait for one to end"
         entry = site.log.note(asked.user.name, name, broker.name, target, text, failed=True)
+    finally:
+        watch.forget(asked.text("queue"))
     return said(action.back(asked), entry)
 
 
@@ -132,7 +134,6 @@ def _begin(site: Site, asked: Asked, name: str, action: Action, broker: Broker) 
         broker,
         make(asked, file),
     )
-    site.watches[broker.number].counting.forget(asked.text("queue"))
     return link(asked.root_path, "/operation", {"id": begun.id})
 
 

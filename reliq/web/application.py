@@ -163,7 +163,10 @@ class Application:
         if not asked.may_act:
             return PlainTextResponse("Only an operator may stop it, where that is allowed.\n", 403)
         name = asked.text("id")
-        self.site.operations.stop(name)
+        found = self.site.operations.get(name)
+        if found is not None and self.site.operations.stop(name):
+            what = f"{found.action} {found.target}"
+            self.site.log.note(asked.user.name, "stop", found.broker, what, "it ends")
         return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
 
     async def _download(self, request: Request) -> Response:

@@ -27,7 +27,7 @@ logger = logging.getLogger("reliq")
 
 # Rates are those of the last seconds.
 _RATES_S = 10.0
-_YOUNG_S = 0.9
+_YOUNG_S = 0.3
 _CHECKED_EVERY_S = 60.0
 # There is a snapshot a minute.
 _HISTORY_S = 20.0
@@ -62,20 +62,19 @@ class Watch:
         self.counting = Counting()
         """The groups of dead letters."""
         self._reports: deque[Report] = deque()
-        self._changed = False
         self._histories: dict[tuple[str, int], tuple[float, Series]] = {}
+        self._forgotten = float("-inf")
         self._checkup = Checkup()
         self._checked_at = float("-inf")
         self._checking = False
 
     def report(self, inspector: Inspector) -> Report:
-        """Return a report that is younger than a second, with the rates of the last seconds."""
+        """Return a report of this moment, with the rates of the last seconds."""
         with self._asking:  # who comes meanwhile has the same
             with self._lock:
-                young = self._reports and monotonic() - self._reports[-1].at < _YOUNG_S
-                if young and not self._changed:
+                young = max(monotonic() - _YOUNG_S, self._forgotten)
+                if self._reports and self._reports[-1].at > young:
                     return self._reports[-1]
-                self._changed = False
                 since = self._reports[0] if self._reports else None
             made = inspector.report(since)
             with self._lock:
@@ -84,10 +83,11 @@ class Watch:
                     self._reports.popleft()
             return made
 
-    def changed(self) -> None:
-        """Have the next look ask the broker: somebody here has just changed something."""
+    def forget(self, queue: str) -> None:
+        """Look anew at what an action has changed."""
+        self.counting.forget(queue)
         with self._lock:
-            self._changed = True
+            self._forgotten = monotonic()
 
     def history(self, inspector: Inspector, queue: str, minutes: int) -> Series:
         """Return the last *minutes* of a queue, some seconds old at most; raises NotFound."""

@@ -166,3 +166,62 @@ def test_a_message_that_is_not_there(store):
     store.ack(*(taken.tag for taken in store.take()))
     assert store.store.look_up("q", item.tag) is None
     assert store.store.look_up("unknown", item.tag) is None
+
+
+# -- failed deliveries
+
+
+def failures(store, queue="q"):
+    """Return what is kept of them, without when that was."""
+    return [
+        (item.tag, item.how, item.failed, item.consumer) for item in store.store.failures(queue)
+    ]
+
+
+def test_failed_deliveries_are_kept(store, other):
+    """Of which message, how each ended and who held it: also of what has left the queue since."""
+    item = message()
+    store.publish(item)
+    before = store.store.now_ms()
+    store.release("nacked", *store.take())
+    other.end(*other.take())
+    other.restore()
+    store.dead_letter(*store.take())
+    assert [
+        (item.tag, "requeued", 1, "s/1"),
+        (item.tag, "lapsed", 2, "s/2"),
+        (item.tag, "rejected", 2, "s/1"),
+    ] == failures(store)
+    times = [item.at_ms for item in store.store.failures("q")]
+    assert before <= times[0] <= times[1] <= times[2] <= store.store.now_ms()
+    store.ack(item.tag)
+    assert 3 == len(failures(store))
+    store.delete()
+    assert [] == failures(store) == failures(store, "unknown")
+
+
+def test_what_is_given_back_in_order_has_not_failed(store):
+    """Nor what was acked."""
+    store.publish(message(), message())
+    first, second = store.take(2)
+    store.release("released", first)
+    store.release("undelivered", *store.take())
+    store.ack(second.tag)
+    assert [] == failures(store)
+
+
+def test_the_last_failed_deliveries_are_kept(store):
+    """A thousand of a queue, whatever it has failed."""
+    store.publish(message(), message())
+    kept, failing = store.take(2)
+    store.release("nacked", kept)
+    for _ in range(6):
+        store.publish(*(message(rank=0) for _ in range(170)))
+        store.release("nacked", *store.take(170))
+        for item in store.take(170):
+            store.ack(item.tag)
+    found = failures(store)
+    assert 1000 == len(found)
+    assert kept.tag not in {tag for tag, *_ in found}
+    assert {"requeued"} == {how for _, how, *_ in found}
+    store.ack(failing.tag)

@@ -388,18 +388,20 @@ def test_a_viewer(guarded):
         inspector._store.batches.change("b", [Change("enter", "i", "waiting", tag="t")])
         inspector._store.batches.change("b", [Change("end", "i", "failed", text="no")])
     with Connection(url) as connection:
-        taker = Taker(connection, "q")
-        taker.take_bodies(1)
         kill(url, "q", 1)
-        wait_until(lambda: viewer.admin.exists("reliq:consumers"))
+        Taker(connection, "q").take_bodies(1)
+        with Inspector(url) as inspector:
+            wait_until(inspector.consumers)
         viewer.admin.config_resetstat()
         with page(viewer.url) as browser:
             seen = walk(browser)
             assert {"/batch?id=b", "/queue?queue=q", "/dead", "/consumers"} <= {*seen}
             assert "pay" in browser.get("/search?text=pay").text
             browser.get("/batch?id=b&state=failed")
-            assert "no messages with" not in browser.get("/queue?queue=divided").text
-    viewer.check()
+    new = viewer.server.version >= (7,)
+    assert {"config|get" if new else "config"} == viewer.refused  # the doctor does without
+    if new:  # 6.2 does not count subcommands
+        assert {"ping"} == viewer.allowed - viewer.used
 
 
 @pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter", "viewer"])

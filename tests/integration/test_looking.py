@@ -234,6 +234,29 @@ def test_a_message_that_is_held_dead_and_gone(connection, inspector):
     first.ack()
 
 
+def test_failed_deliveries_are_in_the_history_of_a_message(connection, inspector):
+    """Who held it, and how that ended; also when it died of it, and when it was done at last."""
+    celery_message(connection, "q", "app.ship", "id-1")
+    taker = Taker(connection, "q")
+    (first,) = taker.take()
+    tag = inspector.peek("q", "unacked")[0].tag
+    first.requeue()
+    (second,) = taker.take()
+    found = inspector.message("q", tag)
+    assert ["published", "failed", "held"] == [event.what for event in found.history]
+    failed, held = found.history[1:]
+    assert ("requeued", 1, held.consumer) == (failed.detail, failed.count, failed.consumer)
+    assert (True, 1) == (found.delivered, found.message.count)
+    second.reject()
+    wait_until(lambda: inspector.message("q", tag).message.state == "dead")
+    dead = inspector.message("q", tag)
+    assert ["published", "failed", "died"] == [event.what for event in dead.history]
+    assert inspector.purge_dead_letters("q") == 1
+    gone = inspector.message("q", tag)
+    assert "gone" == gone.message.state
+    assert dead.history == gone.history
+
+
 # -- search
 
 

@@ -288,6 +288,21 @@ def graph(*, types: bool) -> dict[str, set[str]]:
     }
 
 
+def test_the_page_stands_on_the_inspector():
+    """Nothing in it talks to an engine, nor knows how messages are stored."""
+    allowed = ("reliq.admin", "reliq.errors", "reliq.forks", "reliq.printable", "reliq.units")
+    names = ("reliq.message.queue_arguments", "reliq.failover.brokers.without_password")
+    outside = {
+        f"{module}: {item.target}"
+        for module, (path, package) in KNOWN.items()
+        if _within(module, ("reliq.web",))
+        for item in imports_of(path.read_text("utf-8"), module, package=package)
+        if _within(item.target, ("reliq",))
+        if not _within(item.target, ("reliq.web", *allowed, *names))
+    }
+    assert set() == outside
+
+
 def test_no_import_cycles():
     """Modules do not import each other in a circle, in one folder either."""
     waiting, done = graph(types=False), set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...store.inspection import AnyPlace, Stored
-from ...store.scanning import SCANNED_AT_ONCE, SCANNED_BYTES, Located, Looked, Position
+from ...store.scanning import SCANNED_AT_ONCE, SCANNED_BYTES, Failure, Located, Looked, Position
 from ...store.unreadable import left_out, number
 from . import scripts
 from .base import StoreBase, text_of
@@ -48,6 +48,21 @@ class RedisScanning(StoreBase):
         place: AnyPlace = text_of(kind)  # type: ignore[assignment]
         stored = self._stored(queue, place, tag.encode(), score, len(envelope), envelope, *more)
         return Located(place, before, stored, None if expires is None else number(expires))
+
+    def failures(self, queue: str) -> list[Failure]:
+        """Return the last failed deliveries of *queue*, a thousand at most, oldest first."""
+        found, wrong = [], []
+        for entry in reversed(
+            self._wire.call(("LRANGE", self._keys(queue).failed_deliveries, 0, -1))
+        ):
+            tag, *fields = text_of(entry).split("|", 4)
+            if len(fields) != _FIELDS:
+                wrong.append(tag)
+                continue
+            at_ms, how, failed, consumer = fields
+            found.append(Failure(tag, number(at_ms), how, number(failed), consumer))
+        left_out(self.broker, f"failed deliveries of {queue!r}", wrong)
+        return found
 
     def _stored(
         self,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...message.envelope import without_body
 from ...store.inspection import AnyPlace, Stored
-from ...store.scanning import SCANNED_AT_ONCE, SCANNED_BYTES, Located, Looked, Position
+from ...store.scanning import SCANNED_AT_ONCE, SCANNED_BYTES, Failure, Located, Looked, Position
 from ...store.unreadable import number
 from .base import StoreBase
 from .transaction import DEAD, DELAYED, HELD_BY_MOVE, READY, UNACKED
@@ -67,10 +67,21 @@ class SqliteScanning(StoreBase):
         looked = Looked([], [], len(rows), after)
         for place_of, found_row in enumerate(rows, 1):
             item = _stored(place, *found_row)
-            if not contains or contains.encode() in without_body(item.envelope or b""):
+            if not contains or _has(item.envelope or b"", contains.encode()):
                 looked.items.append(_cut(item, whole_bytes))
                 looked.numbers.append(place_of)
         return looked
+
+    def failures(self, queue: str) -> list[Failure]:
+        """Return the last failed deliveries of *queue*, a thousand at most, oldest first."""
+        with self.read() as transaction:
+            row = transaction.queue(queue)
+            found = transaction.execute(
+                "SELECT tag, at, how, failed, consumer FROM failed_deliveries WHERE queue = ? "
+                "ORDER BY number",
+                (row.id if row else 0,),
+            ).fetchall()
+        return [_failure(*item) for item in found]
 
     def look_up(self, queue: str, tag: str) -> Located | None:
         """Return all that is known of one message; None where it is not in *queue*."""
@@ -98,6 +109,10 @@ class SqliteScanning(StoreBase):
         return Located(place, before, _stored(place, *more), number(expires) if waits else None)
 
 
+def _failure(tag: str, at: int, how: str, failed: int, consumer: str) -> Failure:
+    return Failure(str(tag), number(at), str(how), number(failed), str(consumer))
+
+
 def _with_room(found: Iterable[Row]) -> tuple[list[Row], bool]:
     """Return those for whose envelopes there is room, and whether these are all."""
     rows: list[Row] = []
@@ -109,6 +124,11 @@ def _with_room(found: Iterable[Row]) -> tuple[list[Row], bool]:
         room -= size
         rows.append(item)
     return rows, True
+
+
+def _has(envelope: bytes, text: bytes) -> bool:
+    # Mostly it has the text nowhere.
+    return text in envelope and text in without_body(envelope)
 
 
 def _after(start: Position, rows: Sequence[Row]) -> Position:

@@ -110,6 +110,16 @@ CREATE TABLE history (
     records BLOB NOT NULL,
     PRIMARY KEY (queue, block)
 ) WITHOUT ROWID;
+CREATE TABLE failed_deliveries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    how TEXT NOT NULL,
+    failed INTEGER NOT NULL,
+    consumer TEXT NOT NULL
+);
+CREATE INDEX failed_deliveries_queue ON failed_deliveries (queue, number);
 """,
 }
 

@@ -98,6 +98,18 @@ CREATE TABLE history (
     PRIMARY KEY (queue, block)
 ) WITHOUT ROWID;
 
+-- The last failed deliveries of each queue.
+CREATE TABLE failed_deliveries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    how TEXT NOT NULL, -- lapsed, requeued, or why the message died of it
+    failed INTEGER NOT NULL, -- failed deliveries by then
+    consumer TEXT NOT NULL -- who held it
+);
+CREATE INDEX failed_deliveries_queue ON failed_deliveries (queue, number);
+
 -- How many died, by reason; all of a queue are its dead_lettered.
 CREATE TABLE deaths (
     queue INTEGER NOT NULL,

@@ -18,7 +18,7 @@ HORIZONS = {"10m": 600, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 _BARS = 60
 # Of so many queues the next messages are looked at, and so many of all of them together.
 _MOST_QUEUES = 50
-_MOST = 3000
+_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,11 @@ def _history(look: Look, name: str, minutes: int) -> Series | None:
 
 def _reported(look: Look, name: str) -> QueueReport:
     """Return the queue's line of the overview; raises NotFound."""
-    for found in look.watch.report(look.inspector).queues:
-        if found.queue == name:
-            return found
+    for _ in range(2):
+        for found in look.watch.report(look.inspector).queues:
+            if found.queue == name:
+                return found
+        look.watch.forget(name)  # it may have come a moment ago
     raise NotFound(f"no queue {name!r}")
 
 

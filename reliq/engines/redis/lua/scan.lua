@@ -19,8 +19,8 @@
 -- ARGV[7] text (returned are only those with it in their envelope behind the body; empty: all)
 --
 -- Returns {how many were looked at, score and skip to go on with (empty: there are no more),
---   {the how many-th it is, tag, score, bytes of the envelope, envelope or false, lease record or what is known of its
---   death or false, failed deliveries or false, ...}}
+--   {the how many-th it is, tag, score, bytes of the envelope, envelope or false, lease record or
+--   what is known of its death or false, failed deliveries or false, ...}}
 -- Redis 6.2 or newer.
 local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local unacked, deliveries, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

@@ -11,7 +11,7 @@ from reliq.admin import Inspector
 from tests.browser.looking import cell, row, wait_live
 from tests.browser.stock import publish, reject, task
 
-COUNT = 12
+COUNT = 8
 
 
 def dead_ids(url, queue):
@@ -64,7 +64,7 @@ def test_a_group_is_replayed_with_its_progress(stand, as_operator):
     expect(counts.get_by_text("Nothing has died.")).to_be_visible()
     stand.site.settled("refunds")
     as_operator.go(page, "/log")
-    expect(page.get_by_role("region", name="Actions")).to_contain_text("done after 12 of 12")
+    expect(page.get_by_role("region", name="Actions")).to_contain_text("done after 8 of 8")
 
 
 @pytest.mark.parametrize("scripted", [True, False], ids=["scripted", "plain"])

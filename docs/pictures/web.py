@@ -1,7 +1,7 @@
 """Draw the pictures of docs/web.md: a shop's real workers, `reliq web`, and a Chromium.
 
 `python docs/pictures/web.py [FOLDER]` starts a redis-server of its own and two workers, lets the
-shop run for some minutes (`--seconds`), and writes web-*.png. Needs chromium, redis-server, celery
+shop run for ten minutes (`--seconds`), and writes web-*.png. Needs chromium, redis-server, celery
 and playwright.
 """
 
@@ -18,6 +18,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import sync_playwright
@@ -45,7 +46,7 @@ def start(stack: ExitStack, command: Sequence[str], url: str, log: Path) -> None
     stack.callback(lambda: (os.killpg(process.pid, signal.SIGKILL), process.wait(10)))
 
 
-def trade(shop: Any, seconds: float) -> None:
+def trade(shop: Any, seconds: float, ended: Event) -> None:
     """Let the shop sell for so long."""
     for number in range(200):
         shop.charge.delay(number, card="4111")
@@ -57,9 +58,9 @@ def trade(shop: Any, seconds: float) -> None:
     for day in range(1, 10):
         shop.make.delay(f"2026-11-{day:02}")
     with reliq.Batch("prices 2026-11", app=shop.app) as batch:
-        batch.map(shop.row, range(1, int(60 * seconds)))
+        batch.map(shop.row, range(1, int(20 * seconds)))
     until, number = time.monotonic() + seconds, 1000
-    while time.monotonic() < until:
+    while time.monotonic() < until and not ended.is_set():
         number += 1
         time.sleep(random.uniform(0.02, 0.2))
         shop.charge.delay(number, card="4111")
@@ -101,7 +102,7 @@ def main() -> None:
     """Run the shop, and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=HERE)
-    parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--seconds", type=float, default=600)
     given = parser.parse_args()
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -116,7 +117,12 @@ def main() -> None:
             start(stack, command, url, temporary / f"{name}.log")
         web = [sys.executable, "-m", "reliq.cli", "web", "--url", url, "--port", "0"]
         start(stack, [*web, "--allow-actions"], url, temporary / "web.log")
-        trade(shop, given.seconds)
+        ended = Event()
+        trading = Thread(target=trade, args=(shop, 2 * given.seconds, ended))
+        trading.start()
+        stack.callback(trading.join)
+        stack.callback(ended.set)
+        trading.join(given.seconds)
         said = (temporary / "web.log").read_text("utf-8")
         address = said.split("serving reliq on ")[1].split()[0].rstrip("/")
         given.folder.mkdir(parents=True, exist_ok=True)

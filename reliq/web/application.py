@@ -189,7 +189,7 @@ class Application:
     async def _events(self, request: Request) -> Response:
         given = dict(query_of(request.scope["query_string"]))
         path, _, query = given.get("page", "").partition("?")
-        page = next((page for page in PAGES if page.path == path), None)
+        page = next((page for page in PAGES if page.path == path and page.live), None)
         if page is None:
             return PlainTextResponse("no such page", 404)
         topic = _Topic(page, self._asked(request, query.encode("latin-1", "replace")))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 96, 22
 _CHART_WIDTH, _CHART_HEIGHT = 720, 160
-_LEFT, _BOTTOM, _TOP = 48, 18, 8
+_LEFT, _BOTTOM, _TOP = 48, 22, 10
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -171,7 +171,7 @@ def _ticks(times: Times, box: tuple[int, int, int, int]) -> Markup:
     left, upper, width, height = box
     return Markup("").join(
         Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-            left + width * at, upper + height + 14, _anchor(at), text
+            left + width * at, upper + height + 16, _anchor(at), text
         )
         for at, text in times.labels
     )

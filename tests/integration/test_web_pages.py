@@ -228,6 +228,13 @@ def test_one_of_several_brokers_is_away(redis_url, tmp_path):
         assert (403, True) == (refused.status_code, "dead export" in refused.text)
 
 
+def test_what_takes_its_time_is_not_followed(redis_url):
+    """The doctor looks when somebody asks for it, not every two seconds."""
+    with page(redis_url) as browser:
+        for path in ("/health", "/search?text=x", "/confirm?action=purge", "/nowhere", ""):
+            assert 404 == browser.get("/events", params={"page": path}).status_code
+
+
 def test_temporary_queues_are_shown_when_they_are_wanted(redis_url):
     """There may be one for each process that ever waited for a reply."""
     with Connection(redis_url) as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import reliq
+import reliq.web
 from reliq import (
     BatchUncertain,
     BrokerRefused,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
+
+    from reliq.web import Application
 
 
 def errors() -> tuple[type[ReliqError], ...]:
@@ -267,6 +270,20 @@ def metrics(registry: CollectorRegistry, options: Mapping[str, object]) -> Itera
     found: Iterable[Metric] = collector.collect()
     collector.close()
     return found
+
+
+def look_at_it(options: Mapping[str, object]) -> Application:
+    """Mount the page."""
+    return reliq.web.app(
+        "reliq://a",
+        "reliq-sqlite:////b",
+        transport_options=options,
+        allow_actions=True,
+        user_header="X-User",
+        operators={"ann"},
+        redact=["password"],
+        interval_s=1,
+    )
 
 
 class Tenant(reliq.Middleware):

@@ -114,7 +114,7 @@ EXPORTER = _role(
 VIEWER = _role(
     EXPORTER,
     runs=(scripts.LOOK_UP, scripts.SCAN),
-    sends="acl|whoami get hget hgetall hkeys hscan scan script|exists",
+    sends="acl|whoami get hget hgetall hkeys hscan lrange scan script|exists",
 )
 OPERATOR = _role(
     EXPORTER,

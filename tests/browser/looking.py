@@ -99,6 +99,7 @@ def row(page: Page, text: str) -> Locator:
 def cell(page: Page, name: str, column: str) -> Locator:
     """Return one cell of a table, by the name of its row and that of its column."""
     table = page.locator("table", has=row(page, name))
+    table.first.wait_for()
     heads = table.first.locator("thead th").all_inner_texts()
     at = next(n for n, head in enumerate(heads) if head.strip().startswith(column))
     return row(page, name).locator(f":nth-child({at + 1})").and_(page.locator("td, th"))

@@ -29,7 +29,7 @@ def users() -> str:
 
 
 class WebServer(Process):
-    """`reliq web` on a free loopback port; *urls* are its brokers."""
+    """`reliq web` on a loopback port, any that is free; *urls* are its brokers."""
 
     def __init__(
         self,
@@ -39,8 +39,9 @@ class WebServer(Process):
         name: str = "web",
         login: bool = True,
         interval_s: float = INTERVAL_S,
+        port: int = 0,
     ) -> None:
-        command = [sys.executable, "-W", "error", "-m", "reliq.cli", "web", "--port", "0"]
+        command = [sys.executable, "-W", "error", "-m", "reliq.cli", "web", "--port", f"{port}"]
         command += ["--interval", f"{interval_s:g}", *arguments]
         more = {"RELIQ_WEB_USERS": users()} if login else {}
         super().__init__(command, log_path=directory / f"{name}.log", env=environment(urls, **more))

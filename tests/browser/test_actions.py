@@ -22,13 +22,13 @@ def is_paused(stand, queue):
 
 @pytest.mark.parametrize("scripted", [True, False], ids=["scripted", "plain"])
 def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
-    """Each is a form, which works without JavaScript too; what was done is said and logged."""
+    """Each is a form, for the keyboard too and without JavaScript; what was done is said, logged."""
     queue = f"paused-{scripted}"
     publish(stand.site.broker, queue, [[[1], {}, {}]] * 3, headers=task("shop.ship", 1))
     page = sign_in(stand.url, java_script_enabled=scripted).open(f"/queue?queue={queue}")
     notice = page.locator("main").get_by_role("status")
 
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause").press("Enter")
     expect(notice).to_have_text(f"pause {queue}: paused")
     assert is_paused(stand, queue)
     page.get_by_role("button", name="Resume").click()
@@ -37,7 +37,7 @@ def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
 
     page.get_by_role("combobox", name="Setting").select_option("x-max-length")
     page.get_by_role("textbox", name="Value").fill("500")
-    page.get_by_role("button", name="Set").click()
+    page.keyboard.press("Enter")
     expect(notice).to_contain_text("x-max-length is 500")
 
     page.get_by_role("link", name="Purge").click()

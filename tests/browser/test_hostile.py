@@ -15,15 +15,16 @@ from tests.browser.looking import overflow, wait_live
 from tests.browser.stock import publish, reject
 
 SCRIPTS = {
-    "tag": "<script>alert('tag')</script>",
-    "attribute": "\"'><img src=x onerror=alert('attribute')> onmouseover=alert(1) x='",
-    "closing": "</textarea></pre></title></svg><svg onload=alert('closing')>",
-    "template": "{{ 7 * 7 }}${7*7}{% raw %}javascript:alert('template')",
+    # What would break out of an element, an attribute, a comment or a template.
+    "markup": "<script>alert('element')</script>"
+    "\"'><img src=x onerror=alert('attribute')> onmouseover=alert(1) x='"
+    "</textarea></pre></title></svg><svg onload=alert('closing')>"
+    "]]>--><!--<script>alert('comment')</script>"
+    "{{ 7 * 7 }}${7*7}{% raw %}",
+    "address": "javascript:alert('address')//../../static/reliq.js?x=1&y=2#z%2f%00;",
     "lines": "first\nsecond\r\n<b>third</b>\x00\x1b[31m",
     "direction": "\u202egnp.exe\u2066\u200f\u0301" + "\u0300" * 40,
     "long": "w" * 240,
-    "path": "../../static/reliq.js?x=1&y=2#z%2f%00;",
-    "tag in json": "]]>--><!--<script>alert('json')</script>",
 }
 MEGABYTE = "<script>alert('body')</script>\u202e'\"" * 30_000
 _PHONE = {"width": 360, "height": 780}

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 import reliq
-from tests.browser.conftest import APP
+from tests.browser.conftest import APP, Stand
 from tests.browser.looking import cell, row, wait_live
 
 STAYS = "window.stays"
@@ -68,6 +68,7 @@ def test_a_task_is_watched_as_its_worker_is_killed(stand, as_operator, tmp_path)
     expect(cell(page, "record_until", "Lease left")).to_have_text(re.compile(r"^[\d.]+ ?m?s$"))
 
     first.kill()
+    expect(page.get_by_role("region", name="Consumers")).to_contain_text("gone")
     second = stand.site.worker(name="second", **work)
     expect(held).to_contain_text(f":{second.pid}:")
     expect(cell(page, "record_until", "Failed")).to_have_text("1")
@@ -111,9 +112,10 @@ def test_a_batch_is_followed_to_its_end(stand, as_operator, as_viewer, tmp_path)
 
 
 def test_a_page_outlives_its_broker(redis_factory, sign_in, tmp_path):
-    """The broker is killed: what was seen stays and is called old. It comes back: so does news."""
-    from tests.browser.conftest import Stand
+    """What was seen stays and is called old; news come by themselves when it is back.
 
+    The same holds for `reliq web` itself.
+    """
     server = redis_factory(appendonly=True)
     stand = Stand(server, tmp_path)
     try:
@@ -139,8 +141,19 @@ def test_a_page_outlives_its_broker(redis_factory, sign_in, tmp_path):
         expect(opened.get_by_role("region", name="Consumers")).to_be_visible()
         stand.site.send("record", queue="orders")
         expect(row(page, "record")).to_have_count(2)
+
+        looking.clean("503")
+        stand.web.kill_group()
+        expect(page.get_by_role("status")).to_contain_text("reliq web does not answer")
+        expect(row(page, "record")).to_have_count(2)
+        port = int(stand.url.rpartition(":")[2])
+        stand.serve(port=port)
+        expect(page.locator("#state")).to_be_hidden()
+        stand.site.send("record", queue="orders")
+        expect(row(page, "record")).to_have_count(3)
         for one in (page, overview):
             never_reloaded(one)
+        looking.clean("ERR_CONNECTION_REFUSED|ERR_INCOMPLETE|ERR_EMPTY")
     finally:
         stand.close()
 
@@ -185,4 +198,12 @@ def test_news_leave_focus_selection_and_scroll(stand, as_operator):
     assert selected == page.evaluate("String(getSelection())") != ""
     page.evaluate("getSelection().removeAllRanges()")
     expect(rows.filter(has_text="late")).to_have_count(1)
+
+    # Nor is what somebody types.
+    field = page.get_by_role("textbox", name="Value")
+    field.fill("12")
+    stand.site.send("record", "latest", queue="list", countdown=62)
+    expect(page.locator("#head")).to_contain_text("65")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("12")
     never_reloaded(page)

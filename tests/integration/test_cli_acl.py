@@ -13,7 +13,7 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 import reliq
 from reliq import BrokerRefused
-from reliq.admin import Inspector, acl_rule
+from reliq.admin import ROLES, Inspector, acl_rule
 from reliq.engines.urls import connect
 from reliq.store.jobs import DONE, Change, Note
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
@@ -343,6 +343,52 @@ def test_an_exporter(guarded):
         publish(connection, "orders", 3)
 
 
+def test_a_viewer(guarded):
+    """Everything that there is to see is seen with its rule, and nothing can be written."""
+    viewer = guarded("viewer")
+    with Connection(viewer.server.url("reliq", db=1)) as connection:
+        declare(connection, "orders")
+        publish(connection, "orders", 1, 2, headers={"task": "shop.ship", "id": "id-1"})
+        publish(connection, "orders", 3, headers={"x-delay": 60_000})
+        taker = Taker(connection, "orders", auto_declare=False)
+        taker.take()[0].reject()
+        with contextlib.closing(connect(viewer.server.url("reliq", db=1), {}, "o/1")) as store:
+            store.batches.open_batch("b", "enrol", {})
+            store.batches.change("b", [Change("enter", "j", "waiting", tag="t")])
+        viewer.admin.config_resetstat()
+        with Inspector(viewer.url) as inspector:
+            look_as_viewer(inspector)
+    # The doctor asks for the settings, too.
+    assert {"config|get" if viewer.server.version >= (7,) else "config"} == viewer.refused
+    viewer.admin.acl_log_reset()
+    viewer.check()
+    with viewer.connect() as connection, pytest.raises(BrokerRefused, match="permission"):
+        publish(connection, "orders", 3)
+
+
+def look_as_viewer(inspector):
+    """Look at all that a page shows."""
+    assert ["orders"] == [item.queue for item in inspector.report().queues]
+    wait_until(lambda: inspector.history("orders"))
+    assert 1 == len(inspector.consumers())
+    (dead,) = inspector.peek("orders", "dead")
+    assert ["published", "died"] == [
+        item.what for item in inspector.message("orders", dead.tag).history
+    ]
+    assert 2 == len(inspector.find("shop.ship").found)
+    (group,) = inspector.dead_letter_groups("orders").groups
+    assert 1 == len(inspector.dead_letters("orders", fingerprint=group.fingerprint))
+    assert inspector.settings("orders") is not None
+    assert [True] == [result.balanced for result in inspector.audit()]
+    assert ["b"] == [batch.id for batch in inspector.batches()]
+    assert ["j"] == [job.id for job in inspector.jobs("b", "waiting")]
+    assert [] == inspector.job_failures("b")
+    assert inspector.batch("b").total == 1
+    assert [True] == [result.balanced for result in inspector.audit_batches()]
+    findings = inspector.doctor()
+    assert {"ok", "info"} >= {item.severity for item in findings if item.check == "acl"}
+
+
 def test_an_operator_who_may_not_read_the_configuration(guarded):
     """All is shown but what stands in it, and the server's passwords are not to be had."""
     operator = guarded("operator")
@@ -372,7 +418,7 @@ HARM = [
 ]
 
 
-@pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter"])
+@pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter", "viewer"])
 def test_what_no_rule_allows(guarded, role):
     """Nobody takes another application's scripts, functions, keys or the server."""
     user = guarded(role)
@@ -474,7 +520,7 @@ def test_behind_sentinels():
 def test_each_role_alone_and_all_of_them():
     """One line for each role, to be pasted; JSON by role."""
     rules = json.loads(run(None, "acl", "--json").stdout)
-    assert ["producer", "worker", "operator", "exporter", "migration", "sentinel"] == list(rules)
+    assert list(ROLES) == list(rules)
     assert list(rules.values()) == run(None, "acl").stdout.splitlines()
     one = run(None, "acl", "worker", "--user", "celery", "--prefix", "a*b:").stdout
     start = "ACL SETUSER celery reset on ><password> ~a\\*b:reliq:* +blpop "

@@ -110,8 +110,14 @@ WORKER = _role(
 EXPORTER = _role(
     _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"
 )
-OPERATOR = _role(
+# Looks at everything, and changes nothing: no command writes.
+VIEWER = _role(
     EXPORTER,
+    runs=(scripts.LOOK_UP, scripts.SCAN),
+    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zrangebyscore",
+)
+OPERATOR = _role(
+    VIEWER,
     runs=(
         scripts.ACCEPT,
         scripts.ATTACH,
@@ -124,7 +130,6 @@ OPERATOR = _role(
         scripts.LAYOUT,
         scripts.LEASES_OF,
         scripts.LIST_QUEUE,
-        scripts.LOOK_UP,
         scripts.MOVE,
         scripts.MOVED,
         scripts.MOVE_OUT,
@@ -136,7 +141,6 @@ OPERATOR = _role(
         scripts.RENEW,
         scripts.REPLAY,
         scripts.SAID,
-        scripts.SCAN,
         scripts.UNBOUND,
         scripts.WHEREABOUTS,
     ),
@@ -156,6 +160,7 @@ ROLES = {
     "worker": WORKER,
     "operator": OPERATOR,
     "exporter": EXPORTER,
+    "viewer": VIEWER,
     "migration": MIGRATION,
     "sentinel": SENTINEL,
 }

@@ -91,7 +91,7 @@ def pictures(address: str, url: str, folder: Path) -> None:
             page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
             page.goto(f"{address}{path}")
             if name != "health":
-                page.wait_for_function("document.documentElement.dataset.live === 'yes'")
+                page.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
                 page.wait_for_timeout(2500)  # rates are those of some seconds
             page.screenshot(path=folder / f"web-{name}.png")
             page.close()

@@ -52,7 +52,7 @@ def acl_rule(
         commands |= rights.BEHIND_SENTINELS
     if cluster and role != "sentinel":
         commands |= rights.IN_CLUSTER
-        if role in {"operator", "migration"}:
+        if role in {"viewer", "operator", "migration"}:
             commands |= rights.OPERATES_CLUSTER
     allowed = " ".join(f"+{command}" for command in sorted(commands))
     keys = _keys(role, prefix)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["hashed", "serve"]
 
 _STOPS_WITHIN_S = 3
+_BACKLOG = 128
 
 
 class _Server(uvicorn.Server):
@@ -79,6 +80,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host.strip("[]"), port))
+        made.listen(_BACKLOG)  # from here on nobody is refused
     except OSError as error:
         made.close()
         raise Refused(

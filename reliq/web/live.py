@@ -142,7 +142,9 @@ class Hub(Generic[T]):
                     channel.failed("This page could not be made. The log of reliq web says why.")
                 else:
                     channel.made(parts)
-            await asyncio.sleep(max(self._interval_s - (monotonic() - began), _PAUSE_S))
+            # Where a round takes long, the broker has at least as long without one.
+            took = monotonic() - began
+            await asyncio.sleep(max(self._interval_s - took, took, _PAUSE_S))
 
     def close(self) -> None:
         """End all streams, so that the process can end."""

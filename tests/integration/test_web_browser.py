@@ -73,7 +73,7 @@ def look(browser):
 
 def live(page):
     """Wait until a page has had its first event."""
-    page.wait_for_function("document.documentElement.dataset.live === 'yes'")
+    page.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
     return page
 
 

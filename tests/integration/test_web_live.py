@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from tests.support.commands import RELIQ, environment
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 from tests.support.web import WebProcess
+from tests.support.workers import app_environment
 
 
 class Source:
@@ -202,6 +204,25 @@ def test_it_stops_at_once_while_somebody_looks(serve, redis_url):
         wait_until(lambda: found[-1][0] == "ended")
     assert "Traceback" not in served.log()
     assert "ERROR" not in served.log()
+
+
+def test_an_application_knows_its_brokers(redis_url, journal, tmp_path):
+    """`celery -A proj reliq web` needs no URL."""
+    fill(redis_url, "q", 1)
+    command = [sys.executable, "-m", "celery", "-A", "tests.integration.apps.tasks", "reliq"]
+    process = Process(
+        [*command, "web", "--port", "0"],
+        log_path=tmp_path / "log",
+        env=app_environment(redis_url, journal),
+    )
+    try:
+        wait_until(lambda: "serving" in process.log(), timeout_s=40, what=process.log)
+        address = process.log().split("serving reliq on ")[1].split()[0]
+        assert "queue=q" in httpx.get(address).text
+        process.signal(signal.SIGINT)
+        assert 0 == process.wait(20)
+    finally:
+        process.kill_group()
 
 
 @pytest.mark.parametrize(

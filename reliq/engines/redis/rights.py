@@ -110,14 +110,14 @@ WORKER = _role(
 EXPORTER = _role(
     _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"
 )
-# What `reliq web` reads, where nothing is to be changed by it.
+# Looks at everything, and changes nothing: no command writes.
 VIEWER = _role(
     EXPORTER,
     runs=(scripts.LOOK_UP, scripts.SCAN),
-    sends="acl|whoami get hget hgetall hkeys hscan lrange scan script|exists",
+    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zrangebyscore",
 )
 OPERATOR = _role(
-    EXPORTER,
+    VIEWER,
     runs=(
         scripts.ACCEPT,
         scripts.ATTACH,
@@ -130,7 +130,6 @@ OPERATOR = _role(
         scripts.LAYOUT,
         scripts.LEASES_OF,
         scripts.LIST_QUEUE,
-        scripts.LOOK_UP,
         scripts.MOVE,
         scripts.MOVED,
         scripts.MOVE_OUT,
@@ -142,7 +141,6 @@ OPERATOR = _role(
         scripts.RENEW,
         scripts.REPLAY,
         scripts.SAID,
-        scripts.SCAN,
         scripts.UNBOUND,
         scripts.WHEREABOUTS,
     ),

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from ...admin.audit import LEFT
 
 if TYPE_CHECKING:
-    from ...admin import Audit, Finding
+    from ...admin import Audit, AuditResult, Finding
     from ..watch import Checkup
     from .look import Look
 
+_MOST = 200
 _ORDER = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 
 
@@ -25,6 +26,11 @@ class HealthView:
     audit: Audit
     left: tuple[str, ...]
     """How a message may have left, in the order of the columns."""
+
+    @property
+    def shown(self) -> list[AuditResult]:
+        """The first ledgers, those that do not balance before all others."""
+        return sorted(self.audit.results, key=lambda result: result.balanced)[:_MOST]
 
     @property
     def unbalanced(self) -> int:

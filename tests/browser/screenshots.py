@@ -2,13 +2,14 @@
 
 A shop runs for some minutes, with a redis-server, workers and `reliq web` of its own: its tasks
 work, wait and fail, and one worker is killed. What a browser then shows is what is in the
-pictures, but for the address of the broker.
+pictures, but for the names of the broker and of the machine.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
 import tempfile
 import threading
@@ -39,8 +40,11 @@ if TYPE_CHECKING:
 SHOP = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SHOWN = "redis.shop.internal:6379"
 DESK, PHONE = {"width": 1240, "height": 780}, {"width": 390, "height": 780}
+_SCALE = 1.5
+# Rates are those of the last seconds: so long somebody has looked.
+_LOOKED_MS = 6000
 _SERVER = ("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory", "512mb")
-_COLOURS = 96
+_COLOURS = 128
 _MOST_BYTES = 150_000
 
 
@@ -149,12 +153,13 @@ def shop_application() -> Celery:
 def take(web: WebServer, out: Path, port: int, running: str) -> None:
     """Look at the pages, and keep what is seen."""
     with chromium() as browser:
-        for theme, viewport, scale in (("light", DESK, 2), ("dark", DESK, 2), ("dark", PHONE, 2)):
+        for theme, viewport in (("light", DESK), ("dark", DESK), ("dark", PHONE)):
             looking = Browsing(
                 browser, web.url, "otto", viewport=viewport, color_scheme=theme,
-                device_scale_factor=scale, reduced_motion="reduce",
+                device_scale_factor=_SCALE, reduced_motion="reduce",
             )  # fmt: skip
             page = looking.open("/", live=True)
+            page.wait_for_timeout(_LOOKED_MS)
 
             def keep(name: str, page: Page = page) -> None:
                 picture(page, out / f"web-{name}.png", port)
@@ -193,17 +198,22 @@ def desk(looking: Browsing, page: Page, keep: Callable[[str], None], running: st
 def picture(page: Page, path: Path, port: int) -> None:
     """Write what is seen, in few colours; the broker gets a telling address."""
     page.evaluate(
-        """([real, shown]) => {
+        """([real, shown, host, name]) => {
           const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-          for (let it; (it = walk.nextNode()); ) it.data = it.data.replace(real, shown);
+          for (let it; (it = walk.nextNode()); ) {
+            it.data = it.data.replace(real, shown).replace(host, name);
+          }
         }""",
-        [f"127.0.0.1:{port}", SHOWN],
+        [f"127.0.0.1:{port}", SHOWN, f"{socket.gethostname()}:", "shop-1:"],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=path, animations="disabled", caret="hide")
+    view = page.viewport_size or DESK
+    end = page.locator("main").bounding_box() or {"y": 0, "height": view["height"]}
+    clip = {"x": 0, "y": 0, **view, "height": min(view["height"], end["y"] + end["height"])}
+    page.screenshot(path=path, clip=clip, animations="disabled", caret="hide")
     with Image.open(path) as taken:
         few = taken.convert("RGB").quantize(
-            _COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+            _COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
         )
         few.save(path, optimize=True)
     size = path.stat().st_size

@@ -22,7 +22,7 @@ def is_paused(stand, queue):
 
 @pytest.mark.parametrize("scripted", [True, False], ids=["scripted", "plain"])
 def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
-    """Each is a form, for the keyboard too and without JavaScript; what was done is said, logged."""
+    """Each is a form, by keyboard and without JavaScript; what was done is said and logged."""
     queue = f"paused-{scripted}"
     publish(stand.site.broker, queue, [[[1], {}, {}]] * 3, headers=task("shop.ship", 1))
     page = sign_in(stand.url, java_script_enabled=scripted).open(f"/queue?queue={queue}")

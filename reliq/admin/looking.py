@@ -120,6 +120,26 @@ class Looking:
         through = ground(self._store, names)
         return search(self._store, through, fits, limit, looks, start, contains=text)
 
+    def held_by(
+        self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None
+    ) -> Search:
+        """Return what *consumer*, an id of the register, holds, as :meth:`find` searches.
+
+        In the order in which the leases end, one queue of its after the other. Raises NotFound
+        where there is no such consumer.
+        """
+        known = [item for item in self._store.consumers() if item.id == consumer]
+        if not known:
+            raise NotFound(f"no consumer {consumer!r}")
+        owner = f"{consumer}/"  # and the number of its connection
+
+        def fits(message: Message) -> bool:
+            return (message.consumer or "").startswith(owner)
+
+        through = ground(self._store, known[0].queues, ("unacked",))
+        start = None if cursor is None else cursor_of(cursor)
+        return search(self._store, through, fits, limit, looks, start)
+
     # -- dead letters, by what they died of
 
     def dead_letter_groups(

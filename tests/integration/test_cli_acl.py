@@ -297,8 +297,9 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     data(url, "queue", "delete", "orders", "--yes", *prefix)
     operator.admin.delete("shop:reliq:{%}:exchanges", "shop:reliq:bindings:{orders}")
     assert 0 == run(None, "move", "orders", "--from", other.url(), "--to", url, *prefix).returncode
-    # What two scripts do for workers only: a consumer with many leases, a message too many.
-    operator.check("zrank")
+    # What scripts do for workers only: a consumer with many leases, a message too many, and
+    # deliveries that fail.
+    operator.check("zrank", "lpush", "ltrim")
     assert_balanced(other.url(), operator.options)
 
 

@@ -298,6 +298,27 @@ def test_a_search_refuses_what_is_no_cursor(inspector, cursor):
         inspector.find("x", "unknown")
 
 
+def test_what_a_consumer_holds(url, connection, inspector):
+    """Each message in its hands, and until when, page by page; not what others hold."""
+    publish(connection, "q", *range(8))
+    publish(connection, "other", *range(2))
+    with closing(engine(url, FAST, "stranger/1")) as store:
+        assert 3 == len(store.reserve("q", 3, 60_000, False).deliveries)
+        held = Taker(connection, "q", "other").take(7)
+        (consumer,) = wait_until(inspector.consumers)
+        first = inspector.held_by(consumer.id, limit=4)
+        rest = inspector.held_by(consumer.id, limit=4, cursor=first.cursor)
+        assert (4, 3, 10) == (len(first.found), len(rest.found), first.total)
+        found = [*first.found, *rest.found]
+        assert 7 == len({message.tag for message in found})
+        assert {"q", "other"} == {message.queue for message in found}
+        assert all(message.lease_until_ms for message in found)
+        with pytest.raises(NotFound):
+            inspector.held_by("stranger")
+        for message in held:
+            message.ack()
+
+
 # -- groups of dead letters
 
 

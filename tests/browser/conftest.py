@@ -13,10 +13,11 @@ import pytest
 
 from tests.browser.chromium import chromium
 from tests.browser.looking import Browsing
-from tests.browser.served import WebServer
+from tests.browser.served import users
 from tests.support.files import FileBroker
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
+from tests.support.web import WebProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,14 +54,15 @@ class Stand:
         self._stack.callback(self.site.close)
         self.directory = directory
         self.web = self.serve("--allow-actions")
-        self.url = self.web.url
+        self.url = self.web.address
 
-    def serve(self, *arguments: str, **options: Any) -> WebServer:
+    def serve(self, *arguments: str, login: bool = True, **options: Any) -> WebProcess:
         """Start another `reliq web` of the same broker."""
-        options.setdefault("name", f"web{len(list(self.directory.glob('web*.log')))}")
-        server = WebServer(self.site.broker, self.directory, *arguments, **options)
-        self._stack.callback(server.kill_group)
-        return server.wait_ready()
+        environment = {"RELIQ_WEB_USERS": users()} if login else {}
+        environment["PYTHONWARNINGS"] = "error"
+        started = WebProcess(self.site.broker, self.directory, *arguments, **options, **environment)
+        self._stack.callback(started.kill_group)
+        return started
 
     def close(self) -> None:
         """End everything."""

@@ -25,10 +25,11 @@ import reliq
 from reliq.admin import Inspector
 from tests.browser.chromium import chromium
 from tests.browser.looking import Browsing, wait_live
-from tests.browser.served import WebServer
+from tests.browser.served import users
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.support.web import WebProcess
 from tests.support.workers import CeleryWorker
 
 if TYPE_CHECKING:
@@ -135,10 +136,9 @@ def run(out: Path, minutes: float) -> None:
         wait_until(lambda: monotonic() > ends - minutes * 20, timeout_s=minutes * 60 + 60)
         doomed.kill_group()
         wait_until(lambda: monotonic() > ends, timeout_s=minutes * 60 + 60)
-        running = batch(app, "prices of November", range(1, 901))
-        web = WebServer(url, directory, "--allow-actions", interval_s=0.5)
+        running = batch(app, "prices of November", range(1, 4001))
+        web = WebProcess(url, directory, "--allow-actions", RELIQ_WEB_USERS=users())
         stack.callback(web.kill_group)
-        web.wait_ready()
         take(web, out, server.port, running)
 
 
@@ -150,12 +150,12 @@ def shop_application() -> Celery:
     return app
 
 
-def take(web: WebServer, out: Path, port: int, running: str) -> None:
+def take(web: WebProcess, out: Path, port: int, running: str) -> None:
     """Look at the pages, and keep what is seen."""
     with chromium() as browser:
         for theme, viewport in (("light", DESK), ("dark", DESK), ("dark", PHONE)):
             looking = Browsing(
-                browser, web.url, "otto", viewport=viewport, color_scheme=theme,
+                browser, web.address, "otto", viewport=viewport, color_scheme=theme,
                 device_scale_factor=_SCALE, reduced_motion="reduce",
             )  # fmt: skip
             page = looking.open("/", live=True)

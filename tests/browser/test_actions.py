@@ -116,7 +116,7 @@ def test_it_works_under_a_path_of_a_proxy(stand, sign_in):
     publish(stand.site.broker, "behind", [[[1], {}, {}]], headers=task("shop.ship", 1))
     arguments = ("--allow-actions", "--root-path", "/ops/queues", "--operator", "otto")
     server = stand.serve(*arguments, "--user-header", USER_HEADER, login=False)
-    with reverse_proxy(server.url, "/ops/queues") as url:
+    with reverse_proxy(server.address, "/ops/queues") as url:
         operator, viewer = sign_in(url, "otto"), sign_in(url, "vera")
         page = operator.open("/", live=True)
         seen = viewer.open("/queue?queue=behind", live=True)

@@ -1,20 +1,16 @@
-"""`reliq web` as a process, and a real Chromium that looks at it."""
+"""`reliq web` as a process."""
 
 from __future__ import annotations
 
-import shutil
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from tests.support.commands import RELIQ, environment
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from playwright.sync_api import Browser
 
 
 class WebProcess(Process):
@@ -33,19 +29,4 @@ class WebProcess(Process):
         said = self.log()[before:].split("serving reliq on ")
         assert len(said) > 1, self.log()
         self.address = said[1].split()[0].rstrip("/")
-        self.port = int(self.address.rpartition(":")[2])
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Give Debian's Chromium, headless; a missing one is a failure, not a skip."""
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert path, "no chromium: apt-get install chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
+        self.port = urlsplit(self.address).port or 0

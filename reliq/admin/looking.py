@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 KEPT_MS = HISTORY_BLOCKS * PER_BLOCK * MINUTE_MS
 """For so long a queue's history is kept: 72 hours."""
+_MOST_POINTS = 1000
+_NEVER_MS = 2**53
 LOOKS = 20_000
 """At so many messages one call looks by default: a tenth of a second or two."""
 
@@ -61,6 +64,25 @@ class Looking:
         width = -(-minutes // points) * MINUTE_MS
         parts = [self._store.history(name, since_ms, now_ms) for name in names]
         return thinned(parts, width)[-points:]
+
+    def due(self, queue: str, every_s: float = 60.0, points: int = 60) -> list[int]:
+        """Return how many delayed messages of *queue* fall due in each *every_s* from now on.
+
+        *points* numbers, what is due already in the first of them; and one more: how many are due
+        later. However many there are. Raises NotFound, and ConfigurationError for no time at all,
+        and for less than one, or more than a thousand, points.
+        """
+        if not (every_s > 0 and 1 <= points <= _MOST_POINTS):
+            raise ConfigurationError(
+                f"expected every_s to be above 0, and 1 to {_MOST_POINTS} points: "
+                f"{every_s!r}, {points!r}"
+            )
+        names = self._partitions(queue)
+        now_ms = self._store.now_ms()
+        edges = [now_ms + int(1000 * every_s * point) for point in range(1, points + 1)]
+        ends = [self._store.count_due(name, [*edges, _NEVER_MS]) for name in names]
+        totals = [sum(counts) for counts in zip(*ends, strict=True)]
+        return [max(end - begin, 0) for begin, end in pairwise([0, *totals])]
 
     def message(self, queue: str, name: str, looks: int = LOOKS) -> MessageDetails:
         """Return all that is known of one message of *queue*, by its delivery tag or its id.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigurationError
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from ..store.scanning import Looked
 
 PLACES: tuple[AnyPlace, ...] = ("ready", "delayed", "unacked", "dead")
+
+
+# Also what no script of ours writes: a walk gets past it.
+_SCORE = re.compile(r"|-?[0-9]{1,20}(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf", re.ASCII)
+_MOST = 2**53
 
 
 class Cursor(NamedTuple):
@@ -44,10 +50,9 @@ def cursor_of(text: str) -> Cursor:
         is_one = (
             isinstance(name, str)
             and place in PLACES
-            and isinstance(score, str)
-            and (not score or float(score) >= 0)
+            and _SCORE.fullmatch(score) is not None
             and type(skip) is type(looked) is int
-            and min(skip, looked) >= 0
+            and 0 <= min(skip, looked) <= max(skip, looked) <= _MOST
         )
     except (ValueError, TypeError, RecursionError):
         is_one = False

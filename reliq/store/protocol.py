@@ -689,6 +689,12 @@ class Store(Protocol):
     def look_up(self, queue: str, tag: str) -> Located | None:
         """Return all that is known of one message, at one instant; None: it is not in *queue*."""
 
+    def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
+        """Return how many delayed messages of *queue* are due at each of these times, or before.
+
+        Cheap, however many there are. Not read at one instant.
+        """
+
     def failures(self, queue: str) -> list[Failure]:
         """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
 

@@ -168,6 +168,15 @@ def test_a_message_that_is_not_there(store):
     assert store.store.look_up("unknown", item.tag) is None
 
 
+def test_delayed_messages_are_counted_by_when_they_are_due(store):
+    """At each of some times, or before."""
+    now_ms = store.store.now_ms()
+    store.publish(*(message(delay_ms=LONG_MS * n) for n in (1, 1, 2, 5)), message())
+    times = [now_ms, now_ms + LONG_MS * 3 // 2, now_ms + LONG_MS * 3, 2**53]
+    assert [0, 2, 3, 4] == store.store.count_due("q", times)
+    assert [0] == store.store.count_due("unknown", [now_ms])
+
+
 # -- failed deliveries
 
 

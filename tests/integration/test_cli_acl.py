@@ -379,6 +379,7 @@ def look_as_viewer(inspector):
         item.what for item in inspector.message("orders", dead.tag).history
     ]
     assert 2 == len(inspector.find("shop.ship").found)
+    assert [0, 1] == inspector.due("orders", every_s=1, points=1)
     (group,) = inspector.dead_letter_groups("orders").groups
     assert 1 == len(inspector.dead_letters("orders", fingerprint=group.fingerprint))
     assert inspector.settings("orders") is not None

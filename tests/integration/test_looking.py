@@ -50,6 +50,7 @@ def inspector(url, connection):
 def test_a_consumer_notes_the_history(connection, inspector):
     """Whoever consumes does, of whatever it consumes from; who asks gets what there is."""
     publish(connection, "q", 1, 2)
+    publish(connection, "lonely", 1)
     assert [] == inspector.history("q")
     taker = Taker(connection, "q")
     taker.take_bodies(2)
@@ -57,6 +58,9 @@ def test_a_consumer_notes_the_history(connection, inspector):
     (snapshot,) = inspector.history("q")
     assert isinstance(snapshot, Snapshot)
     assert 2 == snapshot.ready + snapshot.unacked + inspector.status("q").ledger.get("acked", 0)
+    # Nobody consumes from that one: whoever does from another looks after it.
+    (lonely,) = wait_until(lambda: inspector.history("lonely"))
+    assert 1 == lonely.ready
     assert [] == inspector.history("q", since_ms=inspector.now_ms() + 60_000)
     with pytest.raises(NotFound):
         inspector.history("unknown")
@@ -168,6 +172,18 @@ def test_a_large_body_is_not_read_to_list_it(connection, inspector):
     large, small = inspector.peek("q")
     assert (None, True) == (large.body, large.size > 100_000)
     assert "small" == small.body
+
+
+def test_when_delayed_messages_fall_due(connection, inspector):
+    """How many in each minute from now on, and how many later."""
+    for delay_s in (30, 90, 90, 10_000):
+        publish(connection, "q", delay_s, headers={"x-delay": 1000 * delay_s})
+    assert [1, 2, 0, 1] == inspector.due("q", points=3)
+    assert [4, 0] == inspector.due("q", every_s=20_000, points=1)
+    with pytest.raises(NotFound):
+        inspector.due("unknown")
+    with pytest.raises(ConfigurationError, match="points"):
+        inspector.due("q", points=0)
 
 
 # -- one message

@@ -114,7 +114,7 @@ EXPORTER = _role(
 VIEWER = _role(
     EXPORTER,
     runs=(scripts.LOOK_UP, scripts.SCAN),
-    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zrangebyscore",
+    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zcount zrangebyscore",
 )
 OPERATOR = _role(
     VIEWER,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...store.inspection import AnyPlace, Stored
 from ...store.scanning import SCANNED_AT_ONCE, SCANNED_BYTES, Failure, Located, Looked, Position
 from ...store.unreadable import left_out, number
 from . import scripts
 from .base import StoreBase, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _FIELDS = 4
 # The lease record is "token|score|expires|consumer"; of a dead letter is known
@@ -48,6 +51,14 @@ class RedisScanning(StoreBase):
         place: AnyPlace = text_of(kind)  # type: ignore[assignment]
         stored = self._stored(queue, place, tag.encode(), score, len(envelope), envelope, *more)
         return Located(place, before, stored, None if expires is None else number(expires))
+
+    def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
+        """Return how many delayed messages are due at each of these times, or before."""
+        key = self._keys(queue).delayed
+        found: list[int] = self._wire.exchange(
+            [(("ZCOUNT", key, "-inf", until), None) for until in until_ms]
+        )
+        return found
 
     def failures(self, queue: str) -> list[Failure]:
         """Return the last failed deliveries of *queue*, a thousand at most, oldest first."""

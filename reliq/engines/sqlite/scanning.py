@@ -72,6 +72,16 @@ class SqliteScanning(StoreBase):
                 looked.numbers.append(place_of)
         return looked
 
+    def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
+        """Return how many delayed messages are due at each of these times, or before."""
+        with self.read() as transaction:
+            row = transaction.queue(queue)
+            count = "SELECT count(*) FROM messages WHERE queue = ? AND state = ? AND position <= ?"
+            return [
+                transaction.execute(count, (row.id if row else 0, DELAYED, until)).fetchone()[0]
+                for until in until_ms
+            ]
+
     def failures(self, queue: str) -> list[Failure]:
         """Return the last failed deliveries of *queue*, a thousand at most, oldest first."""
         with self.read() as transaction:

@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 
 HORIZONS = {"10m": 600, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 _BARS = 60
-# Of so many queues the next messages are looked at, and so many of all of them together.
+# The time line is of so many queues, those with the most delayed messages.
 _MOST_QUEUES = 50
-_MOST = 1000
+# Of several queues so many of the next messages are listed together.
+_LISTED = 200
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedView:
-    """The time line of a broker."""
+    """The time line of a broker, or of one queue."""
 
     total: int
     horizon: str
     bars: list[int]
-    """How many of those that were looked at become ready in each part of the horizon."""
-    looked: int
-    """At so many it was looked."""
-    complete: bool
-    """Whether all that become ready within the horizon are among them."""
+    """How many become ready in each part of the horizon."""
+    later: int
+    """How many become ready after it."""
     messages: list[Message]
     pager: Pager
     queues: list[tuple[str, int]]
+    more: int
+    """So many queues are left out."""
     now_ms: int
 
 
@@ -51,33 +52,31 @@ def delayed(look: Look) -> DelayedView:
         if queue.delayed and chosen in {"", queue.queue}
     ]
     queues.sort(key=lambda item: -item[1])
-    now_ms = look.inspector.now_ms()
-    end_ms = now_ms + HORIZONS[horizon] * 1000
-    each = _MOST // max(len(queues[:_MOST_QUEUES]), 1)
-    pages = [
-        look.inspector.peek_told(name, "delayed", each)[0] for name, _ in queues[:_MOST_QUEUES]
-    ]
-    found = list(heapq.merge(*pages, key=lambda message: message.due_ms or 0))
-    cut = [page[-1].due_ms or 0 for page in pages if len(page) == each]
+    names = [name for name, _ in queues[:_MOST_QUEUES]]
+    every_s = HORIZONS[horizon] / _BARS
+    each = [look.inspector.due(name, every_s, _BARS) for name in names]
+    *bars, later = map(sum, zip(*each, strict=True)) if each else [0] * (_BARS + 1)
+    total = sum(count for _, count in queues)
     skip = look.asked.number("skip")
-    shown = found[skip : skip + PAGE]
+    messages, listed = _listed(look, names, skip, total)
     return DelayedView(
-        sum(count for _, count in queues),
+        total,
         horizon,
-        _bars(found, now_ms, end_ms),
-        len(found),
-        len(queues) <= _MOST_QUEUES and all(last >= end_ms for last in cut),
-        [hidden(look, message) for message in shown],
-        Pager(skip, len(shown), len(found), skip + PAGE < len(found)),
+        bars,
+        later,
+        [hidden(look, message) for message in messages],
+        Pager(skip, len(messages), listed, skip + PAGE < listed),
         queues,
-        now_ms,
+        len(queues) - len(names),
+        look.inspector.now_ms(),
     )
 
 
-def _bars(found: list[Message], now_ms: int, end_ms: int) -> list[int]:
-    bars = [0] * _BARS
-    for message in found:
-        due_ms = max(message.due_ms or 0, now_ms)
-        if due_ms < end_ms:
-            bars[(due_ms - now_ms) * _BARS // (end_ms - now_ms)] += 1
-    return bars
+def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[Message], int]:
+    """Return a page of the next messages, and how many there are to page through."""
+    if len(names) == 1:
+        return look.inspector.peek_told(names[0], "delayed", PAGE, skip)[0], total
+    end = min(skip + PAGE, _LISTED)
+    pages = [look.inspector.peek_told(name, "delayed", end)[0] for name in names]
+    found = heapq.merge(*pages, key=lambda message: message.due_ms or 0)
+    return list(found)[skip:end], min(total, _LISTED)

@@ -206,3 +206,24 @@ def test_news_leave_focus_selection_and_scroll(stand, as_operator):
     expect(field).to_be_focused()
     expect(field).to_have_value("12")
     never_reloaded(page)
+
+
+# Playwright has every tab in the foreground; this is what a browser does with one behind another.
+_HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_tabs_in_the_background_leave_the_server_alone(stand, as_operator):
+    """A browser has six connections to a server: ten tabs open, and the one in front is live."""
+    tabs = []
+    for _ in range(10):
+        tabs.append(as_operator.open("/", live=True))
+        stays(tabs[-1])
+        tabs[-1].evaluate(_HIDE, True)
+    stand.site.send("record", queue="tabs")
+
+    tabs[0].evaluate(_HIDE, False)
+    expect(cell(tabs[0], "tabs", "Ready")).to_have_text("1")
+    never_reloaded(tabs[0])

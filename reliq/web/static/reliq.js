@@ -94,6 +94,8 @@
 
     let source;
     const connect = () => {
+      // One that nobody sees asks for nothing: a browser has but six connections to a server.
+      if (document.hidden || (source && source.readyState !== EventSource.CLOSED)) return;
       source = new EventSource(url);
       source.addEventListener("parts", (event) => {
         say("");
@@ -114,7 +116,11 @@
     };
     connect();
     document.addEventListener("selectionchange", apply);
-    addEventListener("pagehide", () => source.close());
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) source?.close();
+      else connect();
+    });
+    addEventListener("pagehide", () => source?.close());
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   }
 

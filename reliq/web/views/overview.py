@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import BrokerRefused, NotFound
+from ...errors import BrokerRefused, BrokerUnavailable, NotFound
 from ...message.queue_arguments import is_durable
 from ..asked import PAGE
 from .look import Pager
@@ -79,8 +78,12 @@ def overview(look: Look, number: int, name: str) -> Overview:
 def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
     found = {}
     for queue in queues:
-        with suppress(NotFound, BrokerRefused):  # gone meanwhile; not for this user
+        try:
             found[queue.queue] = look.watch.history(look.inspector, queue.queue, _SPARK_MINUTES)
+        except (NotFound, BrokerRefused):  # noqa: PERF203 - gone meanwhile; not for this user
+            continue
+        except BrokerUnavailable:  # a node of several, for which nobody is to wait again
+            break
     return found
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...admin import STATES, Message
-from ...errors import BrokerRefused, NotFound
+from ...errors import BrokerRefused, BrokerUnavailable, NotFound
 from ..asked import PAGE
 from ..series import RANGES
 from .look import Pager, pager
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...admin import Consumer, QueueReport, Untold
     from ..series import Series
     from .look import Look
+
+T = TypeVar("T")
 
 CHANGEABLE = (
     "x-delivery-limit",
@@ -36,9 +40,10 @@ class QueueView:
     messages: list[Message]
     pager: Pager
     untold: list[Untold]
-    consumers: list[Consumer]
-    settings: dict[str, Any]
-    """Those that hold now."""
+    consumers: list[Consumer] | None
+    """None: they cannot be told now, since the node that knows them is lost."""
+    settings: dict[str, Any] | None
+    """Those that hold now; None as above."""
     now_ms: int
     range: str
     history: Series | None
@@ -56,25 +61,25 @@ def queue(look: Look) -> QueueView:
         shown = "1h"
     skip = look.asked.number("skip")
     messages, untold = look.inspector.peek_told(name, state, PAGE, skip)
-    consumers = [one for one in look.inspector.consumers() if name in one.queues]
     return QueueView(
         found,
         state,
         [hidden(look, message) for message in messages],
         pager(look.asked, messages, getattr(found, state)),
         untold,
-        consumers,
-        look.inspector.settings(name),
+        _if_told(lambda: [one for one in look.inspector.consumers() if name in one.queues]),
+        _if_told(lambda: look.inspector.settings(name)),
         look.inspector.now_ms(),
         shown,
-        _history(look, name, RANGES[shown]),
+        _if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
     )
 
 
-def _history(look: Look, name: str, minutes: int) -> Series | None:
+def _if_told(ask: Callable[[], T]) -> T | None:
+    """Return what is asked for; None where this user may not, or a node of several is lost."""
     try:
-        return look.watch.history(look.inspector, name, minutes)
-    except (NotFound, BrokerRefused):  # a partition of a queue; not for this user
+        return ask()
+    except (BrokerRefused, BrokerUnavailable):
         return None
 
 

@@ -199,6 +199,7 @@ def picture(page: Page, path: Path, port: int) -> None:
     """Write what is seen, in few colours; the broker gets a telling address."""
     page.evaluate(
         """([real, shown, host, name]) => {
+          dispatchEvent(new Event("pagehide"));  // it is followed no longer
           const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
           for (let it; (it = walk.nextNode()); ) {
             it.data = it.data.replace(real, shown).replace(host, name);
@@ -212,14 +213,20 @@ def picture(page: Page, path: Path, port: int) -> None:
     clip = {"x": 0, "y": 0, **view, "height": min(view["height"], end["y"] + end["height"])}
     page.screenshot(path=path, clip=clip, animations="disabled", caret="hide")
     with Image.open(path) as taken:
-        few = taken.convert("RGB").quantize(
-            _COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-        )
+        few = in_few_colours(taken.convert("RGB"))
         few.save(path, optimize=True)
     size = path.stat().st_size
     click.echo(f"{path}: {size:,} bytes")
     if size > _MOST_BYTES:
         raise click.ClickException(f"{path} has more than {_MOST_BYTES:,} bytes")
+
+
+def in_few_colours(taken: Image.Image) -> Image.Image:
+    """Return a picture in the colours that most of it has; those stay exactly what they are."""
+    colours = sorted(taken.getcolors(taken.width * taken.height) or [], reverse=True)[:_COLOURS]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for _, colour in colours for channel in colour])  # type: ignore[misc]
+    return taken.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 @click.command()

@@ -35,6 +35,7 @@ class Templates:
             finalize=shown,
             trim_blocks=True,
             lstrip_blocks=True,
+            auto_reload=False,
         )
         self._environment.filters.update(FILTERS)
         self._environment.globals["charts"] = charts
@@ -42,6 +43,9 @@ class Templates:
         # Not imported by the templates: what they import their parts would not have.
         macros = self._environment.get_template("macros.html").module
         self._environment.globals["ui"] = macros
+        # All at once: a package that is upgraded under a running process changes nothing in it.
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
 
     def whole(self, name: str, context: Mapping[str, Any]) -> str:
         """Return the page of a template."""

@@ -40,13 +40,7 @@ def test_a_password_is_known_by_its_hash():
 
 @pytest.mark.parametrize(
     "stored",
-    [
-        "right",
-        "scrypt$16384$8$5$AAAA",
-        HASH.replace("16384", "2"),
-        HASH.replace("16384", "9" * 9),
-        "",
-    ],
+    ["right", "scrypt$16384$8$5$AA", HASH.replace("16384", "2"), HASH.replace("16384", "99999999")],
     ids=["plain", "cut", "cheap", "dear"],
 )
 def test_what_is_no_hash_is_refused_and_not_repeated(stored):

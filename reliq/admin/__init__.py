@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from ..store.history import Snapshot
 from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
 from .audit import Audit, AuditResult
 from .batch_audit import BatchAudit
 from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
+from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
+from .details import MessageDetails, MessageEvent
 from .inspector import Inspector
 from .permissions import ROLES, acl_rule
 from .reporting import QueueReport, Report
+from .search import Search
 from .views import STATES, Message
 
 __all__ = [
@@ -22,14 +26,20 @@ __all__ = [
     "BrokerInfo",
     "Consumer",
     "DeadLetter",
+    "DeadLetterGroup",
+    "DeadLetterGroups",
     "Finding",
     "Inspector",
     "JobFailure",
     "JobInfo",
     "Message",
+    "MessageDetails",
+    "MessageEvent",
     "QueueReport",
     "QueueStatus",
     "Report",
+    "Search",
+    "Snapshot",
     "Untold",
     "acl_rule",
 ]

@@ -16,6 +16,7 @@ from ..store.batches import batches
 from ..store.inspection import status_of
 from ..store.limits import MOVED_AT_ONCE
 from ..transfer.numbered import pages, to_queue
+from .dead_letter_groups import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -38,6 +39,7 @@ class Filters(TypedDict, total=False):
     older_than_s: float | None
     newer_than_s: float | None
     match: str | None
+    fingerprint: str | None
 
 
 class Part(Filters, total=False):
@@ -57,6 +59,7 @@ class Choice:
     tags: these delivery tags and no others.
     match: a regular expression, found somewhere in its task, id, error or arguments as
         Celery wrote them; case counts.
+    fingerprint: of one group of :func:`reliq.admin.Inspector.dead_letter_groups`.
     """
 
     task: str | None = None
@@ -65,6 +68,7 @@ class Choice:
     newer_than_s: float | None = None
     tags: Collection[str] | None = None
     match: str | None = None
+    fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never fit; raises ConfigurationError."""
@@ -93,6 +97,7 @@ class Choice:
             and (self.newer_than_s is None or age_s <= self.newer_than_s)
             and (self.task is None or dead_letter.task == self.task)
             and (self.match is None or self._matches(dead_letter))
+            and (self.fingerprint is None or self.fingerprint == _fingerprint(dead_letter))
         )
 
     def _matches(self, dead_letter: DeadLetter) -> bool:
@@ -102,6 +107,10 @@ class Choice:
         written = (headers.get("argsrepr"), headers.get("kwargsrepr"))
         found = (text for text in (*texts, *written) if isinstance(text, str))
         return any(re.search(self.match or "", text) for text in found)
+
+
+def _fingerprint(dead_letter: DeadLetter) -> str:
+    return fingerprint(dead_letter.task, dead_letter.reason, dead_letter.error)
 
 
 def choose(

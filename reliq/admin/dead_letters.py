@@ -34,7 +34,8 @@ class DeadLetters:
     tags: these and no others. task: the name of a Celery task. reason: ``rejected``,
     ``undecodable``, ``malformed``, ``delivery_limit``, ``expired`` or ``maxlen``.
     older_than_s, newer_than_s: seconds since it died. match: a regular expression found
-    in its task, id, error or arguments. limit: how many of those that fit, oldest first.
+    in its task, id, error or arguments. fingerprint: of one group of
+    :meth:`Inspector.dead_letter_groups`. limit: how many of those that fit, oldest first.
     rate: no more than so many a second, on average.
     Every method raises NotFound for a queue that does not exist, ConfigurationError for a
     filter that makes no sense.

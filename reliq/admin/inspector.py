@@ -17,28 +17,35 @@ from ..errors import (
     PreconditionFailed,
     require_one_of,
 )
-from ..message.delivery_tag import published_ms, rank_of
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
 from ..store.inspection import status_of
-from ..store.limits import BROWSED_AT_ONCE
 from ..transfer.between_brokers import move_queue
 from . import doctor, partitions
 from .audit import Audit, AuditResult, audit
 from .batches import JobBatches
 from .dead_letters import DeadLetters
+from .looking import Looking
+from .paging import page_of_parts, require_queue
 from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
-from .views import STATES, Message, of_dead_letter, of_stored
+from .views import STATES, Message, of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..store.inspection import BrokerInfo, Consumer, Finding, QueueStatus, Stored, Untold
+    from ..store.inspection import (
+        AnyPlace,
+        BrokerInfo,
+        Consumer,
+        Finding,
+        QueueStatus,
+        Untold,
+    )
 
 
-class Inspector(DeadLetters, JobBatches):
+class Inspector(DeadLetters, JobBatches, Looking):
     """Looks into one broker, controls its queues, puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises
@@ -109,7 +116,8 @@ class Inspector(DeadLetters, JobBatches):
         At one instant; where it is divided, each of its partitions at one.
         """
         own = status_of(self._store, queue)
-        others = map(self._store.status, names_of(self._store, queue)[1:])
+        look = partial(self._store.status, checked=False)
+        others = map(look, names_of(self._store, queue)[1:])
         (status,) = partitions.merged([own, *filter(None, others)])
         return replace(status, name=queue, arguments=own.declared)
 
@@ -140,8 +148,10 @@ class Inspector(DeadLetters, JobBatches):
 
         state: ``ready`` (as they will be given out), ``delayed`` (by due time),
         ``unacked`` (by the end of the lease) or ``dead`` (oldest first). Bodies are not
-        deserialised. Not read at one instant beyond a hundred. Raises NotFound, and
-        ConfigurationError for a state there is not.
+        deserialised, and of messages beyond 64 KiB not read. Takes steps of some ms each, however
+        many messages there are; not read at one instant beyond a hundred. Of a queue that is
+        divided, what is beyond the first thousand is in no strict order, and there may be some
+        more or less than *limit*. Raises NotFound, and ConfigurationError for a state there is not.
         """
         _require_page(state, limit, skip)
         return self._peek(queue, state, limit, skip, names_of(self._store, queue))
@@ -160,29 +170,11 @@ class Inspector(DeadLetters, JobBatches):
     def _peek(
         self, queue: str, state: str, limit: int, skip: int, names: Sequence[str]
     ) -> list[Message]:
-        status_of(self._store, names[0])
+        require_queue(self._store, names[0])
         now_ms = self._store.now_ms()
-        if state == "dead":
-            pages = self._pages(queue, limit=skip + limit, names=names)
-            dead_letters = [letter for page in pages for _, letter in page][skip:]
-            return [of_dead_letter(queue, dead_letter, now_ms) for dead_letter in dead_letters]
-        if len(names) == 1:
-            found = self._browse(names[0], state, limit, skip)
-        else:  # as they will leave it, as far as that can be said
-            all_ = [item for name in names for item in self._browse(name, state, skip + limit, 0)]
-            all_.sort(key=lambda item: (item.at_ms, rank_of(item.tag), published_ms(item.tag)))
-            found = all_[skip : skip + limit]
-        return [of_stored(queue, state, item, now_ms) for item in found]  # type: ignore[arg-type]
-
-    def _browse(self, queue: str, state: str, limit: int, skip: int) -> list[Stored]:
-        found: list[Stored] = []
-        while len(found) < limit:
-            left = min(limit - len(found), BROWSED_AT_ONCE)
-            page = self._store.browse(queue, state, left, skip + len(found))  # type: ignore[arg-type]
-            found += page
-            if len(page) < left:
-                break
-        return found
+        place: AnyPlace = state  # type: ignore[assignment]
+        found = page_of_parts(self._store, names, place, limit, skip)
+        return [of_stored(queue, place, item, now_ms) for item in found]
 
     def audit(self) -> list[AuditResult]:
         """Check the ledger of every queue, and of each partition of one that is divided.

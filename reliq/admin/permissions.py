@@ -11,7 +11,8 @@ from ..errors import ConfigurationError, require_one_of
 
 ROLES = tuple(rights.ROLES)
 """producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
-but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. migration: also reads and
+but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. viewer:
+reads what `reliq web` shows. migration: also reads and
 writes what Kombu's Redis transport keeps. sentinel: asks Sentinels for their master."""
 
 
@@ -51,7 +52,7 @@ def acl_rule(
         commands |= rights.BEHIND_SENTINELS
     if cluster and role != "sentinel":
         commands |= rights.IN_CLUSTER
-        if role in {"operator", "migration"}:
+        if role in {"viewer", "operator", "migration"}:
             commands |= rights.OPERATES_CLUSTER
     allowed = " ".join(f"+{command}" for command in sorted(commands))
     keys = _keys(role, prefix)

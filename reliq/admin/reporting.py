@@ -64,15 +64,16 @@ def all_statuses(store: Store) -> list[QueueStatus]:
     return statuses(store, store.queues())
 
 
-def statuses(store: Store, queues: Iterable[str]) -> list[QueueStatus]:
+def statuses(store: Store, queues: Iterable[str], *, checked: bool = True) -> list[QueueStatus]:
     """Return the status of each of *queues*, without those that nobody can read: these are said.
 
-    Raises BrokerRefused where none can: then it is not the queues, but what this user may do.
+    *checked*: as the store's own status has it. Raises BrokerRefused where none can: then it is
+    not the queues, but what this user may do.
     """
     found, refused = [], {}
     for name in queues:
         try:
-            status = store.status(name)
+            status = store.status(name, checked=checked)
         except BrokerRefused as exc:
             refused[name] = again(exc)
             continue
@@ -91,7 +92,7 @@ def report(store: Store, since: Report | None = None) -> Report:
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
     found = []
-    there = statuses(store, told.queues)
+    there = statuses(store, told.queues, checked=False)
     parts = coverage(told, there)
     partitions: dict[str, list[str]] = {}
     for status in there:

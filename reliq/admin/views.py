@@ -10,7 +10,7 @@ from ..message.envelope import EnvelopeError, decode
 
 if TYPE_CHECKING:
     from ..message.envelope import Envelope
-    from ..store.inspection import DeadLetter, Place, Stored
+    from ..store.inspection import AnyPlace, DeadLetter, Stored
 
 STATES = ("ready", "delayed", "unacked", "dead")
 
@@ -41,7 +41,8 @@ class Message:
     """As Celery wrote them for people (``argsrepr``), maybe shortened by it."""
     kwargs: str | None
     body: str | None
-    """The beginning of a body that is text by itself (JSON), undecoded; else None."""
+    """The beginning of a body that is text by itself (JSON), undecoded; None of one that is not,
+    or so large that it was not read."""
     content_type: str | None
     size: int
     """Bytes stored."""
@@ -73,7 +74,9 @@ def _beginning(message: Envelope) -> str | None:
     return text[:_SHOWN] + ("..." if len(text) > _SHOWN or len(body) > len(head) else "")
 
 
-def _read(queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int) -> dict[str, Any]:
+def _read(
+    queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int, size: int = 0
+) -> dict[str, Any]:
     """Return what the bytes say, as the first fields of a Message."""
     born = published_ms(tag)
     found: dict[str, Any] = {
@@ -83,7 +86,7 @@ def _read(queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int)
         "rank": rank_of(tag),
         "published_ms": born,
         "age_s": max(now_ms - born, 0) / 1000 if born else 0.0,
-        "size": len(envelope or b""),
+        "size": size or len(envelope or b""),
         **dict.fromkeys(("task", "id", "args", "kwargs", "body", "content_type")),
     }
     try:
@@ -96,20 +99,23 @@ def _read(queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int)
         id=_text(headers.get("id")) or _text(message.properties.get("message_id")),
         args=_text(headers.get("argsrepr")),
         kwargs=_text(headers.get("kwargsrepr")),
-        body=_beginning(message),
+        body=None if size > len(envelope or b"") else _beginning(message),
         content_type=_text(message.content_type),
     )
     return found
 
 
-def of_stored(queue: str, place: Place, item: Stored, now_ms: int) -> Message:
-    """Return the view of a message that lives."""
+def of_stored(queue: str, place: AnyPlace, item: Stored, now_ms: int) -> Message:
+    """Return the view of a message, wherever it is."""
     places: dict[str, Any] = {}
     if place == "delayed":
         places["due_ms"] = item.at_ms
     elif place == "unacked":
         places = {"lease_until_ms": item.at_ms or None, "consumer": item.consumer}
-    common = _read(queue, place, item.tag, item.envelope, now_ms)
+    elif place == "dead":
+        places = {"consumer": item.consumer or None, "reason": item.reason}
+        places |= {"error": item.error or None, "died_ms": item.at_ms}
+    common = _read(queue, place, item.tag, item.envelope, now_ms, item.size)
     return Message(**common, count=max(item.failed, 0), **places)
 
 

@@ -54,9 +54,10 @@ def acl(
 
     producer publishes and declares; worker also consumes (and runs what Celery's remote
     control, reliq.once and reliq bench need); operator does what the reliq command does;
-    exporter serves metrics; migration is for reliq migrate; sentinel is a user at the
-    Sentinels themselves. The user is made anew, whatever it was. Put a password in place
-    of <password>. docs/operations.md says what each can do to the queues of its prefix.
+    exporter serves metrics; viewer looks at everything and changes nothing; migration is
+    for reliq migrate; sentinel is a user at the Sentinels themselves. The user is made anew,
+    whatever it was. Put a password in place of <password>. docs/operations.md says what each
+    can do to the queues of its prefix.
 
     \b
     Examples:

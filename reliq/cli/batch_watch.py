@@ -17,6 +17,7 @@ from rich.text import Text
 
 from reliq.errors import NotFound
 from reliq.printable import plain
+from reliq.units import duration
 
 from . import console as out
 from .options import Duration, Number, batch_argument, on_brokers
@@ -179,7 +180,7 @@ def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
                 progress.console.print(Text(text, "red"))
             info = look.info
             left = info.total - info.done
-            ends_in = f", {out.duration(left / look.rate)} left" if look.rate and left else ""
+            ends_in = f", {duration(left / look.rate)} left" if look.rate and left else ""
             rate = "" if look.rate is None else f"{out.rate(look.rate).plain}/s, "
             name = plain(info.name or info.id).replace("[", r"\[")
             said = f"{rate}{info.bad:,} failed{ends_in}"

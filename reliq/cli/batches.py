@@ -10,6 +10,7 @@ import click
 from reliq.admin.batch_views import STAGES
 from reliq.printable import plain
 from reliq.store.jobs import STATES
+from reliq.units import duration
 
 from . import console as out
 from .batch_watch import watch
@@ -86,7 +87,7 @@ def _cells(item: dict[str, Any]) -> Sequence[Any]:
         out.count(counts["failed"], "red"),
         out.count(counts["error"], "red"),
         out.count(counts["cancelled"], "yellow"),
-        out.duration(item["age_s"]),
+        duration(item["age_s"]),
     )
 
 
@@ -140,7 +141,7 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "name": row["name"],
         "broker": row["broker"],
         "stage": _stage(row),
-        "opened": f"{out.duration(row['age_s'])} ago",
+        "opened": f"{duration(row['age_s'])} ago",
         "jobs": f"{row['total']:,}, {row['done']:,} done ({row['percent']:g} %)",
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},
         "callbacks": f"due: {_names(row['due'])}; published: {_names(row['published'])}",
@@ -156,7 +157,7 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
     opened_ms = row["created_ms"]
     failures = out.table("failed job", "after", "reason", right=("after",))
     for item in row["failures"]:
-        after = out.duration(max(item["at_ms"] - opened_ms, 0) / 1000)
+        after = duration(max(item["at_ms"] - opened_ms, 0) / 1000)
         failures.add_row(out.cell(item["job"]), out.cell(after), out.cell(item["reason"]))
     return fields, failures
 
@@ -169,7 +170,7 @@ def _job_cells(item: dict[str, Any]) -> Sequence[Any]:
     return (
         item["id"],
         item["state"],
-        out.duration(item["since_s"]),
+        duration(item["since_s"]),
         str(item["retries"] + 1),
         item["queue"] or "-",
         item["tag"] or "-",

@@ -31,6 +31,7 @@ from .schema import schema
 from .status import status
 from .target import target_of
 from .top import top
+from .web import web
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,6 +146,7 @@ for _command in (
     doctor,
     migrate,
     exporter,
+    web,
     acl,
     bench,
     schema,

@@ -51,34 +51,6 @@ def count(number: int | None, style: str = "") -> Text:
     return Text(f"{number:,}", style="dim" if number == 0 else style)
 
 
-def duration(seconds: float | None) -> str:
-    """Return *seconds* in its two largest units: 1h 4m."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms" if seconds > 0 else "0s"
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        whole, left = divmod(left, size)
-        if whole or parts:
-            parts.append(f"{whole}{unit}")
-    kept = [part for part in parts[:2] if not part.startswith("0")]
-    return " ".join(kept)
-
-
-def size(number: int | None) -> str:
-    """Return a number of bytes in its largest unit."""
-    if number is None:
-        return "-"
-    amount = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:  # noqa: PLR2004 - decimal units
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
-
-
 def rate(number: float | None) -> Text:
     """Return messages a second."""
     if number is None:

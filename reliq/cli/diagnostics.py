@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from reliq.admin.audit import HERE, LEFT
+from reliq.units import duration
 
 from . import console as out
 from .options import on_brokers
@@ -66,8 +67,8 @@ def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
         item["pool"] or "-",
         ", ".join(item["queues"]),
         out.count(item["held"]),
-        out.duration(item["since_s"]),
-        out.duration(item["seen_s"]) + " ago",
+        duration(item["since_s"]),
+        duration(item["seen_s"]) + " ago",
         Text("yes", "green") if item["connected"] else Text("NO", "bold red"),
         item["version"],
         item["id"],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.admin import STATES
+from reliq.units import duration
 
 from . import console as out
 from .options import on_brokers, queue_argument
@@ -41,20 +42,20 @@ def _message_cells(item: dict[str, Any], state: str) -> Sequence[Any]:
     now_ms = item["published_ms"] + item["age_s"] * 1000
     extra: Sequence[Any] = ()
     if state == "delayed":
-        extra = (out.duration(max(item["due_ms"] - now_ms, 0) / 1000),)
+        extra = (duration(max(item["due_ms"] - now_ms, 0) / 1000),)
     elif state == "unacked":
         until = item["lease_until_ms"]
         left = None if until is None else max(until - now_ms, 0) / 1000
-        extra = (out.duration(left), item["consumer"])
+        extra = (duration(left), item["consumer"])
     elif state == "dead":
-        died = out.duration(max(now_ms - item["died_ms"], 0) / 1000) + " ago"
+        died = duration(max(now_ms - item["died_ms"], 0) / 1000) + " ago"
         extra = (died, item["reason"], item["consumer"], item["error"])
     args = item["args"]
     if args is not None and item["kwargs"] not in {None, "{}"}:
         args += f" {item['kwargs']}"
     return (
         item["tag"],
-        out.duration(item["age_s"]),
+        duration(item["age_s"]),
         item["task"] or "-",
         item["id"] or "-",
         args if args is not None else item["body"] or "-",

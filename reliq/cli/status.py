@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from reliq.admin import BrokerInfo
+from reliq.units import duration, size
 
 from . import console as out
 from .options import Number, on_brokers
@@ -72,9 +73,9 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         right=("memory", "clients", "up"),
     )  # fmt: skip
     for item in data["brokers"]:
-        memory = out.size(item["memory_bytes"])
+        memory = size(item["memory_bytes"])
         if item["memory_limit_bytes"]:
-            memory += f" of {out.size(item['memory_limit_bytes'])}"
+            memory += f" of {size(item['memory_limit_bytes'])}"
         weak = item["persistence"] == "none"
         brokers.add_row(
             out.cell(item["broker"]),
@@ -84,7 +85,7 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
             out.cell(memory),
             out.cell(item["persistence"], "yellow" if weak else ""),
             out.count(item["clients"]),
-            out.cell(out.duration(item["uptime_s"])),
+            out.cell(duration(item["uptime_s"])),
         )
     columns = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest", "in/s")
     queues = out.listing(
@@ -129,7 +130,7 @@ def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
         out.count(item["unacked"]),
         out.count(item["dead"], "red"),
         Text("0", "bold yellow") if deserted else out.count(item["consumers"]),
-        out.duration(item["oldest_age_s"]),
+        duration(item["oldest_age_s"]),
         out.rate(item["rate_in"]),
         out.rate(item["rate_out"]),
         Text("PAUSED", "bold yellow") if item["paused"] else Text("no", "dim"),

@@ -19,6 +19,7 @@ from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from . import log_events
 from .job_events import tell_some
+from .snapshots import Snapshots
 
 if TYPE_CHECKING:
     from collections import deque
@@ -62,6 +63,7 @@ class Passes:
         self._later = later
         self._route_soon = route_soon
         self._look_at_batch = look_at_batch
+        self._snapshots = Snapshots()
         self._next_look: dict[str, float] = {}
         self._busy: set[str] = set()  # where the last look has found something to do
         self._next_poll: dict[str, float] = {}
@@ -103,6 +105,7 @@ class Passes:
             self._next_look.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
             self._busy.difference_update(due)
             store.post_survey(due, partial(self._surveyed, store))
+        self._snapshots.tick(store, queues)
 
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
         """Do in each queue what is to be done there."""
@@ -160,6 +163,7 @@ class Passes:
         """Let go what expires in *queues*, which others use, or nobody."""
         with suppress(BrokerUnavailable):  # somebody looks again
             store.post_survey(queues, partial(self._looked_at, store))
+        self._snapshots.of_others(store, queues)
 
     def _looked_at(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
         if isinstance(result, ReliqError):

@@ -47,13 +47,13 @@ class QueueStatus:
 class Asked(Protocol):
     """Who knows of queues: a store."""
 
-    def status(self, queue: str) -> QueueStatus | None:
+    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
         """Return the status of *queue*; None where it is not there."""
 
 
 def status_of(store: Asked, queue: str) -> QueueStatus:
-    """Return the status of *queue*; raises NotFound."""
-    status = store.status(queue)
+    """Return the status of *queue*, as it is counted; raises NotFound."""
+    status = store.status(queue, checked=False)
     if status is None:
         raise NotFound(f"no queue {queue!r}")
     return status
@@ -184,6 +184,7 @@ Whereabouts: TypeAlias = Literal["there", "dead", ""]
 """Of a message: in its queue, in whatever state; there as a dead letter; not there."""
 
 Place: TypeAlias = Literal["ready", "delayed", "unacked"]
+AnyPlace: TypeAlias = Literal["ready", "delayed", "unacked", "dead"]
 
 
 class Stored(NamedTuple):
@@ -194,9 +195,16 @@ class Stored(NamedTuple):
     failed: int
     """Failed deliveries; -1 when it was never delivered before."""
     at_ms: int
-    """delayed: when it is due; unacked: when its lease ends; broker's clock. Else 0."""
+    """delayed: when it is due; unacked: when its lease ends; dead: when it died; broker's clock.
+    Else 0."""
     consumer: str
-    """unacked: who holds it, or "move/..." where it is on its way elsewhere. Else ""."""
+    """unacked: who holds it, or "move/..." where it is on its way elsewhere; dead: who held it.
+    Else ""."""
+    size: int = 0
+    """Bytes of the envelope, where that was asked for."""
+    reason: str = ""
+    """dead: why."""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

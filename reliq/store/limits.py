@@ -53,6 +53,14 @@ LOOKED_AT = 1000
 FORGOTTEN_MS = 10 * 86_400_000
 """For so long a consumer that stopped without a goodbye is kept, in case that nobody lives."""
 
+MINUTE_MS = 60_000
+"""Once in so long the history of a queue gets a snapshot."""
+HISTORY_BLOCKS = 72
+"""So many blocks of sixty snapshots it has, beside the one that is being filled: 72 hours."""
+
+FAILURES_KEPT = 1000
+"""So many failed deliveries of a queue are kept: the last ones."""
+
 JOB_MARK = 106
 """The last character of a job's delivery tag: a "j", which ends no other."""
 

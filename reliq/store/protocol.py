@@ -18,6 +18,8 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ..errors import ReliqError
+from .limits import MINUTE_MS
+from .scanning import SCANNED_AT_ONCE
 from .values import (
     HOLDING,
     Attached,
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..options import Confirm
+    from .history import Snapshot
     from .inspection import (
+        AnyPlace,
         BrokerInfo,
         Consumer,
         DeadLetter,
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
         Whereabouts,
     )
     from .jobs import Batches, JobEvent
+    from .scanning import Failure, Located, Looked, Position
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -597,8 +602,12 @@ class Store(Protocol):
 
     # -- measuring
 
-    def status(self, queue: str) -> QueueStatus | None:
-        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue.
+
+        Not *checked*: whether each message has its envelope is not looked at, where that takes
+        long.
+        """
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone.
@@ -620,6 +629,27 @@ class Store(Protocol):
         a queue that is divided the partition is asked in which it is stored.
         """
 
+    # -- history
+
+    def post_snapshots(
+        self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
+    ) -> None:
+        """Note counts and ledger of *queues* as they are now, each once in *every_ms*.
+
+        Kept for 72 hours (72 times sixty *every_ms*), and deleted with the queue. Not of a queue
+        that goes by itself (auto_delete, ``x-expires``). The result is in how many ms the next one
+        is due; it comes once for each command.
+        """
+
+    def history(
+        self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
+    ) -> list[Snapshot]:
+        """Return the snapshots of *queue* from *since_ms* to *now_ms* (broker's clock), in order.
+
+        One for each *every_ms* in which somebody consumed from the queue; none where there is no
+        such queue.
+        """
+
     # -- operators
 
     def now_ms(self) -> int:
@@ -636,6 +666,39 @@ class Store(Protocol):
 
         In the order in which they will leave it: ready as they are given out, delayed
         by when they are due, unacked by the end of their lease. Read at one instant.
+        """
+
+    def scan(
+        self,
+        queue: str,
+        place: AnyPlace,
+        start: Position,
+        limit: int = SCANNED_AT_ONCE,
+        *,
+        contains: str = "",
+        whole_bytes: int = 0,
+    ) -> Looked:
+        """Look at up to *limit* messages of *place* from *start* on, in one step of a few ms.
+
+        In the order in which they will leave it; dead by when they died. However many are before
+        them. At some hundred at most, and a MiB of envelopes; the envelope of a message that is
+        larger than that is None. An envelope of more than *whole_bytes* comes without its body.
+        contains: only those with this text in their envelope, behind the body.
+        """
+
+    def look_up(self, queue: str, tag: str) -> Located | None:
+        """Return all that is known of one message, at one instant; None: it is not in *queue*."""
+
+    def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
+        """Return how many delayed messages of *queue* are due at each of these times, or before.
+
+        Cheap, however many there are. Not read at one instant.
+        """
+
+    def failures(self, queue: str) -> list[Failure]:
+        """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
+
+        Also those of messages that have been acked since, or have left it otherwise.
         """
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:

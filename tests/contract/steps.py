@@ -285,6 +285,12 @@ class Steps:
         )
         return {queue: work for result in results for queue, work in result.items()}
 
+    def snapshot(self, *queues: str, every_ms: int = 60_000) -> list[int]:
+        """Note the counts of *queues*, and wait."""
+        return self._wait(
+            lambda on_result: self.store.post_snapshots(queues or ("q",), on_result, every_ms)
+        )
+
     # -- looking
 
     def places(self, queue: str = "q") -> dict[str, int]:

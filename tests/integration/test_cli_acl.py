@@ -13,12 +13,14 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 import reliq
 from reliq import BrokerRefused
-from reliq.admin import Inspector, acl_rule
+from reliq.admin import ROLES, Inspector, acl_rule
 from reliq.engines.urls import connect
 from reliq.store.jobs import DONE, Change, Note
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
+from tests.integration.test_web_guard import walk
+from tests.integration.web_client import fill, kill, page
 from tests.support.audits import assert_balanced
 from tests.support.commands import RELIQ, data, environment, run
 from tests.support.sentinels import SentinelGroup
@@ -295,8 +297,9 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     data(url, "queue", "delete", "orders", "--yes", *prefix)
     operator.admin.delete("shop:reliq:{%}:exchanges", "shop:reliq:bindings:{orders}")
     assert 0 == run(None, "move", "orders", "--from", other.url(), "--to", url, *prefix).returncode
-    # What two scripts do for workers only: a consumer with many leases, a message too many.
-    operator.check("zrank")
+    # What scripts do for workers only: a consumer with many leases, a message too many, and
+    # deliveries that fail.
+    operator.check("zrank", "lpush", "ltrim")
     assert_balanced(other.url(), operator.options)
 
 
@@ -343,6 +346,53 @@ def test_an_exporter(guarded):
         publish(connection, "orders", 3)
 
 
+def test_a_viewer(guarded):
+    """Everything that there is to see is seen with its rule, and nothing can be written."""
+    viewer = guarded("viewer")
+    with Connection(viewer.server.url("reliq", db=1)) as connection:
+        declare(connection, "orders")
+        publish(connection, "orders", 1, 2, headers={"task": "shop.ship", "id": "id-1"})
+        publish(connection, "orders", 3, headers={"x-delay": 60_000})
+        taker = Taker(connection, "orders", auto_declare=False)
+        taker.take()[0].reject()
+        with contextlib.closing(connect(viewer.server.url("reliq", db=1), {}, "o/1")) as store:
+            store.batches.open_batch("b", "enrol", {})
+            store.batches.change("b", [Change("enter", "j", "waiting", tag="t")])
+        viewer.admin.config_resetstat()
+        with Inspector(viewer.url) as inspector:
+            look_as_viewer(inspector)
+    # The doctor asks for the settings, too.
+    assert {"config|get" if viewer.server.version >= (7,) else "config"} == viewer.refused
+    viewer.admin.acl_log_reset()
+    viewer.check()
+    with viewer.connect() as connection, pytest.raises(BrokerRefused, match="permission"):
+        publish(connection, "orders", 3)
+
+
+def look_as_viewer(inspector):
+    """Look at all that a page shows."""
+    assert ["orders"] == [item.queue for item in inspector.report().queues]
+    wait_until(lambda: inspector.history("orders"))
+    assert 1 == len(inspector.consumers())
+    (dead,) = inspector.peek("orders", "dead")
+    assert ["published", "died"] == [
+        item.what for item in inspector.message("orders", dead.tag).history
+    ]
+    assert 2 == len(inspector.find("shop.ship").found)
+    assert [0, 1] == inspector.due("orders", every_s=1, points=1)
+    (group,) = inspector.dead_letter_groups("orders").groups
+    assert 1 == len(inspector.dead_letters("orders", fingerprint=group.fingerprint))
+    assert inspector.settings("orders") is not None
+    assert [True] == [result.balanced for result in inspector.audit()]
+    assert ["b"] == [batch.id for batch in inspector.batches()]
+    assert ["j"] == [job.id for job in inspector.jobs("b", "waiting")]
+    assert [] == inspector.job_failures("b")
+    assert inspector.batch("b").total == 1
+    assert [True] == [result.balanced for result in inspector.audit_batches()]
+    findings = inspector.doctor()
+    assert {"ok", "info"} >= {item.severity for item in findings if item.check == "acl"}
+
+
 def test_an_operator_who_may_not_read_the_configuration(guarded):
     """All is shown but what stands in it, and the server's passwords are not to be had."""
     operator = guarded("operator")
@@ -372,7 +422,34 @@ HARM = [
 ]
 
 
-@pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter"])
+def test_a_viewer_of_the_page(guarded):
+    """Whoever looks at the page sees all of it, under a rule that lets nobody write."""
+    viewer = guarded("viewer")
+    url = viewer.server.url("reliq", db=1)
+    headers = {"task": "pay", "id": "1"}
+    fill(url, "q", 1, 2, 3, headers=headers)
+    fill(url, "q", 4, headers={**headers, "x-delay": 600_000})
+    fill(url, "divided", 1)
+    with Inspector(url) as inspector:
+        inspector.configure("divided", {"x-partitions": 2})
+        inspector._store.batches.open_batch("b", "import", {})
+        inspector._store.batches.change("b", [Change("enter", "i", "waiting", tag="t")])
+        inspector._store.batches.change("b", [Change("end", "i", "failed", text="no")])
+    with Connection(url) as connection:
+        kill(url, "q", 1)
+        Taker(connection, "q").take_bodies(1)
+        with Inspector(url) as inspector:
+            wait_until(inspector.consumers)
+        with page(viewer.url) as browser:
+            seen = walk(browser)
+            assert {"/batch?id=b", "/queue?queue=q", "/dead", "/consumers"} <= {*seen}
+            assert "pay" in browser.get("/search?text=pay").text
+            browser.get("/batch?id=b&state=failed")
+    # The doctor does without.
+    assert {"config|get" if viewer.server.version >= (7,) else "config"} == viewer.refused
+
+
+@pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter", "viewer"])
 def test_what_no_rule_allows(guarded, role):
     """Nobody takes another application's scripts, functions, keys or the server."""
     user = guarded(role)
@@ -474,7 +551,7 @@ def test_behind_sentinels():
 def test_each_role_alone_and_all_of_them():
     """One line for each role, to be pasted; JSON by role."""
     rules = json.loads(run(None, "acl", "--json").stdout)
-    assert ["producer", "worker", "operator", "exporter", "migration", "sentinel"] == list(rules)
+    assert list(ROLES) == list(rules)
     assert list(rules.values()) == run(None, "acl").stdout.splitlines()
     one = run(None, "acl", "worker", "--user", "celery", "--prefix", "a*b:").stdout
     start = "ACL SETUSER celery reset on ><password> ~a\\*b:reliq:* +blpop "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, contextmanager
+from urllib.parse import quote
 
 import pytest
 from kombu import Connection
@@ -17,6 +18,8 @@ from reliq.engines.redis.keys import queue_key, queues
 from reliq.metrics import Collector
 from tests.integration.kombu_client import declare, get, publish
 from tests.integration.test_cli_acl import scraped
+from tests.integration.test_web_guard import walk
+from tests.integration.web_client import page, read
 from tests.support.audits import assert_balanced
 from tests.support.cluster import Migration, RedisCluster
 from tests.support.commands import data, run
@@ -225,6 +228,23 @@ def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
         found = families(generate_latest(registry).decode())
         assert len(QUEUES) == len(found["reliq_messages_ready"])
         assert {0} == set(by("node", found, "reliq_node_queues_untold").values())
+
+
+def test_the_page(cluster, victim, elsewhere, lose):
+    """It goes on with the queues of the other nodes, and names the one that is lost."""
+    with page(cluster.url()) as browser:
+        assert {"/", "/dead", "/delayed", "/consumers"} <= {*walk(browser)}
+        with lose(cluster, victim):
+            found = wait_until(lambda: "; not told" in (now := read(browser.get("/"))).text and now)
+            assert at(victim) in found.text
+            for name in QUEUES:
+                shown = any(link.startswith(f"/queue?queue={quote(name)}") for link in found.links)
+                assert shown is (name in elsewhere), name
+                answer = browser.get("/queue", params={"queue": name})
+                if name in elsewhere:
+                    assert name in read(answer).text
+                else:
+                    assert answer.status_code in {404, 503}, name
 
 
 def test_no_node_answers(cluster):

@@ -12,8 +12,16 @@ from reliq.store.jobs import Change
 from tests.integration.kombu_client import FAST, Taker, exists, publish
 
 
+def drop_history(file):
+    """Take away what the fourth version has more than the third."""
+    for table in ("history", "failed_deliveries"):
+        file.execute(f"DROP TABLE {table}")
+    file.execute("ALTER TABLE queues DROP COLUMN noted")
+
+
 def drop_batches(file):
-    """Take away what the third version has more than the second."""
+    """Take away what the third and the fourth version have more than the second."""
+    drop_history(file)
     file.execute("DROP TABLE batches")
     for table in ("jobs", "job_notes", "job_reports"):
         file.execute(f"DROP TABLE {table}")
@@ -50,6 +58,24 @@ def tables(path):
         return {
             name: file.execute(f"PRAGMA {kind}_xinfo({name})").fetchall() for kind, name in names
         }
+
+
+def test_a_file_of_the_third_version_takes_a_history(tmp_path):
+    """Its messages stay; its tables are those of a new file."""
+    path, new = tmp_path / "broker.db", tmp_path / "new.db"
+    url = f"reliq-sqlite:///{path}"
+    with Connection(url, transport_options=FAST) as connection:
+        publish(connection, "q", 1, 2, 3)
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        drop_history(file)
+        file.execute("PRAGMA user_version = 3")
+    with contextlib.closing(connect(url, FAST, "s/1")) as store:
+        store.post_snapshots(["q"], lambda _: None)
+        store.wait_for_replies()
+        (snapshot,) = store.history("q", 0, store.now_ms())
+        assert 3 == snapshot.ready
+    connect(f"reliq-sqlite:///{new}", FAST, "s/1").close()
+    assert tables(new) == tables(path)
 
 
 def test_a_file_of_the_second_version_takes_batches(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import reliq
+import reliq.web
 from reliq import (
     BatchUncertain,
     BrokerRefused,
@@ -28,14 +29,18 @@ from reliq.admin import (
     BrokerInfo,
     Consumer,
     DeadLetter,
+    DeadLetterGroups,
     Finding,
     Inspector,
     JobFailure,
     JobInfo,
     Message,
+    MessageDetails,
     QueueReport,
     QueueStatus,
     Report,
+    Search,
+    Snapshot,
     acl_rule,
 )
 from reliq.integrations.middleware import (
@@ -62,6 +67,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
+
+    from reliq.web import Application
 
 
 def errors() -> tuple[type[ReliqError], ...]:
@@ -151,6 +158,27 @@ def watch_batches(inspector: Inspector) -> int:
     counted: list[BatchAudit] = inspector.audit_batches()
     changed: bool = inspector.seal_batch("id") or inspector.cancel_batch("id")
     return len(counts) + len(jobs) + len(failures) + len(counted) + int(changed)
+
+
+def look(inspector: Inspector) -> int:
+    """Look at what pages show, typed."""
+    past: list[Snapshot] = inspector.history("orders", since_ms=0, points=60)
+    search: Search = inspector.find("ship", "orders", limit=5, looks=100, cursor="x")
+    found: list[Message] = search.found + inspector.held_by("host:1", limit=3).found
+    details: MessageDetails = inspector.message("orders", found[0].tag)
+    consumers: list[str] = [event.consumer for event in details.history]
+    groups: DeadLetterGroups = inspector.dead_letter_groups("orders", looks=50)
+    groups = inspector.dead_letter_groups("orders", groups)
+    group: str = groups.groups[0].fingerprint
+    opened: Search = inspector.dead_letters_of_group("orders", group, cursor=search.cursor)
+    due: list[int] = inspector.due("orders", every_s=10, points=6)
+    counts = [
+        past[0].ready,
+        groups.counted,
+        opened.looked,
+        inspector.replay("q", fingerprint=group),
+    ]
+    return sum(due) + sum(counts) + len(consumers)
 
 
 def operate(inspector: Inspector, path: Path) -> int:
@@ -267,6 +295,20 @@ def metrics(registry: CollectorRegistry, options: Mapping[str, object]) -> Itera
     found: Iterable[Metric] = collector.collect()
     collector.close()
     return found
+
+
+def look_at_it(options: Mapping[str, object]) -> Application:
+    """Mount the page."""
+    return reliq.web.app(
+        "reliq://a",
+        "reliq-sqlite:////b",
+        transport_options=options,
+        allow_actions=True,
+        user_header="X-User",
+        operators={"ann"},
+        redact=["password"],
+        interval_s=1,
+    )
 
 
 class Tenant(reliq.Middleware):

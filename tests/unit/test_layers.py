@@ -18,7 +18,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
-    {"reliq._version", "reliq.forks", "reliq.printable"},
+    {"reliq._version", "reliq.forks", "reliq.printable", "reliq.units"},
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
     {"reliq.store"},
@@ -28,7 +28,7 @@ LAYERS = (
     {"reliq.consumer"},
     {"reliq.transports"},
     {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
-    {"reliq.batches", "reliq.metrics"},
+    {"reliq.batches", "reliq.metrics", "reliq.web"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -53,6 +53,11 @@ BORDERS = {
     "rich": ("reliq.cli",),
     "blinker": ("reliq.signals",),
     "prometheus_client": ("reliq.metrics", "reliq.cli.exporter"),
+    "starlette": ("reliq.web",),
+    "jinja2": ("reliq.web",),
+    "markupsafe": ("reliq.web",),
+    "anyio": ("reliq.web",),
+    "uvicorn": ("reliq.cli.web_server",),
 }
 
 # Whoever needs no scheme's own module goes through this one, which knows them all.
@@ -110,6 +115,8 @@ LATE_IMPORTS = {
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",
+    ("reliq.cli.web", "reliq.cli.web_server.hashed"): "what it imports is an extra",
+    ("reliq.cli.web", "reliq.cli.web_server.serve"): "what it imports is an extra",
 }
 
 
@@ -279,6 +286,21 @@ def graph(*, types: bool) -> dict[str, set[str]]:
         }
         for module, (path, package) in KNOWN.items()
     }
+
+
+def test_the_page_stands_on_the_inspector():
+    """Nothing in it talks to an engine, nor knows how messages are stored."""
+    allowed = ("reliq.admin", "reliq.errors", "reliq.forks", "reliq.printable", "reliq.units")
+    names = ("reliq.message.queue_arguments", "reliq.failover.brokers.without_password")
+    outside = {
+        f"{module}: {item.target}"
+        for module, (path, package) in KNOWN.items()
+        if _within(module, ("reliq.web",))
+        for item in imports_of(path.read_text("utf-8"), module, package=package)
+        if _within(item.target, ("reliq",))
+        if not _within(item.target, ("reliq.web", *allowed, *names))
+    }
+    assert set() == outside
 
 
 def test_no_import_cycles():

@@ -23,6 +23,7 @@ from reliq.engines.redis.wire import Wire
 from reliq.options import Options
 from reliq.store import limits
 from reliq.store.jobs import Change, Note
+from reliq.store.scanning import Position
 from reliq.store.values import Delivery, Lease, Move, Publication
 
 FOLDER = Path(scripts.__file__).with_name("lua")
@@ -336,6 +337,9 @@ CALLS = {
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
     "restore_visible": lambda store: store.post_restore("q", 1000, nothing),
+    "scan": lambda store: store.scan("q", "dead", Position()),
+    "look_up": lambda store: store.look_up("q", "a"),
+    "snapshot": lambda store: store.post_snapshots(["q"], nothing),
     "survey": lambda store: store.post_survey(["q"], nothing),
     "expire": lambda store: store.post_expire("q", nothing),
     "leases_of": lambda store: store.leases_of("q", "me"),

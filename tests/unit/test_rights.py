@@ -97,7 +97,7 @@ def test_what_is_only_for_who_asks():
         asks_nodes = role != "sentinel"
         assert asks_nodes is ("+cluster|slots" in acl_rule(role, cluster=True).split())
     operators = {r for r in ROLES if "+cluster|nodes" in acl_rule(r, cluster=True).split()}
-    assert {"operator", "migration"} == operators
+    assert {"viewer", "operator", "migration"} == operators
     assert "+waitaof" in acl_rule("producer", confirm="fsynced").split()
     with pytest.raises(ConfigurationError, match="one of none, accepted, replicated, fsynced"):
         acl_rule("producer", confirm="replicate")

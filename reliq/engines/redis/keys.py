@@ -21,6 +21,8 @@ moves           tag -> "number|target": messages on their way to another queue o
 bound           msgpack of exchange and binding: where to look when the queue is deleted
 publishers      publisher -> "until low_water known": its publishes that may be tried again; expires
 job_events      what became of jobs -> number: what their batches are to be told
+history         block -> its snapshots of counts and ledger, as snapshot.lua has them
+failed_deliveries "tag|when|how it ended|failed deliveries|consumer", newest first: the last of them
 guard           never there, and in KEYS of every script that writes: while the slot moves to
                 another node, a script that would be cut off half way is refused as a whole
 publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
@@ -58,6 +60,8 @@ class QueueKeys(NamedTuple):
     moves: str  # HASH
     publishers: str  # HASH
     job_events: str  # ZSET
+    history: str  # HASH
+    failed_deliveries: str  # LIST
     guard: str  # STRING
 
 

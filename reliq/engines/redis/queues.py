@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...store.inspection import Told
 from ...store.limits import BATCH, LONG_MS
 from ...store.values import Layout, QueueDeclared, QueueDeleted
@@ -9,6 +11,7 @@ from . import keys, scripts
 from .base import StoreBase, texts
 
 _DECLARED = ("missing", "existed", "created", "differs")
+_NUMBER = re.compile(rb"[0-9]{1,15}")
 _DELETED = {
     1: "deleted",
     0: "missing",
@@ -17,6 +20,11 @@ _DELETED = {
     -3: "not_idle",
     -4: "not_drained",
 }
+
+
+def _whole(text: bytes | None) -> int:
+    """Return the number of partitions that is stored; 1 where none is, or another wrote it."""
+    return int(text) if text and _NUMBER.fullmatch(text) else 1
 
 
 class RedisQueues(StoreBase):
@@ -78,7 +86,13 @@ class RedisQueues(StoreBase):
 
     def layout(self, queue: str) -> Layout | None:
         """Return how *queue* is divided; None where there is no such queue."""
-        return self._lay_out(queue, 0, 0, 0, -1)
+        # Without the script: who looks may have no right to write.
+        fields = ("exists", "partitions", "partitions_end", "paused")
+        exists, *numbers, paused = self._wire.call(("HMGET", self._keys(queue).meta, *fields))
+        if exists is None:
+            return None
+        count, end = (_whole(text) for text in numbers)
+        return Layout(count, max(count, end), paused is not None)
 
     def lay_out(self, queue: str, partitions: int, end: int = 0) -> Layout | None:
         """Divide *queue* into so many partitions to publish to; *end* only grows by this."""

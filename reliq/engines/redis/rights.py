@@ -101,6 +101,7 @@ WORKER = _role(
         scripts.RESERVE,
         scripts.RESTORE_VISIBLE,
         scripts.MEASURE,
+        scripts.SNAPSHOT,
         scripts.SURVEY,
         scripts.TELL_RUNNING,
         scripts.WHEREABOUTS,
@@ -111,13 +112,18 @@ WORKER = _role(
 EXPORTER = _role(
     _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"
 )
-OPERATOR = _role(
+# Looks at everything, and changes nothing: no command writes.
+VIEWER = _role(
     EXPORTER,
+    runs=(scripts.LOOK_UP, scripts.SCAN),
+    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zcount zrangebyscore",
+)
+OPERATOR = _role(
+    VIEWER,
     runs=(
         scripts.ACCEPT,
         scripts.ATTACH,
         scripts.BIND,
-        scripts.BROWSE,
         scripts.CHANGE_JOBS,
         scripts.CONFIGURE,
         scripts.DEAD_LETTER,
@@ -158,6 +164,7 @@ ROLES = {
     "worker": WORKER,
     "operator": OPERATOR,
     "exporter": EXPORTER,
+    "viewer": VIEWER,
     "migration": MIGRATION,
     "sentinel": SENTINEL,
 }

@@ -10,6 +10,7 @@ from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
 from .diagnosis import RedisDiagnosis
 from .exchanges import RedisExchanges
+from .history import RedisHistory
 from .job_events import RedisJobEvents
 from .leases import RedisLeases
 from .measuring import RedisMeasuring
@@ -19,6 +20,7 @@ from .publishing import RedisPublishing
 from .queues import RedisQueues
 from .register import RedisRegister
 from .restoring import RedisRestoring
+from .scanning import RedisScanning
 from .subscriptions import RedisSubscriptions
 from .surveying import RedisSurveying
 
@@ -38,6 +40,8 @@ class RedisStore(
     RedisMoves,
     RedisOperators,
     RedisMeasuring,
+    RedisHistory,
+    RedisScanning,
     RedisDiagnosis,
     RedisClaims,
 ):

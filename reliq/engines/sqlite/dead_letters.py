@@ -12,6 +12,7 @@ from .base import StoreBase
 from .disk_reserve import essential
 from .insert import trim_dead
 from .job_events import keep_events
+from .redelivery import Back, note_failures
 from .transaction import DEAD, READY, UNACKED, rank_score
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ def is_dead(transaction: Transaction, queue: int, tag: str) -> bool:
         ).fetchone()
         is not None
     )
+
+
+def _as_failed(transaction: Transaction, queue: int, tags: Sequence[str]) -> list[Back]:
+    """Return how often deliveries of dead letters have failed, and who held them last."""
+    rows = (
+        transaction.execute(
+            "SELECT failed, owner FROM messages WHERE queue = ? AND tag = ?", (queue, tag)
+        ).fetchone()
+        for tag in tags
+    )
+    return [Back(tag, failed, 0, owner) for tag, (failed, owner) in zip(tags, rows, strict=True)]
 
 
 class SqliteDeadLetters(StoreBase):
@@ -82,6 +94,7 @@ class SqliteDeadLetters(StoreBase):
                 (gave_up if done else refused).append(lease.tag)
             if gave_up:
                 keep_events(transaction, row.id, gave_up, "dead", reason, error)
+                note_failures(transaction, row.id, reason, _as_failed(transaction, row.id, gave_up))
                 transaction.count_deaths(row.id, reason, len(gave_up))
                 trim_dead(transaction, row.id, self.options.dead_letter_max)
             return refused

@@ -9,7 +9,7 @@ from ...store.batches import batches
 from ...store.values import How, Lease, Lost, Released, Returned
 from .base import StoreBase
 from .disk_reserve import essential
-from .redelivery import Back, backoff, dead_letter, limit_of, put_back
+from .redelivery import Back, backoff, dead_letter, limit_of, note_failures, put_back
 from .transaction import HELD_BY_MOVE
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class SqliteLeases(StoreBase):
                 elif how == "released":
                     count = count or 0
                 returned.append(Back(tag, count, wait, owner))
+            if how == "nacked":
+                note_failures(transaction, queue.id, "requeued", [*returned, *died])
             dead_letter(transaction, queue.id, died, "nacked")
             put_back(transaction, queue, returned)
             if returned:

@@ -114,10 +114,10 @@ def heads(transaction: Transaction, queue: int) -> Iterator[tuple[int, str]]:
 class SqliteMeasuring(StoreBase):
     """What a store counts."""
 
-    def status(self, queue: str) -> QueueStatus | None:
+    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
         with self.read() as transaction:
-            return status_of(transaction, queue, checked=True)
+            return status_of(transaction, queue, checked=checked)
 
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
         """Say of each of *tags* whether its message is in *queue*, some hundred at one instant."""

@@ -31,7 +31,15 @@ _NUMBERS = (
     "dead_expired",
 )
 _TEXTS = ("overflow", "dead_letter_exchange", "dead_letter_routing_key")
-_EVERYTHING = ("messages", "deaths", "candidates", "moves", "job_events")
+_EVERYTHING = (
+    "messages",
+    "deaths",
+    "candidates",
+    "moves",
+    "job_events",
+    "history",
+    "failed_deliveries",
+)
 
 
 def column_value(name: str, text: str | None) -> int | str | None:

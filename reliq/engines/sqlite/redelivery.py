@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...store.limits import FAILURES_KEPT
 from .job_events import keep_events
 
 if TYPE_CHECKING:
@@ -42,6 +43,26 @@ def dead_letter(transaction: Transaction, queue: int, died: Sequence[Back], erro
         [(transaction.now, item.failed, item.owner, error, queue, item.tag) for item in died],
     )
     transaction.count_deaths(queue, "delivery_limit", len(died))
+
+
+def note_failures(transaction: Transaction, queue: int, how: str, failed: Sequence[Back]) -> None:
+    """Keep failed deliveries, of which a queue has the last ones."""
+    if not failed:
+        return
+    transaction.executemany(
+        "INSERT INTO failed_deliveries (queue, tag, at, how, failed, consumer) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (queue, item.tag, transaction.now, how, item.failed or 0, item.owner or "")
+            for item in failed
+        ],
+    )
+    transaction.execute(
+        "DELETE FROM failed_deliveries WHERE queue = :queue AND number <= "
+        "(SELECT number FROM failed_deliveries WHERE queue = :queue "
+        "ORDER BY number DESC LIMIT 1 OFFSET :kept)",
+        {"queue": queue, "kept": FAILURES_KEPT},
+    )
 
 
 def put_back(transaction: Transaction, queue: QueueRow, returned: Sequence[Back]) -> None:

@@ -12,7 +12,7 @@ from .base import StoreBase
 from .disk_reserve import essential
 from .insert import trim_dead
 from .isolating import ISOLATED
-from .redelivery import Back, backoff, dead_letter, limit_of, put_back
+from .redelivery import Back, backoff, dead_letter, limit_of, note_failures, put_back
 
 if TYPE_CHECKING:
     from ...store.protocol import OnResult
@@ -157,6 +157,7 @@ class SqliteRestoring(StoreBase):
                 count = max(failures, limit - 1)
             back.append(Back(tag, count, backoff(self._backoff_ms, count), owner))
             restored.append(Returned(tag, count, owner, envelope))
+        note_failures(transaction, queue.id, "lapsed", [*back, *dead_lettered])
         dead_letter(transaction, queue.id, dead_lettered, "lease ended")
         put_back(transaction, queue, back)
         if len(rows) < BATCH:

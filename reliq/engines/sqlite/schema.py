@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .location import Location
 
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x72656C71  # "relq"
 
 # From each version to the next: statements, all run in one transaction.
@@ -102,6 +102,25 @@ CREATE TABLE job_events (
     envelope BLOB NOT NULL,
     PRIMARY KEY (queue, number)
 ) WITHOUT ROWID;
+""",
+    3: """
+ALTER TABLE queues ADD COLUMN noted TEXT NOT NULL DEFAULT '';
+CREATE TABLE history (
+    queue INTEGER NOT NULL,
+    block INTEGER NOT NULL,
+    records BLOB NOT NULL,
+    PRIMARY KEY (queue, block)
+) WITHOUT ROWID;
+CREATE TABLE failed_deliveries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    how TEXT NOT NULL,
+    failed INTEGER NOT NULL,
+    consumer TEXT NOT NULL
+);
+CREATE INDEX failed_deliveries_queue ON failed_deliveries (queue, number);
 """,
 }
 

@@ -1,4 +1,4 @@
--- The file of a broker, version 3 (PRAGMA user_version; schema.py brings older ones up to date).
+-- The file of a broker, version 4 (PRAGMA user_version; schema.py brings older ones up to date).
 --
 -- All times are ms since the epoch by the machine's clock. What belongs to one
 -- global_keyprefix has it in the column prefix: several brokers share a file so.
@@ -58,6 +58,7 @@ CREATE TABLE queues (
     dead_letter_routing_key TEXT,
     dead_expired INTEGER,
     job_events INTEGER NOT NULL DEFAULT 0, -- how many of the tokens were numbers of events
+    noted TEXT NOT NULL DEFAULT '', -- of the last snapshot: when, and the counters then
     UNIQUE (prefix, name)
 );
 
@@ -88,6 +89,26 @@ CREATE TABLE envelopes (
     id INTEGER PRIMARY KEY,
     envelope BLOB NOT NULL
 );
+
+-- Snapshots of counts and ledger: sixty in a block, as store/history.py packs them.
+CREATE TABLE history (
+    queue INTEGER NOT NULL,
+    block INTEGER NOT NULL, -- so many times sixty minutes after the epoch
+    records BLOB NOT NULL,
+    PRIMARY KEY (queue, block)
+) WITHOUT ROWID;
+
+-- The last failed deliveries of each queue.
+CREATE TABLE failed_deliveries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    how TEXT NOT NULL, -- lapsed, requeued, or why the message died of it
+    failed INTEGER NOT NULL, -- failed deliveries by then
+    consumer TEXT NOT NULL -- who held it
+);
+CREATE INDEX failed_deliveries_queue ON failed_deliveries (queue, number);
 
 -- How many died, by reason; all of a queue are its dead_lettered.
 CREATE TABLE deaths (

@@ -8,6 +8,7 @@ from .consuming import SqliteConsuming
 from .dead_letters import SqliteDeadLetters
 from .diagnosis import SqliteDiagnosis
 from .exchanges import SqliteExchanges
+from .history import SqliteHistory
 from .job_events import SqliteJobEvents
 from .leases import SqliteLeases
 from .measuring import SqliteMeasuring
@@ -17,6 +18,7 @@ from .publishing import SqlitePublishing
 from .queues import SqliteQueues
 from .register import SqliteRegister
 from .restoring import SqliteRestoring
+from .scanning import SqliteScanning
 from .subscriptions import SqliteSubscriptions
 from .surveying import SqliteSurveying
 
@@ -36,6 +38,8 @@ class SqliteStore(
     SqliteMoves,
     SqliteOperators,
     SqliteMeasuring,
+    SqliteHistory,
+    SqliteScanning,
     SqliteDiagnosis,
     SqliteClaims,
 ):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ReliqError, again
 from ....store.batches import alike
-from ....store.limits import MOVES_KEPT_MS
+from ....store.limits import MINUTE_MS, MOVES_KEPT_MS
 from ....store.values import STALE
 from .. import keys, scripts
 from ..store import RedisStore
@@ -23,7 +23,7 @@ from .slots import SLOTS, slot_of
 from .wire import ClusterWire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from ....options import Options
@@ -205,11 +205,21 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
         """Ask what there is to do in *queues*: those of one slot at once."""
-        by_slot: dict[int, list[str]] = {}
-        for queue in queues:
-            by_slot.setdefault(slot_of(self._keys(queue).meta), []).append(queue)
-        for names in by_slot.values():
+        for names in self._by_slot(queues):
             super().post_survey(names, on_result)
+
+    def post_snapshots(
+        self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
+    ) -> None:
+        """Note counts and ledger of *queues*: those of one slot at once."""
+        for names in self._by_slot(queues):
+            super().post_snapshots(names, on_result, every_ms)
+
+    def _by_slot(self, queues: Sequence[str]) -> Iterable[list[str]]:
+        found: dict[int, list[str]] = {}
+        for queue in queues:
+            found.setdefault(slot_of(self._keys(queue).meta), []).append(queue)
+        return found.values()
 
 
 def _raise_loss(groups: Sequence[Sequence[Publication]], requests: Sequence[Request]) -> None:

@@ -8,7 +8,8 @@
 -- KEYS[6] dead_info (HASH)
 -- KEYS[7] stats (HASH)
 -- KEYS[8] job_events (ZSET)
--- KEYS[9] guard (STRING)
+-- KEYS[9] failed_deliveries (LIST)
+-- KEYS[10] guard (STRING)
 --
 -- ARGV[1] reason ("rejected", "undecodable", ...)
 -- ARGV[2] error (text; may be empty)
@@ -17,9 +18,9 @@
 --
 -- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
 -- Redis 6.2 or newer.
--- limits: BATCH, JOB_MARK
+-- limits: BATCH, JOB_MARK, FAILURES_KEPT
 local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, dead_info, stats, job_events = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local dead, dead_info, stats, job_events, failed_deliveries = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
@@ -87,10 +88,19 @@ local function keep_events(tags, what, reason, err)
   end
 end
 
+-- Keeps the last failed deliveries of the queue, newest first: of what, when, how it ended, how many
+-- there were by then, and who held it.
+local function note_failures(entries)
+  if #entries > 0 then
+    redis.pcall('LPUSH', failed_deliveries, unpack(entries))
+    redis.pcall('LTRIM', failed_deliveries, 0, FAILURES_KEPT - 1)
+  end
+end
+
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead, job_events})
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local refused, died = {}, 0
+local refused, died, noted = {}, 0, {}
 for i = 4, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', unacked, tag)
@@ -103,11 +113,13 @@ for i = 4, #ARGV, 2 do
     redis.call('HSET', dead_info, tag, reason .. '|' .. failed .. '|' .. owner .. '|' .. err)
     redis.call('HDEL', unacked, tag)
     keep_events({tag}, 'dead', reason, err)
+    noted[#noted + 1] = table.concat({tag, string.format('%.0f', now), reason, failed, owner}, '|')
     died = died + 1
   else
     refused[#refused + 1] = tag
   end
 end
+note_failures(noted)
 if died > 0 then
   add(stats, 'dead_lettered', died)
   add(stats, 'dead:' .. reason, died)

@@ -17,7 +17,9 @@
 -- KEYS[15] moves (HASH)
 -- KEYS[16] publishers (HASH)
 -- KEYS[17] job_events (ZSET)
--- KEYS[18] guard (STRING)
+-- KEYS[18] history (HASH)
+-- KEYS[19] failed_deliveries (LIST)
+-- KEYS[20] guard (STRING)
 --
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)
@@ -33,6 +35,7 @@ local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local moves, publishers, job_events = KEYS[15], KEYS[16], KEYS[17]
+local history, failed_deliveries = KEYS[18], KEYS[19]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 local if_drained = ARGV[4] == '1'
 
@@ -45,7 +48,7 @@ end
 -- a minute: one may be on its way.
 local function delete_everything()
   redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-    dead, dead_info, notification, stats, meta, mutex, moves, job_events)
+    dead, dead_info, notification, stats, meta, mutex, moves, job_events, history, failed_deliveries)
   if redis.call('PTTL', publishers) > OUTLIVES_MS then
     redis.call('PEXPIRE', publishers, OUTLIVES_MS)
   end

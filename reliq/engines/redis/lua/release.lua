@@ -16,7 +16,8 @@
 -- KEYS[11] meta (HASH)
 -- KEYS[12] messages (HASH)
 -- KEYS[13] job_events (ZSET)
--- KEYS[14] guard (STRING)
+-- KEYS[14] failed_deliveries (LIST)
+-- KEYS[15] guard (STRING)
 --
 -- ARGV[1] how ("undelivered": was never given to the application;
 --         "released": in order, not counted; "nacked": counted as a failed delivery)
@@ -28,11 +29,11 @@
 -- Returns {refused, died}: the tags whose lease another consumer holds now, or that are
 --   gone (they stay); and {tag, count, ...} of those that were dead-lettered.
 -- Redis 6.2 or newer.
--- limits: RANK, JOB_MARK
+-- limits: RANK, JOB_MARK, FAILURES_KEPT
 local ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local job_events = KEYS[13]
+local job_events, failed_deliveries = KEYS[13], KEYS[14]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -113,6 +114,15 @@ local function keep_events(tags, what, reason, err)
   end
 end
 
+-- Keeps the last failed deliveries of the queue, newest first: of what, when, how it ended, how many
+-- there were by then, and who held it.
+local function note_failures(entries)
+  if #entries > 0 then
+    redis.pcall('LPUSH', failed_deliveries, unpack(entries))
+    redis.pcall('LTRIM', failed_deliveries, 0, FAILURES_KEPT - 1)
+  end
+end
+
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})
 local clock = redis.call('TIME')
@@ -120,7 +130,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
 delivery_limit = whole(limits[1]) or delivery_limit
 
-local refused, died, returned, bytes = {}, {}, 0, 0
+local refused, died, returned, bytes, noted = {}, {}, 0, 0, {}
 for i = 5, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', unacked, tag)
@@ -133,6 +143,8 @@ for i = 5, #ARGV, 2 do
     local failed = 0
     if how == 'nacked' then
       failed = add(deliveries, tag, 1)
+      noted[#noted + 1] = table.concat(
+        {tag, string.format('%.0f', now), 'requeued', failed, owner}, '|')
     elseif how == 'released' then
       redis.call('HSETNX', deliveries, tag, 0)
     end
@@ -161,6 +173,7 @@ for i = 5, #ARGV, 2 do
     refused[#refused + 1] = tag
   end
 end
+note_failures(noted)
 if #died > 0 then
   add(stats, 'dead_lettered', #died / 2)
   add(stats, 'dead:delivery_limit', #died / 2)

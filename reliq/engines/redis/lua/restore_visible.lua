@@ -21,7 +21,8 @@
 -- KEYS[13] consumers (HASH)
 -- KEYS[14] unacked_mutex (STRING)
 -- KEYS[15] job_events (ZSET)
--- KEYS[16] guard (STRING)
+-- KEYS[16] failed_deliveries (LIST)
+-- KEYS[17] guard (STRING)
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
@@ -42,11 +43,11 @@
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   dead letters that are to be routed on}
 -- Redis 6.2 or newer.
--- limits: BATCH, RANK, JOB_MARK
+-- limits: BATCH, RANK, JOB_MARK, FAILURES_KEPT
 local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local job_events = KEYS[15]
+local job_events, failed_deliveries = KEYS[15], KEYS[16]
 local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -171,6 +172,15 @@ local function keep_events(tags, what, reason, err)
   end
 end
 
+-- Keeps the last failed deliveries of the queue, newest first: of what, when, how it ended, how many
+-- there were by then, and who held it.
+local function note_failures(entries)
+  if #entries > 0 then
+    redis.pcall('LPUSH', failed_deliveries, unpack(entries))
+    redis.pcall('LTRIM', failed_deliveries, 0, FAILURES_KEPT - 1)
+  end
+end
+
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
 -- A first write that does not grow lets the rest run when memory is full.
@@ -258,7 +268,7 @@ local function return_expired(ended)
   local counts = redis.call('HMGET', deliveries, unpack(ended))
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
   local scored, later, counted, expiries, dead_lettered, infos = {}, {}, {}, {}, {}, {}
-  local marks, held, bytes = {}, {}, 0
+  local marks, held, bytes, noted = {}, {}, 0, {}
   for i, tag in ipairs(ended) do
     local _, score, expires, owner = lease_of(records[i])
     owner = owner or ''
@@ -275,6 +285,7 @@ local function return_expired(ended)
     end
     counted[#counted + 1] = tag
     counted[#counted + 1] = failed
+    noted[i] = table.concat({tag, string.format('%.0f', now), 'lapsed', failed, owner}, '|')
     local report = told and restored
     if last and alone then
       dead_lettered[#dead_lettered + 1] = now
@@ -324,6 +335,7 @@ local function return_expired(ended)
     add(stats, 'dead_lettered', #dead_lettered / 2)
     add(stats, 'dead:delivery_limit', #dead_lettered / 2)
   end
+  note_failures(noted)
   redis.call('ZREM', unacked_index, unpack(ended))
   redis.call('HDEL', unacked, unpack(ended))
   add(stats, 'restored', #ended - #dead_lettered / 2)

@@ -1,0 +1,41 @@
+-- look_up: reads all that is known of one message, at one instant, without touching it.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] unacked (HASH)
+-- KEYS[6] deliveries (HASH)
+-- KEYS[7] expiry (ZSET)
+-- KEYS[8] dead (ZSET)
+-- KEYS[9] dead_info (HASH)
+--
+-- ARGV[1] tag (delivery tag)
+--
+-- Returns nothing where it is not in the queue; else {place, score, how many are before it there,
+--   envelope, lease record or what is known of its death or false, failed deliveries or false,
+--   when it expires or false}
+-- Redis 6.2 or newer.
+local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local unacked, deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local tag = ARGV[1]
+
+local envelope = redis.call('HGET', messages, tag)
+if not envelope then
+  return {}
+end
+-- Returns what there is to say of a message in this place; nil where it is not there.
+local function in_place(name, before, score, record)
+  if score then
+    return {name, score, before, envelope, record, redis.call('HGET', deliveries, tag),
+      redis.call('ZSCORE', expiry, tag)}
+  end
+end
+
+return in_place('ready', redis.call('ZRANK', ready, tag), redis.call('ZSCORE', ready, tag), false)
+  or in_place('delayed', redis.call('ZRANK', delayed, tag), redis.call('ZSCORE', delayed, tag), false)
+  or in_place('unacked', redis.call('ZRANK', unacked_index, tag),
+    redis.call('ZSCORE', unacked_index, tag), redis.call('HGET', unacked, tag))
+  or in_place('dead', redis.call('ZRANK', dead, tag), redis.call('ZSCORE', dead, tag),
+    redis.call('HGET', dead_info, tag))
+  or {}

@@ -1,0 +1,99 @@
+-- scan: reads messages of one place from some point on, in its order, without touching them.
+--
+-- KEYS[1] messages (HASH)
+-- KEYS[2] ready (ZSET)
+-- KEYS[3] delayed (ZSET)
+-- KEYS[4] unacked_index (ZSET)
+-- KEYS[5] unacked (HASH)
+-- KEYS[6] deliveries (HASH)
+-- KEYS[7] dead (ZSET)
+-- KEYS[8] dead_info (HASH)
+--
+-- ARGV[1] place (ready, delayed, unacked or dead)
+-- ARGV[2] score (to begin at; empty: at the first)
+-- ARGV[3] skip (messages to pass over from there: of that score, or from the first)
+-- ARGV[4] count (messages to look at, at most)
+-- ARGV[5] room (bytes of envelopes to read, at most; the first is read if it has no more, and
+--         one that has more than that is not read)
+-- ARGV[6] whole (bytes: a larger envelope is returned without its body)
+-- ARGV[7] text (returned are only those with it in their envelope behind the body; empty: all)
+--
+-- Returns {how many were looked at, score and skip to go on with (empty: there are no more),
+--   {the how many-th it is, tag, score, bytes of the envelope, envelope or false, lease record or
+--   what is known of its death or false, failed deliveries or false, ...}}
+-- Redis 6.2 or newer.
+local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local unacked, deliveries, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local place, score, skip, count = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local room, whole, text = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+
+-- How many bytes say how long a body is, by its kind.
+local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
+
+-- Returns an envelope without its body, which is its first field.
+local function without_body(envelope)
+  local kind = string.byte(envelope, 3) or 0
+  local digits = sizes[kind] or 0
+  local size = digits == 0 and kind - 0xa0 or 0
+  for i = 4, 3 + digits do
+    size = size * 256 + (string.byte(envelope, i) or 0)
+  end
+  return '\152\1\196\0' .. string.sub(envelope, 4 + digits + size)
+end
+
+local source = ready
+if place == 'delayed' then
+  source = delayed
+elseif place == 'unacked' then
+  source = unacked_index
+elseif place == 'dead' then
+  source = dead
+end
+local found
+if score == '' then
+  found = redis.call('ZRANGE', source, skip, skip + count - 1, 'WITHSCORES')
+else
+  found = redis.call('ZRANGEBYSCORE', source, score, '+inf', 'WITHSCORES', 'LIMIT', skip, count)
+end
+local result, looked, read, last, of_last = {}, 0, 0, score, skip
+for i = 1, #found, 2 do
+  local tag, size = found[i], redis.call('HSTRLEN', messages, found[i])
+  if looked > 0 and size <= room and read + size > room then
+    break
+  end
+  local envelope = false
+  if size <= room then
+    envelope = redis.call('HGET', messages, tag)
+    read = read + size
+  end
+  -- Mostly it has the text nowhere.
+  local fits = text == '' or envelope and string.find(envelope, text, 1, true)
+  if fits and envelope and (size > whole or text ~= '') then
+    local rest = without_body(envelope)
+    fits = string.find(rest, text, 1, true)
+    envelope = size > whole and rest or envelope
+  end
+  if fits then
+    result[#result + 1] = looked + 1
+    result[#result + 1] = tag
+    result[#result + 1] = found[i + 1]
+    result[#result + 1] = size
+    result[#result + 1] = envelope
+    if place == 'dead' then
+      result[#result + 1] = redis.call('HGET', dead_info, tag)
+    else
+      result[#result + 1] = redis.call('HGET', unacked, tag)
+    end
+    result[#result + 1] = redis.call('HGET', deliveries, tag)
+  end
+  looked = looked + 1
+  if found[i + 1] == last then
+    of_last = of_last + 1
+  else
+    last, of_last = found[i + 1], 1
+  end
+end
+if looked == #found / 2 and looked < count then
+  return {looked, '', '0', result}
+end
+return {looked, last, of_last, result}

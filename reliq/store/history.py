@@ -1,0 +1,228 @@
+"""The history of a queue: snapshots of its counts and its ledger, packed into a few bytes each.
+
+An engine keeps blocks of sixty snapshots, and forgets the oldest block. What is in a block is said
+in ``engines/redis/lua/snapshot.lua``, which writes the same bytes as :func:`noted` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+from .limits import HISTORY_BLOCKS, MINUTE_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PER_BLOCK = 60
+"""So many snapshots a block has at most."""
+GAUGES = ("ready", "delayed", "unacked", "dead")
+COUNTERS = (
+    "published",
+    "delivered",
+    "acked",
+    "redelivered",
+    "failed",
+    "dead_lettered",
+    "expired",
+)
+_COUNTED = len(GAUGES) + len(COUNTERS)
+_MORE = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was counted of a queue in one minute, or in several that were taken together."""
+
+    at_ms: int
+    """When the minute began in which the counts were read, by the broker's clock."""
+    span_ms: int
+    """How long what is counted below took: since the snapshot before; 0: it is the first."""
+    ready: int = 0
+    """Messages, at that time; so delayed, unacked and dead."""
+    delayed: int = 0
+    unacked: int = 0
+    dead: int = 0
+    published: int = 0
+    """Messages, in the whole span; so all that follow."""
+    delivered: int = 0
+    """Under a lease: what is consumed with no_ack is acked without being delivered."""
+    acked: int = 0
+    redelivered: int = 0
+    failed: int = 0
+    """Deliveries that failed: their lease ended without their holder, or they were requeued."""
+    dead_lettered: int = 0
+    expired: int = 0
+
+
+class Noted(NamedTuple):
+    """What a snapshot has changed: one block, and what is known of the last snapshot."""
+
+    block: int
+    records: bytes
+    last: str
+
+
+def block_of(at_ms: int, every_ms: int = MINUTE_MS) -> int:
+    """Return the number of the block that has the snapshot of *at_ms*."""
+    return at_ms // every_ms // PER_BLOCK
+
+
+def is_noted(last: str, now_ms: int, every_ms: int = MINUTE_MS) -> bool:
+    """Whether *last* is the snapshot of *now_ms*."""
+    return last.split(" ", 1)[0] == str(now_ms // every_ms)
+
+
+def counted(ledger: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the COUNTERS of a ledger."""
+
+    def of(name: str) -> int:
+        return ledger.get(name, 0)
+
+    # Events of jobs are numbered as leases are.
+    return (
+        of("published"),
+        max(of("token") - of("job_events"), 0),
+        of("acked"),
+        of("redelivered"),
+        of("lapsed") + of("nacked"),
+        of("dead_lettered"),
+        of("expired"),
+    )
+
+
+def noted(
+    last: str,
+    records: bytes,
+    now_ms: int,
+    gauges: Sequence[int],
+    counters: Sequence[int],
+    every_ms: int = MINUTE_MS,
+) -> Noted:
+    """Return what is to be stored for a snapshot at *now_ms*.
+
+    *records*: the block of that time, as it is stored; *last*: of the snapshot before.
+    """
+    current = now_ms // every_ms
+    before, size, *known = [int(text) for text in last.split()] or [-1, 0]
+    known = known if len(known) == len(counters) else list(counters)
+    grown = [max(now - then, 0) for now, then in zip(counters, known, strict=True)]
+    content = b"".join(map(_packed, (*gauges, *grown)))
+    again = records[-1] if records else 0
+    if (
+        before == current - 1
+        and records
+        and again < PER_BLOCK - 1
+        and records[-size - 1 : -1] == content
+    ):
+        records = records[:-1] + bytes((again + 1,))
+    else:
+        records += bytes((current % PER_BLOCK, *content, 0))
+    said = " ".join(map(str, (current, len(content), *counters)))
+    return Noted(current // PER_BLOCK, records, said)
+
+
+def _packed(number: int) -> bytes:
+    found = bytearray()
+    while number >= _MORE:
+        found.append(_MORE | number % _MORE)
+        number //= _MORE
+    found.append(number)
+    return bytes(found)
+
+
+def snapshots(
+    blocks: Mapping[int, bytes], since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
+) -> list[Snapshot]:
+    """Return the snapshots from *since_ms* to *now_ms* in these blocks, oldest first.
+
+    No older ones than are promised. Raises ValueError for a block that is none.
+    """
+    newest = now_ms // every_ms
+    oldest = max(-(-since_ms // every_ms), newest - HISTORY_BLOCKS * PER_BLOCK + 1)
+    # By their intervals: a clock that was set back has written some twice.
+    found = {
+        interval: counts
+        for number in sorted(blocks)
+        for interval, counts in _unpacked(number, blocks[number])
+        if interval <= newest
+    }
+    result, before = [], None
+    for interval in sorted(found):
+        span = 0 if before is None else interval - before
+        before = interval
+        if interval >= oldest:
+            result.append(Snapshot(interval * every_ms, span * every_ms, *found[interval]))
+    return result
+
+
+def _unpacked(block: int, records: bytes) -> Iterator[tuple[int, list[int]]]:
+    """Yield (interval, counts) of each snapshot in a block; raises ValueError."""
+    place = 0
+    try:
+        while place < len(records):
+            first = records[place]
+            place += 1
+            counts = []
+            for _ in range(_COUNTED):
+                number, shift = 0, 0
+                while (byte := records[place]) >= _MORE:
+                    number |= (byte - _MORE) << shift
+                    shift, place = shift + 7, place + 1
+                counts.append(number | byte << shift)
+                place += 1
+            for again in range(records[place] + 1):
+                yield block * PER_BLOCK + first + again, counts
+            place += 1
+    except IndexError as exc:
+        raise ValueError(f"block {block} ends within a snapshot") from exc
+
+
+def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot]:
+    """Return the snapshots of a queue's partitions together, one for each *every_ms*.
+
+    Counts of messages are those at the end of the time, counters those of all of it. A partition
+    without a snapshot in that time counts as it did before.
+    """
+    by_time = [_by_time(part, every_ms) for part in parts]
+    known: dict[int, Snapshot] = {}
+    found = []
+    for at in sorted({at for times in by_time for at in times}):
+        here = []
+        for place, times in enumerate(by_time):
+            if at in times:
+                known[place] = times[at]
+                here.append(times[at])
+            elif place in known:
+                before = known[place]
+                here.append(Snapshot(before.at_ms, 0, *_gauges(before)))
+        found.append(reduce(_beside, here))
+    return found
+
+
+def _by_time(part: Sequence[Snapshot], every_ms: int) -> dict[int, Snapshot]:
+    found: dict[int, Snapshot] = {}
+    for snapshot in part:
+        at = snapshot.at_ms // every_ms
+        found[at] = _followed(found[at], snapshot) if at in found else snapshot
+    return found
+
+
+def _gauges(snapshot: Snapshot) -> list[int]:
+    return [getattr(snapshot, name) for name in GAUGES]
+
+
+def _sums(one: Snapshot, other: Snapshot, names: Sequence[str]) -> list[int]:
+    return [getattr(one, name) + getattr(other, name) for name in names]
+
+
+def _followed(before: Snapshot, snapshot: Snapshot) -> Snapshot:
+    span_ms = before.span_ms + snapshot.span_ms
+    sums = _sums(before, snapshot, COUNTERS)
+    return Snapshot(snapshot.at_ms, span_ms, *_gauges(snapshot), *sums)
+
+
+def _beside(one: Snapshot, other: Snapshot) -> Snapshot:
+    at_ms, span_ms = max(one.at_ms, other.at_ms), max(one.span_ms, other.span_ms)
+    return Snapshot(at_ms, span_ms, *_sums(one, other, (*GAUGES, *COUNTERS)))

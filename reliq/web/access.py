@@ -1,0 +1,174 @@
+"""Who is asking: found out for every request before anything else is looked at.
+
+Three ways, of which one holds for a whole process: a password (HTTP Basic), the name in a header
+of a proxy, or nothing but that the request comes from this machine. A refused request has seen
+no page and no broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import os
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import anyio
+import anyio.to_thread
+
+from .passwords import fits, hashed
+from .users import User
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import HTTPConnection
+
+    from .settings import Settings
+    from .users import Account
+
+# So many proofs are remembered, so that a password is not hashed again for each request.
+_REMEMBERED = 1000
+_LONGEST_NAME = 200
+# What a proxy adds. Who comes through one is not on this machine, wherever the proxy is.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+LOOPBACK_ONLY = (
+    "Without users, reliq web answers this machine only. Set users with passwords (--users FILE or "
+    "RELIQ_WEB_USERS), or put a proxy before it that logs in and names the user (--user-header), "
+    "and start it again."
+)
+
+
+class Refused(NamedTuple):
+    """Why a request is not let in."""
+
+    status: int
+    text: str
+    headers: dict[str, str]
+
+
+class Access(Protocol):
+    """Finds out who asks."""
+
+    async def who(self, asked: HTTPConnection) -> User | Refused:
+        """Return the user, or why there is none."""
+
+
+def access_of(settings: Settings) -> Access:
+    """Return the way that *settings* choose."""
+    if settings.users:
+        return Passwords(settings.users)
+    if settings.user_header:
+        return ProxyHeader(settings.user_header, settings.proxies, settings.operators)
+    return ThisMachine(settings.hosts)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether *host*, an address or a name, means this machine to itself alone."""
+    name = host.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(netloc: str) -> str:
+    """Return the host of a Host header, without its port."""
+    return netloc[: netloc.rfind("]") + 1] if "]" in netloc else netloc.partition(":")[0]
+
+
+class ThisMachine:
+    """Whoever asks from this machine, by a name of this machine, is an operator.
+
+    The name is checked because a foreign page can give its own name this machine's address, and
+    would be read and used by the browser as if it were ours.
+    """
+
+    def __init__(self, hosts: frozenset[str] = frozenset()) -> None:
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def who(self, asked: HTTPConnection) -> User | Refused:
+        """Return the user, or why there is none."""
+        peer = asked.client.host if asked.client else ""
+        if not is_loopback(peer) or any(name in asked.headers for name in _FORWARDED):
+            return Refused(403, LOOPBACK_ONLY, {})
+        host = host_of(asked.headers.get("host", ""))
+        if not is_loopback(host) and host.lower() not in self._hosts:
+            text = "This name is none of this machine's: ask for localhost, or allow the name "
+            return Refused(421, text + "with --allow-host.", {})
+        return User("local", "operator")
+
+
+class Passwords:
+    """HTTP Basic. One password is hashed at a time: guesses share one core, and wait."""
+
+    def __init__(self, users: Mapping[str, Account]) -> None:
+        self._users = dict(users)
+        self._secret = os.urandom(32)
+        self._proved: dict[bytes, User] = {}
+        # What a name that there is not is compared with, so that it takes as long.
+        self._nobody = hashed(os.urandom(16).hex())
+        self._one = anyio.CapacityLimiter(1)
+
+    async def who(self, asked: HTTPConnection) -> User | Refused:
+        """Return the user, or why there is none."""
+        given = _basic(asked.headers.get("authorization", ""))
+        if given is None:
+            return _LOG_IN
+        name, password = given
+        account = self._users.get(name)
+        stored = self._nobody if account is None else account.password_hash
+        text = f"{name}\x00{password}\x00{stored}".encode("utf-8", "surrogateescape")
+        proof = hmac.digest(self._secret, text, hashlib.sha256)
+        if proof in self._proved:
+            return self._proved[proof]
+        right = await anyio.to_thread.run_sync(fits, password, stored, limiter=self._one)
+        if not right or account is None:
+            return _LOG_IN
+        if len(self._proved) >= _REMEMBERED:
+            self._proved.clear()
+        self._proved[proof] = account.user
+        return account.user
+
+
+_LOG_IN = Refused(
+    401,
+    "A name and a password are needed.",
+    {"www-authenticate": 'Basic realm="reliq", charset="UTF-8"'},
+)
+
+
+def _basic(header: str) -> tuple[str, str] | None:
+    """Return name and password of an Authorization header; None where it has none."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    name, colon, password = text.partition(":")
+    return (name, password) if colon else None
+
+
+class ProxyHeader:
+    """A proxy says who it is; believed from its address only."""
+
+    def __init__(self, header: str, proxies: frozenset[str], operators: frozenset[str]) -> None:
+        self._header, self._proxies, self._operators = header.lower(), proxies, operators
+
+    async def who(self, asked: HTTPConnection) -> User | Refused:
+        """Return the user, or why there is none."""
+        peer = asked.client.host if asked.client else ""
+        if peer not in self._proxies:
+            return Refused(403, "Ask by way of the proxy, which knows who you are.", {})
+        names = asked.headers.getlist(self._header)
+        if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
+            return Refused(401, f"The proxy has not said in {self._header} who you are.", {})
+        name = names[0].strip()
+        return User(name, "operator" if name in self._operators else "viewer")

@@ -1,0 +1,229 @@
+"""The ASGI application: routes to pages, their events, their actions and the two static files."""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.exceptions import HTTPException
+from starlette.responses import (
+    FileResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route, Router
+
+from ..errors import NotFound, ReliqError
+from . import pages
+from .access import access_of
+from .acting import ForbiddenError, perform, question
+from .asked import Asked
+from .guard import Guard
+from .live import Hub, TooManyError
+from .names import link, query_of
+from .pages import PAGES, Page
+from .render import Page as PageResponse
+from .site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from .settings import Settings
+
+T = TypeVar("T")
+
+_STATIC = {
+    "reliq.css": "text/css",
+    "reliq.js": "text/javascript",
+    "reliq.svg": "image/svg+xml",
+}
+# As many pages are made at a time; a broker has as many inspectors at most.
+_AT_ONCE = 4
+_LONGEST_FORM = 100_000
+
+
+class _Topic(NamedTuple):
+    """A page that is looked at."""
+
+    page: Page
+    asked: Asked
+
+
+class _Events(StreamingResponse):
+    """A stream of events, which is closed however its request ends."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        # nginx would keep them back until it has some kilobytes of them.
+        headers = {"x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the page is closed."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+
+
+class Application:
+    """What :func:`reliq.web.app` returns: an ASGI application. Close it when it is not used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.site = Site(settings)
+        self.hub: Hub[_Topic] = Hub(settings.interval_s, self._parts)
+        self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self._static = {name: _read(name) for name in _STATIC}
+        self._version = sha256(b"".join(self._static.values())).hexdigest()[:12]
+        routes = [Route(page.path, partial(self._page, page), name=page.path) for page in PAGES]
+        routes += [
+            Route("/confirm", self._confirm, methods=["GET", "POST"]),
+            Route("/download", self._download),
+            Route("/actions/{name}", self._act, methods=["POST"]),
+            Route("/events", self._events),
+            Route("/static/{name}", self._file),
+        ]
+        self._guarded: ASGIApp = Guard(Router(routes), access_of(settings), settings.root_path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._guarded(scope, receive, send)
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether it is known who asks; else it answers this machine only."""
+        return self.site.settings.has_credentials
+
+    @property
+    def root_path(self) -> str:
+        """The path of a proxy under which the pages are; "" for none."""
+        return self.site.settings.root_path
+
+    def end_streams(self) -> None:
+        """End the streams of events: a server that stops waits for them."""
+        self.hub.close()
+
+    def close(self) -> None:
+        """End the streams of events, and close the connections to the brokers."""
+        self.end_streams()
+        self.site.close()
+
+    def _asked(self, request: Request, query: bytes) -> Asked:
+        user = request.scope["reliq.user"]
+        return Asked(
+            user,
+            self.site.settings.allow_actions and user.role == "operator",
+            tuple(query_of(query)),
+            request.scope.get("root_path", ""),
+            len(self.site.brokers) > 1,
+        )
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        query = request.scope["query_string"]
+        asked = self._asked(request, query)
+        here = page.path + ("?" + query.decode("ascii", "replace") if query else "")
+        follow = link(asked.root_path, "/events", {"page": here}) if page.live else ""
+        notice = self.site.log.entry(asked.number("said"))
+        more = {"follow": follow, "version": self._version, "notice": notice}
+        text, status = await self._in_thread(pages.whole, self.site, page, asked, more)
+        return PageResponse(text, status)
+
+    async def _confirm(self, request: Request) -> Response:
+        """Ask before an action; what was ticked comes as a form."""
+        asked = self._asked(request, await _with_form(request))
+        page = Page("/confirm", "confirm.html", "Confirm", _question, "", live=False)
+        more = {"follow": "", "version": self._version}
+        text, status = await self._in_thread(pages.whole, self.site, page, asked, more)
+        return PageResponse(text, status)
+
+    async def _act(self, request: Request) -> Response:
+        """Carry an action out; what it is about is in the query, what was chosen in the form."""
+        asked = self._asked(request, await _with_form(request))
+        name = request.path_params["name"].replace("-", " ")
+        if name == "stop":
+            return await self._stop(asked)
+        try:
+            url = await self._in_thread(perform, self.site, asked, name)
+        except ForbiddenError as exc:
+            return PlainTextResponse(f"{exc}\n", 403)
+        except ReliqError as exc:
+            return PlainTextResponse(f"{exc}\n", 404 if isinstance(exc, NotFound) else 400)
+        return RedirectResponse(url, 303)
+
+    async def _stop(self, asked: Asked) -> Response:
+        if not asked.may_act:
+            return PlainTextResponse("Only an operator may stop it, where that is allowed.\n", 403)
+        name = asked.text("id")
+        found = self.site.operations.get(name)
+        if found is not None and self.site.operations.stop(name):
+            what = f"{found.action} {found.target}"
+            self.site.log.note(asked.user.name, "stop", found.broker, what, "it ends")
+        return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
+
+    async def _download(self, request: Request) -> Response:
+        """Send the file that an export has written."""
+        asked = self._asked(request, request.scope["query_string"])
+        found = self.site.operations.get(asked.text("id"))
+        if found is None or not found.file or found.state != "done" or self.site.redaction:
+            return PlainTextResponse("no such file\n", 404)
+        if not await anyio.Path(found.file).exists():
+            return PlainTextResponse("it was removed: export it again\n", 404)
+        name = f"dead-letters-{found.id}.jsonl"
+        return FileResponse(found.file, media_type="application/x-ndjson", filename=name)
+
+    async def _in_thread(self, do: Callable[..., T], *arguments: object) -> T:
+        return await anyio.to_thread.run_sync(do, *arguments, limiter=self._limiter)
+
+    def _parts(self, topic: _Topic) -> dict[str, str]:
+        return pages.parts(self.site, topic.page, topic.asked)
+
+    async def _events(self, request: Request) -> Response:
+        given = dict(query_of(request.scope["query_string"]))
+        path, _, query = given.get("page", "").partition("?")
+        page = next((page for page in PAGES if page.path == path and page.live), None)
+        if page is None:
+            return PlainTextResponse("no such page", 404)
+        topic = _Topic(page, self._asked(request, query.encode("latin-1", "replace")))
+        stream = self.hub.follow(topic)
+        try:
+            await anext(stream)
+        except TooManyError:
+            return PlainTextResponse("too many look already", 503, {"retry-after": "10"})
+        return _Events(stream)
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._static:
+            return PlainTextResponse("no such file", 404)
+        kept = "public, max-age=31536000, immutable"
+        return Response(
+            self._static[name], headers={"cache-control": kept}, media_type=_STATIC[name]
+        )
+
+
+def _read(name: str) -> bytes:
+    return (files("reliq.web") / "static" / name).read_bytes()
+
+
+def _question(site: Site, asked: Asked) -> dict[str, Any]:
+    return {"question": question(site, asked)}
+
+
+async def _with_form(request: Request) -> bytes:
+    """Return the query of a request, with the form that was sent behind it."""
+    form = b""
+    async for chunk in request.stream():
+        form += chunk
+        if len(form) > _LONGEST_FORM:
+            raise HTTPException(413)
+    query: bytes = request.scope["query_string"]
+    return query + b"&" + form if form else query

@@ -1,0 +1,189 @@
+"""Pictures of numbers over time, drawn by the server: SVG without a style and without a script.
+
+Colours come from the style sheet, by the classes. Every picture says in words what it shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from ..printable import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_WIDTH, _HEIGHT = 96, 22
+_CHART_WIDTH, _CHART_HEIGHT = 720, 160
+_LEFT, _BOTTOM, _TOP = 48, 22, 10
+_STEPS = (1, 2, 2.5, 5, 10)
+
+
+class Line(NamedTuple):
+    """One line of a chart."""
+
+    name: str
+    css: str
+    """The class that gives it its colour."""
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The moments of a chart's values, in ms since the epoch, evenly apart."""
+
+    first_ms: int
+    last_ms: int
+    labels: tuple[tuple[float, str], ...]
+    """Where on the way, from 0 to 1, and what is written there."""
+
+
+def sparkline(values: Sequence[float | None], says: str) -> Markup:
+    """Return a small line without axes; empty where there is nothing to show."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
+        return Markup("")
+    most = max(known) or 1
+    points = _points(values, most, (0, 1, _WIDTH, _HEIGHT - 2))
+    area = _area(points, _HEIGHT - 1)
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
+        '{}<path class="line" d="{}"/></svg>'
+    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(points))
+
+
+def chart(lines: Sequence[Line], times: Times, says: str) -> Markup:
+    """Return lines over one axis of time, with the numbers at the left."""
+    known = [value for line in lines for value in line.values if value is not None]
+    top = _round(max(known, default=0))
+    box = (_LEFT, _TOP, _CHART_WIDTH - _LEFT - 8, _CHART_HEIGHT - _TOP - _BOTTOM)
+    parts = [_grid(top, box), _ticks(times, box)]
+    for line in lines:
+        points = _points(line.values, top, box)
+        if points:
+            parts.append(Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points)))
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
+    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
+
+
+def bars(values: Sequence[int], labels: Sequence[tuple[float, str]], says: str) -> Markup:
+    """Return a bar for each value, side by side."""
+    top = _round(max(values, default=0))
+    box = (_LEFT, _TOP, _CHART_WIDTH - _LEFT - 8, _CHART_HEIGHT - _TOP - _BOTTOM)
+    left, upper, width, height = box
+    each = width / max(len(values), 1)
+    parts = [_grid(top, box), _ticks(Times(0, 0, tuple(labels)), box)]
+    for n, value in enumerate(values):
+        if value:
+            tall = max(height * value / top, 1.5)
+            parts.append(
+                Markup(
+                    '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>'
+                ).format(left + n * each + 0.5, upper + height - tall, max(each - 1, 1), tall)
+            )
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
+    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
+
+
+def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
+    """Return one bar that is divided as *parts*: (class, share of 1) from the left."""
+    drawn, at = [], 0.0
+    for css, share in parts:
+        if share > 0:
+            drawn.append(
+                Markup('<rect class="{}" x="{:.2f}" y="0" width="{:.2f}" height="8"/>').format(
+                    css, at * 100, share * 100
+                )
+            )
+        at += share
+    return Markup(
+        '<svg class="meter" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" '
+        'aria-label="{}"><rect class="rest" width="100" height="8"/>{}</svg>'
+    ).format(plain(says), Markup("").join(drawn))
+
+
+def _points(
+    values: Sequence[float | None], top: float, box: tuple[int, int, int, int]
+) -> list[list[tuple[float, float]]]:
+    """Return the lines that the values make, one for each stretch without a gap."""
+    left, upper, width, height = box
+    step = width / max(len(values) - 1, 1)
+    found: list[list[tuple[float, float]]] = []
+    whole = False
+    for n, value in enumerate(values):
+        if value is None:
+            whole = False
+            continue
+        if not whole:
+            found.append([])
+            whole = True
+        found[-1].append((left + n * step, upper + height * (1 - min(value / top, 1))))
+    return found
+
+
+def _path(lines: Sequence[Sequence[tuple[float, float]]]) -> str:
+    # One value alone is a dot: a line of nearly no length, with round ends.
+    return " ".join(
+        " ".join(f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(points))
+        + ("" if len(points) > 1 else " h0.1")
+        for points in lines
+    )
+
+
+def _area(lines: Sequence[Sequence[tuple[float, float]]], bottom: float) -> Markup:
+    drawn = [
+        f"{_path([points])} L{points[-1][0]:.1f} {bottom} L{points[0][0]:.1f} {bottom} Z"
+        for points in lines
+        if len(points) > 1
+    ]
+    return Markup('<path class="area" d="{}"/>').format(" ".join(drawn))
+
+
+def _round(most: float) -> float:
+    """Return a number that is easily read and not below *most*."""
+    if most <= 0:
+        return 1
+    power = 10.0 ** (len(str(int(most))) - 1) if most >= 1 else 0.1
+    while power * 10 < most:
+        power *= 10
+    return next(power * step for step in _STEPS if power * step >= most)
+
+
+def _grid(top: float, box: tuple[int, int, int, int]) -> Markup:
+    left, upper, width, height = box
+    rows = []
+    for share in (0, 0.5, 1):
+        y = upper + height * (1 - share)
+        rows.append(
+            Markup(
+                '<path class="grid" d="M{} {:.1f} H{}"/>'
+                '<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>'
+            ).format(left, y, left + width, left - 6, y + 4, short(top * share))
+        )
+    return Markup("").join(rows)
+
+
+def _ticks(times: Times, box: tuple[int, int, int, int]) -> Markup:
+    left, upper, width, height = box
+    return Markup("").join(
+        Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
+            left + width * at, upper + height + 16, _anchor(at), text
+        )
+        for at, text in times.labels
+    )
+
+
+def _anchor(at: float) -> str:
+    return "start" if at < 0.02 else "end" if at > 0.98 else "middle"  # noqa: PLR2004 - the edges
+
+
+def short(value: float) -> str:
+    """Return a number in few characters: 1.2k, 3M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"

@@ -1,0 +1,158 @@
+"""Pages that change while somebody looks at them: server-sent events, from one reader a process.
+
+The reader makes each page that somebody looks at once in an interval, however many look at it, and
+sends those parts that have changed. While nobody looks there is no reader, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ..errors import ReliqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Hashable
+
+logger = logging.getLogger("reliq")
+
+# A proxy ends what is silent for long, and who has gone is noticed by writing to him.
+_HEARTBEAT_S = 15.0
+# Between two rounds the others of this process have a turn, however long one takes.
+_PAUSE_S = 0.2
+_MOST = 500
+_HEARTBEAT = b": still here\n\n"
+
+T = TypeVar("T", bound="Hashable")
+
+
+class TooManyError(Exception):
+    """So many look already that this one is not served."""
+
+
+class _Looker:
+    """One open page: what it has not been sent yet. A newer part takes the place of an older."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, str] = {}
+        self.away: str | None = None
+        self.news = asyncio.Event()
+
+    def take(self) -> bytes:
+        """Return what there is to send."""
+        self.news.clear()
+        if self.away is not None:
+            said, self.away = self.away, None
+            return _event("away", {"text": said})
+        parts, self.parts = self.parts, {}
+        return _event("parts", parts)
+
+
+class _Channel:
+    """One page, and all who look at it."""
+
+    def __init__(self) -> None:
+        self.lookers: set[_Looker] = set()
+        self._parts: dict[str, str] = {}
+
+    def add(self, looker: _Looker) -> None:
+        """Let somebody look, who has the page as it was made for him: everything may be newer."""
+        self.lookers.add(looker)
+        if self._parts:
+            looker.parts = dict(self._parts)
+            looker.news.set()
+
+    def made(self, parts: dict[str, str]) -> None:
+        """Tell those who look what has changed."""
+        changed = {name: text for name, text in parts.items() if self._parts.get(name) != text}
+        self._parts = parts
+        for looker in self.lookers:
+            if changed or looker.away is not None:
+                looker.away = None
+                looker.parts.update(changed)
+                looker.news.set()
+
+    def failed(self, text: str) -> None:
+        """Tell those who look that there is nothing newer, and why."""
+        self._parts = {}  # all of it is sent when it can be made again
+        for looker in self.lookers:
+            looker.away = text
+            looker.news.set()
+
+
+class Hub(Generic[T]):
+    """Makes the pages that are looked at. Belongs to one event loop, that of asyncio.
+
+    *make* returns the parts of a page, or raises ReliqError; it is called in a thread.
+    """
+
+    def __init__(self, interval_s: float, make: Callable[[T], dict[str, str]]) -> None:
+        self._interval_s, self._make = interval_s, make
+        self._channels: dict[T, _Channel] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._limiter = anyio.CapacityLimiter(1)
+        self._closed = False
+
+    @property
+    def looking(self) -> int:
+        """How many look."""
+        return sum(len(channel.lookers) for channel in self._channels.values())
+
+    async def follow(self, page: T) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a page, until it is closed; raises TooManyError."""
+        if self.looking >= _MOST:
+            raise TooManyError
+        looker = _Looker()
+        channel = self._channels.setdefault(page, _Channel())
+        channel.add(looker)
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        try:
+            yield b""  # from here on it is followed
+            yield b"retry: 2000\n\n"
+            while not self._closed:
+                try:
+                    await asyncio.wait_for(looker.news.wait(), _HEARTBEAT_S)
+                except asyncio.TimeoutError:
+                    yield _HEARTBEAT
+                    continue
+                if not self._closed:
+                    yield looker.take()
+        finally:
+            channel.lookers.discard(looker)
+            if not channel.lookers:
+                self._channels.pop(page, None)
+
+    async def _read(self) -> None:
+        while self._channels and not self._closed:
+            began = monotonic()
+            for page, channel in list(self._channels.items()):
+                try:
+                    parts = await anyio.to_thread.run_sync(self._make, page, limiter=self._limiter)
+                except ReliqError as exc:  # noqa: PERF203 - one of few pages
+                    channel.failed(str(exc))
+                except Exception:
+                    logger.exception("web: a page could not be made anew")
+                    channel.failed("This page could not be made. The log of reliq web says why.")
+                else:
+                    channel.made(parts)
+            # Where a round takes long, the broker has at least as long without one.
+            took = monotonic() - began
+            await asyncio.sleep(max(self._interval_s - took, took, _PAUSE_S))
+
+    def close(self) -> None:
+        """End all streams, so that the process can end."""
+        self._closed = True
+        for channel in self._channels.values():
+            for looker in channel.lookers:
+                looker.news.set()
+
+
+def _event(name: str, data: dict[str, str]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -1,0 +1,143 @@
+"""The pages: where each is, what it is made from, and its template."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, again
+from .views import overview as overviews
+from .views.batches import batch, batches, shares
+from .views.consumer import consumer
+from .views.consumers import consumers
+from .views.dead import dead, group
+from .views.delayed import delayed
+from .views.health import health
+from .views.log import log, operation
+from .views.look import Look
+from .views.message import message
+from .views.queues import CHANGEABLE, queue
+from .views.search import search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .asked import Asked
+    from .brokers import Broker
+    from .site import Site
+
+
+class Page(NamedTuple):
+    """One page."""
+
+    path: str
+    template: str
+    title: str
+    make: Callable[[Site, Asked], dict[str, Any]]
+    """Returns what its template needs; asks brokers, so it is called in a thread."""
+    nav: str = ""
+    """Under which name of the navigation it is found."""
+    live: bool = True
+    """Whether it changes while somebody looks."""
+
+
+def broker_of(site: Site, asked: Asked) -> Broker:
+    """Return the broker that a page or an action is about; raises NotFound."""
+    try:
+        return site.brokers[asked.broker]
+    except IndexError:
+        raise NotFound(f"no broker {asked.broker}: there are {len(site.brokers)}") from None
+
+
+def _of_broker(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
+    """Return what makes a page of *view*, which looks at one broker."""
+
+    def make(site: Site, asked: Asked) -> dict[str, Any]:
+        broker = broker_of(site, asked)
+        with broker.inspector() as inspector:
+            look = Look(inspector, asked, site.watches[broker.number], site.redaction)
+            return {"view": view(look)}
+
+    return make
+
+
+def _overview(site: Site, asked: Asked) -> dict[str, Any]:
+    found = []
+    for broker, watch in zip(site.brokers, site.watches, strict=True):
+        try:
+            with broker.inspector() as inspector:
+                look = Look(inspector, asked, watch, site.redaction)
+                found.append(overviews.overview(look, broker.number, broker.name))
+        except ReliqError as exc:  # noqa: PERF203 - one of few brokers
+            found.append(overviews.Overview(broker.number, broker.name, str(again(exc))))
+    return {"views": found}
+
+
+PAGES = (
+    Page("/", "overview.html", "Overview", _overview, "overview"),
+    Page("/queue", "queue.html", "Queue", _of_broker(queue), "overview"),
+    Page("/message", "message.html", "Message", _of_broker(message), "overview"),
+    Page("/dead", "dead.html", "Dead letters", _of_broker(dead), "dead"),
+    Page("/dead/group", "group.html", "Dead letters", _of_broker(group), "dead"),
+    # A search goes on where it is told to.
+    Page("/search", "search.html", "Search", _of_broker(search), "", live=False),
+    Page("/delayed", "delayed.html", "Delayed", _of_broker(delayed), "delayed"),
+    Page("/consumers", "consumers.html", "Consumers", _of_broker(consumers), "consumers"),
+    Page("/consumer", "consumer.html", "Consumer", _of_broker(consumer), "consumers"),
+    Page("/batches", "batches.html", "Batches", _of_broker(batches), "batches"),
+    Page("/batch", "batch.html", "Batch", _of_broker(batch), "batches"),
+    # The doctor takes seconds: it looks when it is asked to.
+    Page("/health", "health.html", "Health", _of_broker(health), "health", live=False),
+    Page("/log", "log.html", "Log", log, "log"),
+    Page("/operation", "operation.html", "Operation", operation, "log"),
+)
+
+NAVIGATION = (
+    ("overview", "/", "Overview"),
+    ("dead", "/dead", "Dead letters"),
+    ("delayed", "/delayed", "Delayed"),
+    ("consumers", "/consumers", "Consumers"),
+    ("batches", "/batches", "Batches"),
+    ("health", "/health", "Health"),
+    ("log", "/log", "Log"),
+)
+
+
+def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
+    """Return what every template needs."""
+    return {
+        "asked": asked,
+        "page": page,
+        "navigation": NAVIGATION,
+        "brokers": list(site.brokers),
+        "settings": site.settings,
+        "changeable": CHANGEABLE,
+        "shares": shares,
+    }
+
+
+def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
+    """Return the parts of a page as they are now; raises ReliqError."""
+    made = {**context(site, page, asked), **page.make(site, asked)}
+    return site.templates.parts(page.template, made)
+
+
+def whole(site: Site, page: Page, asked: Asked, more: Mapping[str, Any]) -> tuple[str, int]:
+    """Return a page as it is now, and its status: where it cannot be made, that page says why."""
+    about = {**context(site, page, asked), **more}
+    try:
+        return site.templates.whole(page.template, {**about, **page.make(site, asked)}), 200
+    except ReliqError as exc:
+        failure = {"error": str(exc), "kind": _kind(exc)}
+        return site.templates.whole("failure.html", {**about, **failure}), _status(exc)
+
+
+def _kind(error: ReliqError) -> str:
+    if isinstance(error, BrokerUnavailable):
+        return "away"
+    if isinstance(error, NotFound):
+        return "missing"
+    return "refused" if isinstance(error, BrokerRefused) else "wrong"
+
+
+def _status(error: ReliqError) -> int:
+    return {"away": 503, "missing": 404, "refused": 502, "wrong": 400}[_kind(error)]

@@ -1,0 +1,139 @@
+// Listens to the server's events and swaps the parts of the page that changed. Every page is whole
+// without it. What has the focus, is selected or was scrolled stays so.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const kept = {
+    get() { try { return localStorage.getItem("reliq-theme"); } catch { return null; } },
+    set(value) { try { localStorage.setItem("reliq-theme", value); } catch { /* not kept */ } },
+  };
+  const theme = kept.get();
+  if (theme === "light" || theme === "dark") root.dataset.theme = theme;
+
+  const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
+  const key = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "");
+
+  // Makes `old` what `fresh` is, node by node, so that whatever did not change is not touched.
+  function morph(old, fresh) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+      return;
+    }
+    if (old.isEqualNode(fresh)) return;
+    for (const { name } of [...old.attributes]) {
+      // What somebody opened or ticked is his.
+      if (!fresh.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
+    }
+    for (const { name, value } of [...fresh.attributes]) {
+      if (old.getAttribute(name) !== value && !(name === "value" && old === document.activeElement)) old.setAttribute(name, value);
+    }
+    children(old, fresh);
+  }
+
+  function children(old, fresh) {
+    const byKey = new Map();
+    for (const node of old.childNodes) if (key(node)) byKey.set(key(node), node);
+    const staying = new Set([...fresh.childNodes].map(key));
+    let at = old.firstChild;
+    for (const wanted of [...fresh.childNodes]) {
+      while (at && key(at) && !staying.has(key(at))) {
+        const gone = at;
+        at = at.nextSibling;
+        gone.remove();
+      }
+      const known = key(wanted) ? byKey.get(key(wanted)) : null;
+      if (known && same(known, wanted)) {
+        if (known === at) at = at.nextSibling;
+        else old.insertBefore(known, at);
+        morph(known, wanted);
+      } else if (at && same(at, wanted)) {
+        const next = at.nextSibling;
+        morph(at, wanted);
+        at = next;
+      } else {
+        old.insertBefore(document.importNode(wanted, true), at);
+      }
+    }
+    while (at) {
+      const next = at.nextSibling;
+      at.remove();
+      at = next;
+    }
+  }
+
+  function follow() {
+    const url = document.body.dataset.follow;
+    const state = document.getElementById("state");
+    const waiting = new Map();
+    if (!url || !window.EventSource) return;
+
+    const say = (text) => {
+      state.hidden = !text;
+      if (state.textContent !== text) state.textContent = text;
+    };
+    const selected = (part) => {
+      const selection = document.getSelection();
+      return selection && !selection.isCollapsed && selection.containsNode(part, true);
+    };
+    const show = (part, text) => {
+      const fresh = new DOMParser().parseFromString(text, "text/html").body;
+      const across = [...part.querySelectorAll(".scroll, pre")].map((node) => [node, node.scrollLeft, node.scrollTop]);
+      const focused = document.activeElement;
+      children(part, fresh);
+      if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+      for (const [node, left, top] of across) { node.scrollLeft = left; node.scrollTop = top; }
+    };
+    const apply = () => {
+      for (const [name, text] of [...waiting]) {
+        const part = document.getElementById(name);
+        if (part && selected(part)) continue; // whoever copies something copies what he saw
+        waiting.delete(name);
+        if (part) show(part, text);
+      }
+    };
+
+    let source;
+    const connect = () => {
+      // One that nobody sees asks for nothing: a browser has but six connections to a server.
+      if (document.hidden || (source && source.readyState !== EventSource.CLOSED)) return;
+      source = new EventSource(url);
+      source.addEventListener("parts", (event) => {
+        say("");
+        const parts = Object.entries(JSON.parse(event.data));
+        if (parts.length && !parts.some(([name]) => document.getElementById(name))) {
+          location.reload(); // this page is the one that says that there was none
+          return;
+        }
+        for (const [name, text] of parts) waiting.set(name, text);
+        apply();
+        root.dataset.live = "yes";
+      });
+      source.addEventListener("away", (event) => say(`What you see is old: ${JSON.parse(event.data).text}`));
+      source.addEventListener("error", () => {
+        say("What you see is old: reliq web does not answer. It is asked again and again.");
+        if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+      });
+    };
+    connect();
+    document.addEventListener("selectionchange", apply);
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) source?.close();
+      else connect();
+    });
+    addEventListener("pagehide", () => source?.close());
+    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const button = document.querySelector(".theme");
+    if (button) {
+      button.hidden = false;
+      button.addEventListener("click", () => {
+        const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+        root.dataset.theme = dark ? "light" : "dark";
+        kept.set(root.dataset.theme);
+      });
+    }
+    follow();
+  });
+})();

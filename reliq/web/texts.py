@@ -1,0 +1,97 @@
+"""What templates make of values: numbers, times and text that others wrote."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from ..printable import plain
+from ..units import duration, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LAST_MS = 253_402_300_799_999
+"""The last moment of the year 9999: what is later cannot be written as a date."""
+NONE = "\N{EN DASH}"
+
+
+def shown(value: Any) -> Any:
+    """Return what an expression of a template is shown as: no text can be more than text."""
+    if value is None:
+        return NONE
+    if isinstance(value, Markup):
+        return value
+    return plain(value) if isinstance(value, str) else value
+
+
+def number(value: float | None) -> str:
+    """Return a count with its thousands apart."""
+    return NONE if value is None else f"{value:,}"
+
+
+def rate(value: float | None) -> str:
+    """Return so many a second."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"  # noqa: PLR2004
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration in its two largest units."""
+    return NONE if value is None else duration(value)
+
+
+def quantity(value: int | None) -> str:
+    """Return a number of bytes."""
+    return NONE if value is None else size(value)
+
+
+def when(ms: int | None) -> Markup:
+    """Return a time of the broker's as an element that says it exactly."""
+    if not ms or not 0 < ms <= _LAST_MS:
+        return Markup(NONE)  # noqa: S704 - our own
+    at = datetime.fromtimestamp(ms / 1000, timezone.utc)
+    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        exact, exact, at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def clock(ms: int | None) -> Markup:
+    """Return the time of the day of a time, and the rest of it when it is pointed at."""
+    if not ms or not 0 < ms <= _LAST_MS:
+        return Markup(NONE)  # noqa: S704 - our own
+    at = datetime.fromtimestamp(ms / 1000, timezone.utc)
+    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        exact, exact, at.strftime("%H:%M:%S")
+    )
+
+
+def lines(text: str | None) -> Markup:
+    """Return text of several lines; what would not be text is escaped in each."""
+    if text is None:
+        return Markup(NONE)  # noqa: S704 - our own
+    each = text.replace("\r\n", "\n").split("\n")
+    return Markup("\n").join(escape(plain(line.replace("\t", "    "))) for line in each)
+
+
+def cut(text: str | None, most: int = 80) -> str:
+    """Return the beginning of *text*."""
+    shortened = plain(text)
+    return shortened if len(shortened) <= most else shortened[: most - 1] + "…"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "n": number,
+    "rate": rate,
+    "age": seconds,
+    "bytes": quantity,
+    "when": when,
+    "clock": clock,
+    "lines": lines,
+    "cut": cut,
+}

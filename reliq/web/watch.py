@@ -1,0 +1,139 @@
+"""What is remembered of a broker between two looks: reports for rates, and the doctor's findings.
+
+Nothing is asked here unless somebody looks: a look that finds what it needs young enough asks
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from ..errors import ReliqError, again
+from ..forks import OwnLock
+from .counting import Counting
+from .series import MINUTE_MS, points_of, series
+
+if TYPE_CHECKING:
+    from ..admin import Finding, Inspector, Report
+    from .brokers import Broker
+    from .series import Series
+
+logger = logging.getLogger("reliq")
+
+# Rates are those of the last seconds.
+_RATES_S = 10.0
+_YOUNG_S = 0.3
+_CHECKED_EVERY_S = 60.0
+# There is a snapshot a minute.
+_HISTORY_S = 20.0
+_MOST_HISTORIES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What the doctor has found, and when."""
+
+    findings: list[Finding] = field(default_factory=list)
+    at: float | None = None
+    """When, in seconds since the epoch, by this machine's clock; None: not yet."""
+    error: str = ""
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What is wrong, the worst first."""
+        order = {"error": 0, "warning": 1}
+        bad = (finding for finding in self.findings if finding.severity in order)
+        return sorted(bad, key=lambda finding: order[finding.severity])
+
+
+class Watch:
+    """Remembers of one broker. Thread-safe."""
+
+    _lock = OwnLock()
+    _asking = OwnLock()
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.counting = Counting()
+        """The groups of dead letters."""
+        self._reports: deque[Report] = deque()
+        self._histories: dict[tuple[str, int], tuple[float, Series]] = {}
+        self._forgotten = float("-inf")
+        self._checkup = Checkup()
+        self._checked_at = float("-inf")
+        self._checking = False
+
+    def report(self, inspector: Inspector) -> Report:
+        """Return a report of this moment, with the rates of the last seconds."""
+        with self._asking:  # who comes meanwhile has the same
+            with self._lock:
+                young = max(monotonic() - _YOUNG_S, self._forgotten)
+                if self._reports and self._reports[-1].at > young:
+                    return self._reports[-1]
+                since = self._reports[0] if self._reports else None
+            made = inspector.report(since)
+            with self._lock:
+                self._reports.append(made)
+                while len(self._reports) > 1 and made.at - self._reports[1].at > _RATES_S:
+                    self._reports.popleft()
+            return made
+
+    def forget(self, queue: str) -> None:
+        """Look anew at what an action has changed."""
+        self.counting.forget(queue)
+        with self._lock:
+            self._forgotten = monotonic()
+
+    def history(self, inspector: Inspector, queue: str, minutes: int) -> Series:
+        """Return the last *minutes* of a queue, some seconds old at most; raises NotFound."""
+        key = (queue, minutes)
+        with self._lock:
+            at, found = self._histories.get(key, (float("-inf"), None))
+            if found is not None and monotonic() - at < _HISTORY_S:
+                return found
+        now_ms = inspector.now_ms()
+        since_ms = now_ms - minutes * MINUTE_MS
+        snapshots = inspector.history(queue, since_ms, points_of(minutes))
+        made = series(snapshots, now_ms, minutes)
+        with self._lock:
+            if len(self._histories) >= _MOST_HISTORIES:
+                self._histories.clear()
+            self._histories[key] = (monotonic(), made)
+        return made
+
+    def checkup(self) -> Checkup:
+        """Return what the doctor has found last, and have it look again where that is long ago.
+
+        It takes seconds on a large broker, so nobody waits for it.
+        """
+        with self._lock:
+            due = monotonic() - self._checked_at > _CHECKED_EVERY_S and not self._checking
+            self._checking = self._checking or due
+            found = self._checkup
+        if due:
+            threading.Thread(target=self._check, name="reliq-web-doctor", daemon=True).start()
+        return found
+
+    def check_now(self, inspector: Inspector) -> Checkup:
+        """Have the doctor look now, and return what was found; raises ReliqError."""
+        found = Checkup(inspector.doctor(), time())
+        with self._lock:
+            self._checkup, self._checked_at = found, monotonic()
+        return found
+
+    def _check(self) -> None:
+        try:
+            with self._broker.inspector() as inspector:
+                self.check_now(inspector)
+        except ReliqError as exc:
+            with self._lock:
+                self._checkup = Checkup(self._checkup.findings, time(), str(again(exc)))
+                self._checked_at = monotonic()
+        finally:
+            with self._lock:
+                self._checking = False

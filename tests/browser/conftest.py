@@ -1,0 +1,121 @@
+"""What the tests share that look with a browser: the browser, a broker, workers and `reliq web`.
+
+All of it is started once for this folder. Each test has queues of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.chromium import chromium
+from tests.browser.looking import Browsing
+from tests.browser.served import users
+from tests.support.files import FileBroker
+from tests.support.servers import RedisServer
+from tests.support.site import CelerySite
+from tests.support.web import WebProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+APP = "tests.integration.apps.jobs"
+SERVED = ("orders", "mail", "import", "refunds")
+"""The queues that the worker consumes from that is there all the time."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests of this folder: a browser takes its time."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="package")
+def browser():
+    """Return the Chromium."""
+    with chromium() as started:
+        yield started
+
+
+class Stand:
+    """A broker, an application that uses it, and the page about it."""
+
+    def __init__(self, server: Any, directory: Path) -> None:
+        self._stack = ExitStack()
+        # A task is in flight until it has ended, and dead where it fails.
+        config = {"task_acks_late": True, "task_acks_on_failure_or_timeout": False}
+        config["result_backend"] = None
+        self.site = CelerySite(server, "reliq", directory, config)
+        self._stack.callback(self.site.close)
+        self.directory = directory
+        self.web = self.serve("--allow-actions")
+        self.url = self.web.address
+
+    def serve(self, *arguments: str, login: bool = True, **options: Any) -> WebProcess:
+        """Start another `reliq web` of the same broker."""
+        environment = {"RELIQ_WEB_USERS": users()} if login else {}
+        environment["PYTHONWARNINGS"] = "error"
+        started = WebProcess(self.site.broker, self.directory, *arguments, **options, **environment)
+        self._stack.callback(started.kill_group)
+        return started
+
+    def close(self) -> None:
+        """End everything."""
+        self._stack.close()
+
+
+@pytest.fixture(scope="package")
+def stand(tmp_path_factory):
+    """Return the stand that the tests share, over Redis, with a worker."""
+    server = RedisServer()
+    with ExitStack() as stack:
+        stack.callback(server.destroy)
+        stand = Stand(server.start(), tmp_path_factory.mktemp("stand"))
+        stack.callback(stand.close)
+        stand.site.worker(app=APP, pool="threads", concurrency=4, queues=SERVED)
+        yield stand
+
+
+@pytest.fixture
+def file_stand(tmp_path):
+    """Return a stand over a file, with a worker."""
+    stand = Stand(FileBroker(tmp_path), tmp_path)
+    try:
+        stand.site.worker(app=APP, pool="threads", concurrency=4, queues=SERVED)
+        yield stand
+    finally:
+        stand.close()
+
+
+@pytest.fixture
+def sign_in(browser) -> Any:
+    """Return a function that opens somebody's browser; nothing may have gone wrong in it."""
+    with ExitStack() as stack:
+        opened: list[Browsing] = []
+
+        def start(url: str, user: str | None = "otto", **options: Any) -> Browsing:
+            browsing = Browsing(browser, url, user, **options)
+            stack.callback(browsing.close)
+            opened.append(browsing)
+            return browsing
+
+        yield start
+        for browsing in opened:
+            browsing.clean()
+
+
+@pytest.fixture
+def as_operator(stand, sign_in) -> Callable[..., Browsing]:
+    """Return the browser of otto, who may act."""
+    return sign_in(stand.url, "otto")
+
+
+@pytest.fixture
+def as_viewer(stand, sign_in) -> Browsing:
+    """Return the browser of vera, who may look."""
+    return sign_in(stand.url, "vera")

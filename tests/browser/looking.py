@@ -1,0 +1,105 @@
+"""Somebody's browser: its pages, and whatever went wrong in it.
+
+A page that runs what is not ours, that asks another origin for anything or that its policy stops
+is not noticed by looking at it: every test that looks asserts that there was none of that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from tests.browser.chromium import WITHIN_MS
+from tests.browser.served import PASSWORDS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, WebError
+
+# Says what was run that is not the page's own, and what the policy has stopped.
+_WATCH = """
+addEventListener("securitypolicyviolation", (event) =>
+  console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
+for (const name of ["alert", "confirm", "prompt"])
+  window[name] = (...given) => console.error(`run: ${name} ${given}`);
+"""
+
+
+class Browsing:
+    """One person's browser, signed in; a context of Playwright's, which shares nothing."""
+
+    def __init__(self, browser: Browser, url: str, user: str | None = None, **options: Any) -> None:
+        self.url = url
+        """The root of the pages, without a slash at its end."""
+        self.origin = "/".join(url.split("/")[:3])
+        self.troubles: list[str] = []
+        """What went wrong: errors of scripts and of the console, requests to elsewhere."""
+        if user is not None:
+            login = {"username": user, "password": PASSWORDS[user], "origin": self.origin}
+            options["http_credentials"] = login
+        self.context = browser.new_context(**options)
+        self.context.set_default_timeout(WITHIN_MS)
+        self.context.on("console", self._said)
+        self.context.on("weberror", self._failed)
+        self.context.on("request", self._requested)
+        if options.get("java_script_enabled", True):
+            self.context.add_init_script(_WATCH)
+
+    def open(self, path: str = "/", *, live: bool = False) -> Page:
+        """Open a page in a tab of its own; with *live* wait until its events have come."""
+        page = self.context.new_page()
+        self.go(page, path, live=live)
+        return page
+
+    def go(self, page: Page, path: str, *, live: bool = False) -> None:
+        """Have a tab show another page."""
+        page.goto(self.url + path)
+        if live:
+            wait_live(page)
+
+    def clean(self, *expected: str) -> None:
+        """Fail if anything went wrong but for what these patterns expect; forget what did."""
+        troubles, self.troubles = self.troubles, []
+        wrong = [one for one in troubles if not any(re.search(it, one) for it in expected)]
+        assert [] == wrong, "\n".join(wrong)
+
+    def close(self) -> None:
+        """Close it with all its tabs."""
+        self.context.close()
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            where = message.location.get("url", "")
+            self.troubles.append(f"console: {message.text} ({where})")
+
+    def _failed(self, error: WebError) -> None:
+        self.troubles.append(f"script: {error.error}")
+
+    def _requested(self, request: Request) -> None:
+        if not request.url.startswith(f"{self.origin}/"):
+            self.troubles.append(f"request to elsewhere: {request.url[:300]}")
+
+
+def wait_live(page: Page) -> None:
+    """Wait until the page's events have come once."""
+    page.wait_for_selector("html[data-live]", state="attached")
+
+
+def overflow(page: Page) -> int:
+    """Return by how many pixels the page itself is wider than its window."""
+    width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    return int(page.evaluate(width))
+
+
+def row(page: Page, text: str) -> Locator:
+    """Return the rows of the page's tables that *text* is the name of: their first cell's link."""
+    header = page.locator("th[scope=row]", has_text=re.compile(f"^\\s*{re.escape(text)}"))
+    return page.locator("tbody tr", has=header)
+
+
+def cell(page: Page, name: str, column: str) -> Locator:
+    """Return one cell of a table, by the name of its row and that of its column."""
+    table = page.locator("table", has=row(page, name))
+    table.first.wait_for()
+    heads = table.first.locator("thead th").all_inner_texts()
+    at = next(n for n, head in enumerate(heads) if head.strip().startswith(column))
+    return row(page, name).locator(f":nth-child({at + 1})").and_(page.locator("td, th"))

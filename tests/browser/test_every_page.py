@@ -1,0 +1,178 @@
+"""What holds for every page: found by its links, read by anybody, on any screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import expect
+
+from reliq.web.pages import PAGES
+from tests.browser.looking import Browsing, overflow, row
+from tests.browser.stock import fill
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+QUEUE = "stock"
+# What chooses another list or another question; of other values one each is enough.
+_CHOICES = {"all", "state", "stage", "action"}
+_PHONE = {"width": 360, "height": 780}
+_DESK = {"width": 1280, "height": 800}
+
+_FOCUSABLE = """() => {
+  const all = document.querySelectorAll(
+    "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']");
+  const seen = [...all].filter((it) => it.checkVisibility());
+  seen.forEach((it, n) => { it.order = n; });
+  document.activeElement.blur();
+  return seen.map((it) => it.outerHTML.slice(0, 120));
+}"""
+_FOCUSED = """() => {
+  const it = document.activeElement;
+  return [it.order ?? -1, parseFloat(getComputedStyle(it).outlineWidth) > 0
+    && getComputedStyle(it).outlineStyle !== "none"];
+}"""
+
+
+@pytest.fixture(scope="module")
+def stocked(stand):
+    """Return the stand, with something in every place of a queue."""
+    with fill(stand.site, QUEUE):
+        yield stand
+
+
+@pytest.fixture(scope="module")
+def addresses(stocked, browser):
+    """Return the path and query of each page, and what is read on it without JavaScript.
+
+    They are found by the links that lead an operator there.
+    """
+    operator = Browsing(browser, stocked.url, "otto", java_script_enabled=False)
+    try:
+        page = operator.open("/dead?queue=stock")
+        row(page, "shop.refund").get_by_role("link").first.click()
+        page.get_by_role("button", name="Export").click()  # an operation, which the log leads to
+        expect(page.get_by_role("heading", name="Export")).to_be_visible()
+        found = dict(crawl(page, stocked.url))
+        operator.clean()
+    finally:
+        operator.close()
+    return found
+
+
+def crawl(page: Page, root: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each page that links lead to, one of each kind, and what is read on it."""
+    waiting = ["/", "/search?text=shop", f"/queue?queue={QUEUE}"]
+    known = set()
+    while waiting:
+        address = waiting.pop(0)
+        parts = urlsplit(address)
+        query = parse_qsl(parts.query)
+        kind = parts.path, *sorted(item for item in query if item[0] in _CHOICES)
+        if kind in known or parts.path == "/download":
+            continue
+        known.add(kind)
+        answer = page.goto(root + address)
+        assert answer is not None
+        assert 200 == answer.status, f"{address}: {page.inner_text('main')}"
+        yield address, read(page)
+        links = page.eval_on_selector_all("a[href]", "(all) => all.map((it) => it.href)")
+        waiting += [link.removeprefix(root).partition("#")[0] for link in links]
+
+
+def read(page: Page) -> list[str]:
+    """Return the headings of a page, the heads of its tables, its links to others, its buttons."""
+    return page.locator("h1, h2, main thead th, main button, main .button, nav a").all_inner_texts()
+
+
+def test_links_lead_to_every_page(addresses):
+    """None is left out of what the others of these tests look at."""
+    assert {page.path for page in PAGES} <= {urlsplit(address).path for address in addresses}
+
+
+def test_every_page_is_fit_for_every_reader(addresses, stocked, sign_in):
+    """No page has what axe finds serious, in either theme; on a phone none is too wide.
+
+    And each says the same with and without JavaScript.
+    """
+    operator = sign_in(stocked.url)
+    page = operator.open()
+    wrong = []
+    for address, plain in addresses.items():
+        page.set_viewport_size(_DESK)
+        page.emulate_media(color_scheme="light")
+        operator.go(page, address)
+        if plain != read(page):
+            wrong.append(f"{address}: {plain} without JavaScript, with it {read(page)}")
+        page.evaluate(AXE_SCRIPT)
+        wrong += serious(page, address, "light", None)
+        wrong += [f"{address}: {overflow(page)} px too wide on a desk"] * bool(overflow(page))
+        page.emulate_media(color_scheme="dark")
+        wrong += serious(page, address, "dark", ["color-contrast"])
+        page.set_viewport_size(_PHONE)
+        wrong += [f"{address}: {overflow(page)} px too wide on a phone"] * bool(overflow(page))
+    assert [] == wrong, "\n".join(wrong)
+
+
+def serious(page, address, theme, rules):
+    """Return what axe finds that keeps somebody from reading or using the page."""
+    options = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = rules
+    found = page.evaluate("(options) => axe.run(options)", options)["violations"]
+    return [
+        f"{address} ({theme}): {one['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+        for node in one["nodes"][:2]
+    ]
+
+
+def test_the_theme_is_that_of_the_system_or_as_chosen(stocked, sign_in):
+    """Dark where the system is; the button changes it, for the next pages too."""
+    looking = sign_in(stocked.url, color_scheme="dark")
+    page = looking.open()
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(background)
+    assert light != dark
+
+    page.get_by_role("button", name="Light or dark").click()
+    assert dark == page.evaluate(background)
+    looking.go(page, "/consumers")
+    assert dark == page.evaluate(background)
+
+
+def test_the_keyboard_reaches_everything(addresses, stocked, sign_in):
+    """Tab comes to each link, button, field and list that scrolls, and it is seen where it is."""
+    operator = sign_in(stocked.url)
+    page = operator.open()
+    unreached = []
+    for path, address in {urlsplit(address).path: address for address in addresses}.items():
+        operator.go(page, address)
+        everything = page.evaluate(_FOCUSABLE)
+        reached = set()
+        for _ in everything:
+            page.keyboard.press("Tab")
+            number, is_seen = page.evaluate(_FOCUSED)
+            reached.add(number)
+            if number >= 0 and not is_seen:
+                unreached.append(f"{path}: not seen to have the focus: {everything[number]}")
+        unreached += [
+            f"{path}: {everything[n]}" for n in range(len(everything)) if n not in reached
+        ]
+    assert [] == unreached
+
+    operator.go(page, "/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    wait_until(lambda: page.evaluate("!!document.activeElement.closest('main')"))

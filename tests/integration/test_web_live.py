@@ -1,0 +1,268 @@
+"""Pages that change while somebody looks: one reader, no question while nobody does, no end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from itertools import count
+
+import httpx2 as httpx
+import pytest
+
+from reliq import BrokerUnavailable
+from reliq.admin import Inspector
+from reliq.web.live import Hub
+from tests.integration.web_client import fill, read
+from tests.support.commands import RELIQ, environment
+from tests.support.processes import Process
+from tests.support.waiting import stays_true, wait_until
+from tests.support.web import WebProcess
+from tests.support.workers import app_environment
+
+
+class Source:
+    """Makes pages, counts how often, and fails when told."""
+
+    def __init__(self):
+        self.made, self.text, self.error = [], "1", None
+
+    def __call__(self, page):
+        """Return the parts of a page."""
+        self.made.append(page)
+        if self.error:
+            raise self.error
+        return {"a": self.text, "b": "same"}
+
+
+def event(raw):
+    """Return name and data of an event."""
+    name, data = raw.decode().strip().split("\n")
+    return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+async def following(hub, page):
+    """Begin to follow a page; return its events."""
+    stream = hub.follow(page)
+    await anext(stream)
+    assert b"retry" in await anext(stream)
+    return stream
+
+
+async def soon(stream):
+    """Return the next event."""
+    return event(await asyncio.wait_for(anext(stream), 20))
+
+
+def test_many_who_look_are_one_reader():
+    """A page is made once for all who look at it, and not at all when they have gone."""
+
+    async def run():
+        source = Source()
+        hub = Hub(0.05, source)
+        lookers = [await following(hub, "x") for _ in range(20)]
+        first = [await soon(stream) for stream in lookers]
+        assert [("parts", {"a": "1", "b": "same"})] * 20 == first
+        made = len(source.made)
+        source.text = "2"
+        assert [("parts", {"a": "2"})] * 20 == [await soon(stream) for stream in lookers]
+        assert len(source.made) - made < 20
+        other = await following(hub, "y")
+        assert ("parts", {"a": "2", "b": "same"}) == await soon(other)
+        for stream in (*lookers, other):
+            await stream.aclose()
+        assert 0 == hub.looking
+        await asyncio.wait_for(hub._reader, 20)
+        made = len(source.made)
+        await asyncio.sleep(0.3)
+        assert made == len(source.made)
+        again = await following(hub, "x")  # a new reader
+        assert "parts" == (await soon(again))[0]
+        await again.aclose()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_made_is_said_and_the_rest_goes_on():
+    """Each page by itself; when it can be made again all of it is sent."""
+
+    async def run():
+        source = Source()
+        hub = Hub(0.05, source)
+        stream = await following(hub, "x")
+        assert "parts" == (await soon(stream))[0]
+        source.error = BrokerUnavailable("gone for lunch")
+        assert ("away", {"text": "gone for lunch"}) == await soon(stream)
+        source.error = ZeroDivisionError("secret")
+        name, data = await soon(stream)
+        while "lunch" in data["text"]:
+            name, data = await soon(stream)
+        assert ("away", False) == (name, "secret" in data["text"])
+        source.error = None
+        while name == "away":
+            name, data = await soon(stream)
+        assert ("parts", {"a": "1", "b": "same"}) == (name, data)
+        hub.close()
+        assert [] == [each async for each in stream if each.startswith(b"event: x")]
+
+    asyncio.run(run())
+
+
+@contextmanager
+def listening(served, path):
+    """Give a list that the events of a page are added to as they come."""
+    found = []
+
+    def listen():
+        try:
+            with httpx.stream(
+                "GET", f"{served.address}/events", params={"page": path}, timeout=None
+            ) as response:
+                name = ""
+                for line in response.iter_lines():
+                    if line.startswith("event: "):
+                        name = line[7:]
+                    elif line.startswith("data: "):
+                        found.append((name, json.loads(line[6:])))
+                    if stop.is_set():
+                        return
+        except httpx.HTTPError as exc:
+            found.append(("ended", str(exc)))
+        else:
+            found.append(("ended", ""))
+
+    stop = threading.Event()
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join(30)  # at the next event: each look has an age that is another
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Return a function that starts `reliq web`."""
+    running = []
+
+    def start(url, **env):
+        running.append(WebProcess(url, tmp_path, **env))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill_group()
+
+
+def commands(client):
+    """Return how many commands a server has carried out, but for this one."""
+    return client.info("stats")["total_commands_processed"]
+
+
+def test_a_page_follows_its_broker(serve, redis_factory):
+    """What happens is seen; a broker that is away is said, and seen again when it is back."""
+    server = redis_factory(appendonly=True)
+    url = server.url("reliq")
+    fill(url, "orders", 1, 2)
+    served = serve(url)
+    assert "orders" in read(httpx.get(f"{served.address}/queue?queue=orders")).text
+    client = server.client()
+    before, asked = commands(client), count(1)
+    # Nobody looks, nobody asks but us.
+    stays_true(lambda: commands(client) - before <= next(asked), for_s=1.5)
+    with listening(served, "/queue?queue=orders") as found:
+        wait_until(lambda: any(name == "parts" for name, _ in found))
+        assert {"head", "messages", "history", "queue_consumers"} == {*found[0][1]}
+        with Inspector(url) as inspector:
+            inspector.pause("orders")
+        wait_until(lambda: any("paused" in data.get("head", "") for _, data in found))
+        client.close()
+        server.kill()
+        wait_until(lambda: found[-1][0] == "away")
+        failed = httpx.get(f"{served.address}/queue", params={"queue": "orders"})
+        assert "away" in read(failed, 503).text
+        seen = len(found)
+        server.start()
+        wait_until(lambda: any(name == "parts" for name, _ in found[seen:]))
+        fill(url, "orders", 3)
+    served.signal(signal.SIGTERM)
+    assert 0 == served.wait(20)
+    assert "Traceback" not in served.log()
+
+
+def test_it_stops_at_once_while_somebody_looks(serve, redis_url):
+    """A stream of events has no end of its own."""
+    fill(redis_url, "q", 1)
+    served = serve(redis_url)
+    with listening(served, "/") as found:
+        wait_until(lambda: found)
+        served.signal(signal.SIGTERM)
+        assert 0 == served.wait(20)
+        wait_until(lambda: found[-1][0] == "ended")
+    assert "Traceback" not in served.log()
+    assert "ERROR" not in served.log()
+
+
+def test_an_application_knows_its_brokers(redis_url, journal, tmp_path):
+    """`celery -A proj reliq web` needs no URL."""
+    fill(redis_url, "q", 1)
+    command = [sys.executable, "-m", "celery", "-A", "tests.integration.apps.tasks", "reliq"]
+    process = Process(
+        [*command, "web", "--port", "0"],
+        log_path=tmp_path / "log",
+        env=app_environment(redis_url, journal),
+    )
+    try:
+        wait_until(lambda: "serving" in process.log(), timeout_s=40, what=process.log)
+        address = process.log().split("serving reliq on ")[1].split()[0]
+        assert "queue=q" in httpx.get(address).text
+        process.signal(signal.SIGINT)
+        assert 0 == process.wait(20)
+    finally:
+        process.kill_group()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--host", "0.0.0.0"), "--users"),
+        (("--users", "/nowhere"), "/nowhere"),
+        (("--operator", "ann"), "header"),
+        (("--action-log", "/nowhere/x"), "/nowhere"),
+    ],
+    ids=["open", "users", "operator", "log"],
+)
+def test_it_does_not_begin_without_what_it_needs(tmp_path, arguments, said):
+    """It says how instead."""
+    process = Process(
+        [*RELIQ, "web", "--port", "0", *arguments],
+        log_path=tmp_path / "log",
+        env=environment("reliq://127.0.0.1:1/0"),
+    )
+    assert 2 == process.wait(30)
+    assert said in process.log()
+    assert "Traceback" not in process.log()
+
+
+def test_a_password_is_hashed_by_the_command(serve, redis_url):
+    """What it prints goes into the environment, and lets in."""
+    fill(redis_url, "q", 1)
+    done = subprocess.run(
+        [*RELIQ, "web", "--hash-password"],
+        input="pass word\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=environment(None),
+    )
+    printed = done.stdout.strip()
+    assert printed.startswith("scrypt$")
+    served = serve(redis_url, RELIQ_WEB_USERS=f"ann viewer {printed}")
+    assert 401 == httpx.get(served.address).status_code
+    assert "ann" in read(httpx.get(served.address, auth=("ann", "pass word"))).text

@@ -1,0 +1,105 @@
+"""The page, asked over HTTP as a browser would ask it, without a socket."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from html.parser import HTMLParser
+
+from kombu import Connection, Exchange, Queue
+from starlette.testclient import TestClient
+
+from reliq.web import app
+
+HERE = ("127.0.0.1", 4711)
+OURS = {"sec-fetch-site": "same-origin"}
+VOID = {"meta", "link", "input", "br", "hr", "img", "path", "rect", "circle"}
+
+
+@contextmanager
+def page(*urls, client=HERE, base_url="http://localhost:5580", headers=None, **given):
+    """Give a client of an application of these brokers."""
+    application = app(*urls, **given)
+    made = TestClient(application, base_url, client=client, headers=headers, follow_redirects=False)
+    try:
+        yield made
+    finally:
+        made.close()
+        application.close()
+
+
+class Read(HTMLParser):
+    """What a page consists of; fails where it is not well-formed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.forms, self.attributes = [], [], [], []
+        self.text = ""
+        self._open = []
+        self.feed(text)
+        self.close()
+        assert [] == self._open
+
+    def handle_starttag(self, tag, attrs):
+        """Note an element."""
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag == "a":
+            self.links.append(found["href"])
+        if tag == "form":
+            self.forms.append((found.get("method", "get"), found["action"]))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        """Note an element that is closed at once."""
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag):
+        """Close what was opened last."""
+        if tag in VOID:
+            return
+        if tag in {"p", "li"}:
+            while self._open and self._open[-1] != tag:
+                self._open.pop()
+        assert tag == self._open.pop(), (tag, self._open, self.getpos())
+
+    def handle_data(self, data):
+        """Note text."""
+        self.text += data
+
+
+def read(response, status=200):
+    """Return what a page consists of, which has nothing in it that a policy forbids."""
+    assert status == response.status_code, response.text
+    found = Read(response.text)
+    assert 1 == found.tags.count("script")  # our own file
+    assert "style" not in found.tags
+    assert not {"iframe", "object", "embed", "base"} & {*found.tags}
+    for tag, name, value in found.attributes:
+        assert name != "style", tag
+        assert not name.startswith("on"), (tag, name)
+        if name in {"href", "src", "action"}:
+            assert re.match(r"/(?!/)|#main$", value), (tag, value)
+    return found
+
+
+def fill(url, queue, *bodies, options=None, **properties):
+    """Publish messages to a queue, which is declared."""
+    with Connection(url, transport_options=options or {}) as connection:
+        Queue(queue, Exchange(""), queue)(connection.default_channel).declare()
+        producer = connection.Producer()
+        for body in bodies:
+            producer.publish(body, routing_key=queue, **properties)
+
+
+def kill(url, queue, count, requeue=False):
+    """Take messages and reject them: they are dead."""
+    with Connection(url) as connection:
+        channel = connection.default_channel
+        for _ in range(count):
+            message = channel.basic_get(queue)
+            channel.basic_reject(message.delivery_tag, requeue)

@@ -1,0 +1,277 @@
+"""The small parts of the page: passwords, users, settings, redaction, text and charts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from starlette.datastructures import Headers
+
+from reliq import ConfigurationError
+from reliq.web.access import host_of, is_loopback
+from reliq.web.action_log import ActionLog
+from reliq.web.asked import Asked
+from reliq.web.charts import Line, Times, bars, chart, meter, short, sparkline
+from reliq.web.names import link, query_of
+from reliq.web.origin import is_same_origin
+from reliq.web.passwords import fits, hashed
+from reliq.web.redaction import HIDDEN, UNREADABLE, Redaction
+from reliq.web.series import MINUTE_MS, series
+from reliq.web.settings import Settings
+from reliq.web.texts import clock, lines, rate, shown, when
+from reliq.web.users import User, accounts, accounts_in
+
+HASH = hashed("right")
+HOSTILE = "<script>alert(1)</script>\"'&\n\x1b[2J\u202e\udc80/../?#%00"
+
+
+# -- who
+
+
+def test_a_password_is_known_by_its_hash():
+    """The hash has a salt of its own, and fits no other password."""
+    assert HASH != hashed("right")
+    assert fits("right", HASH)
+    assert not fits("wrong", HASH)
+    assert "right" not in HASH
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["right", "scrypt$16384$8$5$AA", HASH.replace("16384", "2"), HASH.replace("16384", "99999999")],
+    ids=["plain", "cut", "cheap", "dear"],
+)
+def test_what_is_no_hash_is_refused_and_not_repeated(stored):
+    """A password that nobody has hashed appears in no error; nobody can make us work for long."""
+    with pytest.raises(ConfigurationError) as caught:
+        accounts(f"ann operator {stored}", "users.txt")
+    assert stored not in str(caught.value)
+    assert "users.txt" in str(caught.value)
+
+
+def test_users_are_lines(tmp_path):
+    """Name, role and hash; comments and semicolons; each name once."""
+    text = f"# ours\nann operator {HASH} # admin\n\nbob viewer {HASH}; eve viewer {HASH}"
+    path = tmp_path / "users"
+    path.write_text(text)
+    found = accounts_in(path)
+    assert {"ann": "operator", "bob": "viewer", "eve": "viewer"} == {
+        name: account.user.role for name, account in found.items()
+    }
+    for wrong in (f"ann admin {HASH}", f"a:b viewer {HASH}", text + f"\nann viewer {HASH}", " "):
+        with pytest.raises(ConfigurationError):
+            accounts(wrong, "x")
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        accounts_in(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "same-site", "origin": "http://a:1", "host": "a:1"}, False),
+        ({"sec-fetch-site": "cross-site", "origin": "http://a:1", "host": "a:1"}, False),
+        ({"sec-fetch-site": "none"}, False),
+        ({"origin": "http://a:1", "host": "a:1"}, True),
+        ({"origin": "https://A:1", "host": "a:1"}, True),
+        ({"origin": "http://a:2", "host": "a:1"}, False),
+        ({"origin": "http://a:1.evil", "host": "a:1"}, False),
+        ({"origin": "http://evil/a:1", "host": "a:1"}, False),
+        ({"origin": "http://a:1@evil", "host": "a:1"}, False),
+        ({"origin": "http://[", "host": "["}, False),
+        ({"origin": "null", "host": "a:1"}, False),
+        ({"host": "a:1"}, False),
+        ({}, False),
+    ],
+)
+def test_only_our_own_pages_may_ask(given, expected):
+    """By Sec-Fetch-Site where a browser says it, else by the Origin; without both: no."""
+    assert expected is is_same_origin(Headers(given))
+
+
+def test_this_machine_has_few_names():
+    """Addresses of the loopback, and localhost; a port is none of the name."""
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "LocalHost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "localhost.evil.example", "", "::")))
+    assert ["[::1]", "a.b", "[::1]", ""] == [*map(host_of, ("[::1]:80", "a.b:80", "[::1]", ":80"))]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"urls": ()},
+        {"operators": frozenset({"ann"})},
+        {"proxies": frozenset({"10.0.0.1"})},
+        {"user_header": "x-user", "proxies": frozenset()},
+        {"user_header": "x-user", "users": accounts(f"a viewer {HASH}", "x")},
+        {"interval_s": 0.0},
+        {"interval_s": float("nan")},
+        {"root_path": "/a?b"},
+        {"root_path": "/a\nb"},
+    ],
+    ids="-".join,
+)
+def test_settings_that_contradict_each_other_are_refused(wrong):
+    """At the start, by their names."""
+    with pytest.raises(ConfigurationError):
+        Settings(**{"urls": ("reliq://x",), **wrong})
+
+
+def test_a_root_path_is_normalised():
+    """However it is written."""
+    assert ["", "", "/a/b"] == [
+        Settings(urls=("reliq://x",), root_path=path).root_path for path in ("", "/", "a/b/")
+    ]
+
+
+# -- what is asked
+
+
+def test_any_name_survives_a_link():
+    """Whatever a queue is called, the page of it asks for that queue."""
+    url = link("/under", "/queue", {"queue": HOSTILE, "skip": None})
+    assert url.isascii()
+    path, _, query = url.partition("?")
+    assert "/under/queue" == path
+    assert [("queue", HOSTILE)] == query_of(query.encode())
+    asked = Asked(User("ann", "viewer"), False, (("tag", "1"), ("tag", "2"), ("queue", HOSTILE)))
+    again = asked.again("/x", asked.query).partition("?")[2]
+    assert list(asked.query) == query_of(again.encode())
+
+
+@pytest.mark.parametrize("text", ["-1", "1e9", "\u0664", "", "0x10", "1" * 5000, "1 "])
+def test_what_is_no_number_is_none(text):
+    """A number in a query is what it was before, unless it is digits."""
+    asked = Asked(User("ann", "viewer"), False, (("skip", text),))
+    assert 7 == asked.number("skip", 7)
+
+
+def test_a_query_of_too_much_is_left_out():
+    """Nobody makes a page of a million fields."""
+    assert [] == query_of(b"&".join(b"a=1" for _ in range(400)))
+
+
+def test_two_who_may_do_the_same_share_a_page():
+    """The name of the user makes no other page; what he may do does."""
+    ann = Asked(User("ann", "operator"), True)
+    assert ann == replace(ann, user=User("bob", "operator"))
+    assert hash(ann) == hash(replace(ann, user=User("bob", "operator")))
+    assert ann != replace(ann, may_act=False)
+
+
+# -- what is hidden
+
+
+def test_keys_are_hidden_wherever_they_stand():
+    """In maps in lists in maps; by pattern; case does not count."""
+    hide = Redaction(("password", "*token*"))
+    value = {"user": "ann", "Password": "x", "in": [{"api_TOKEN_2": {"a": 1}, "n": 1}]}
+    expected = {"user": "ann", "Password": HIDDEN, "in": [{"api_TOKEN_2": HIDDEN, "n": 1}]}
+    assert expected == hide.value(value)
+    assert repr((1, {"password": HIDDEN})) == hide.written("(1, {'password': 'secret'})")
+    assert '[[], {"token": "[hidden]"}, {}]' == hide.json('[[], {"token": "secret"}, {}]')
+    assert HIDDEN == hide.header("x-token", "secret")
+    assert "{'password': '[hidden]'}" == hide.header("kwargsrepr", "{'password': 'secret'}")
+
+
+@pytest.mark.parametrize("text", ["{'password': 'secr...", "<Object password=secret>", "(" * 9000])
+def test_what_cannot_be_read_for_keys_is_hidden_as_a_whole(text):
+    """Celery cuts arguments off, and writes objects as it likes."""
+    assert UNREADABLE == Redaction(("password",)).written(text)
+    assert UNREADABLE == Redaction(("password",)).json(text)
+
+
+def test_without_keys_nothing_is_hidden():
+    """Nor read."""
+    assert "{'password': 'secr..." == Redaction().written("{'password': 'secr...")
+    assert not Redaction()
+
+
+# -- text
+
+
+def test_text_of_others_is_one_line_of_text():
+    """No control character, no direction of writing, no half of a pair; a dash for nothing."""
+    assert shown(HOSTILE).isprintable()
+    assert "\N{EN DASH}" == shown(None)
+    assert "a\nb&lt;i&gt;\\x1b" == str(lines("a\r\nb<i>\x1b"))
+
+
+@pytest.mark.parametrize("ms", [None, 0, -5, 10**18, 253_402_300_800_000])
+def test_a_time_that_is_none_is_a_dash(ms):
+    """Whatever somebody has written in its place."""
+    assert "\N{EN DASH}" == str(when(ms)) == str(clock(ms))
+
+
+def test_rates_are_short():
+    """A digit more where it says something."""
+    assert ["0", "0.3", "9.9", "12", "1,200", "\N{EN DASH}"] == [
+        *map(rate, (0, 0.3, 9.94, 12.3, 1200, None))
+    ]
+
+
+# -- charts
+
+
+@pytest.mark.parametrize("values", [[], [1], [0, 0], [1, None, 3], [None, None], [1e15, 2.5, 0]])
+def test_charts_are_drawn_of_anything(values):
+    """They are XML, have no style and no script, and nothing of them is outside."""
+    times = Times(0, 1, ((0.0, "then"), (1.0, "now")))
+    for svg in (
+        sparkline(values, HOSTILE),
+        chart([Line("a", "second", values)], times, HOSTILE),
+        bars([int(value or 0) for value in values], [(0.5, "<b>")], "bars"),
+        meter([("done", 0.25), ("bad", 0.0)], "a meter"),
+    ):
+        if not svg:
+            continue
+        root = ET.fromstring(str(svg))
+        assert "img" == root.get("role")
+        for element in root.iter():
+            assert not any(name == "style" or name.startswith("on") for name in element.attrib)
+            assert not element.tag.endswith("script")
+            assert not re.search(r"\b(nan|inf)\b", " ".join(element.attrib.values()))
+
+
+def test_numbers_of_an_axis_are_short():
+    """As long as they fit."""
+    assert ["0", "12", "1.5k", "2M", "3G"] == [*map(short, (0, 12, 1500, 2_000_000, 3e9))]
+
+
+def test_a_series_has_a_gap_where_nobody_counted():
+    """Each snapshot has its place; what is outside of the time is left out."""
+    from reliq.admin import Snapshot
+
+    now_ms = 1_000 * MINUTE_MS + 5
+    found = [
+        Snapshot(at_ms=minute * MINUTE_MS, span_ms=MINUTE_MS, ready=minute, acked=120)
+        for minute in (900, 941, 943, 1_000)
+    ]
+    made = series(found, now_ms, 60)
+    assert [941.0, None, 943.0] == made.gauge("ready")[:3]
+    assert 1000.0 == made.gauge("ready")[-1]
+    assert 2.0 == made.per_second("acked")[-1]
+    assert 60 == len(made.parts)
+
+
+# -- the log
+
+
+def test_actions_are_kept_in_a_file_too(tmp_path):
+    """A line of JSON each, which one text cannot make two of; the last first in the process."""
+    import json
+
+    path = tmp_path / "actions.jsonl"
+    log = ActionLog(path)
+    log.note("ann\n", "purge", "reliq://x", "a\nb", "3 removed")
+    log.note("bob", "pause", "reliq://x", "q", "no", failed=True)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [("ann\\n", "a\\nb", False), ("bob", "q", True)] == [
+        (row["user"], row["target"], row["failed"]) for row in rows
+    ]
+    assert ["bob", "ann\\n"] == [entry.user for entry in log.entries(10)]
+    assert log.entry(1).user == "ann\\n"
+    with pytest.raises(ConfigurationError):
+        ActionLog(tmp_path / "none" / "x")

@@ -6,6 +6,7 @@ import logging
 import secrets
 import threading
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -103,9 +104,8 @@ class Operations:
             self._operations[made.id] = made
             self._forget_old()
         self._log.note(made.user, made.action, made.broker, made.target, f"begun: {made.total}")
-        threading.Thread(
-            target=self._run, args=(made, broker, steps), name=f"reliq-web-{made.id}", daemon=True
-        ).start()
+        run = partial(self._run, made, broker, steps)
+        threading.Thread(target=run, name="reliq-web-operation", daemon=True).start()
         return made
 
     def _forget_old(self) -> None:

@@ -55,7 +55,7 @@ class Watch:
     """Remembers of one broker. Thread-safe."""
 
     _lock = OwnLock()
-    _asking = OwnLock()
+    _report_lock = OwnLock()
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -70,7 +70,7 @@ class Watch:
 
     def report(self, inspector: Inspector) -> Report:
         """Return a report of this moment, with the rates of the last seconds."""
-        with self._asking:  # who comes meanwhile has the same
+        with self._report_lock:  # who comes meanwhile has the same
             with self._lock:
                 young = max(monotonic() - _YOUNG_S, self._forgotten)
                 if self._reports and self._reports[-1].at > young:

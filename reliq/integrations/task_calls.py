@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Of a task with a countdown or an expiry a message is made anew so often: both count from now.
 _STAYS_S = 0.01
+# The one among the options that counts from now.
+_EXPIRATION = "expiration"
 # Options by which what differs from call to call would be another thing than Celery's.
 _FOR_EACH = frozenset({"argsrepr", "kwargsrepr", "stamped_headers", "router"})
 _ELSEWHERE = frozenset({"connection", "publisher", "add_to_parent"})
@@ -243,8 +245,9 @@ class TaskCalls:
                 # Not for its result: what a backend does for one is done, for the first call.
                 with holding() as held:
                     self.apply(item, task_id, collector, ignore_result=True)
-                if held:
-                    template.options = held[-1][1]
+                if held and _EXPIRATION in held[-1][1]:
+                    again = {_EXPIRATION: held[-1][1][_EXPIRATION]}
+                    template.options = {**template.options, **again}
                 (message,), _ = collector.take()
                 template.time_as(message)
                 self._until = monotonic() + _STAYS_S

@@ -228,6 +228,10 @@ class Passes:
             self._passes.soon(batch.id)
             while self._later:
                 self._later.pop(0)(self.store)
+            while self._passes.sweeps:
+                self._passes._go_on(self.store)
+            while self._later:
+                self._later.pop(0)(self.store)
         finally:
             self.store.now_ms = now_ms
 

@@ -244,6 +244,20 @@ class Telling(reliq.Middleware):
         return told
 
 
+def test_middleware_is_told_the_same_of_a_message_whose_times_are_made_anew(site, monkeypatch):
+    """As it is of one with a countdown, when some calls before it have taken a while."""
+    monkeypatch.setattr("reliq.integrations.task_calls._STAYS_S", -1.0)
+    middleware = Telling()
+    reliq.add_middleware(site.app, middleware)
+    for times in ({"countdown": 60}, {"expires": 60}):
+        reliq.publish_many(site.one, [1, 2, 3], **times)
+        told = middleware.take()
+        for n in (1, 2, 3):
+            site.one.apply_async((n,), **times)
+        assert told == middleware.take()
+    site.stored()
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("middleware", [None, Telling()], ids=["plain", "middleware"])
 def test_the_same_is_stored(site, middleware):

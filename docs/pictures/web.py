@@ -80,19 +80,15 @@ def pictures(address: str, url: str, folder: Path) -> None:
         for name, path, size, scheme in (
             ("overview", "/", DESK, "light"),
             ("queue", "/queue?queue=orders&state=unacked", DESK, "dark"),
-            ("dead", "/dead", DESK, "light"),
             ("group", f"/dead/group?{letters}", DESK, "light"),
-            ("message", f"/message?queue=orders&tag={group.tag}", DESK, "light"),
             ("delayed", "/delayed", DESK, "dark"),
             ("batch", f"/batch?id={batch.id}", DESK, "light"),
-            ("health", "/health", DESK, "light"),
             ("phone", "/", PHONE, "dark"),
         ):
             page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
             page.goto(f"{address}{path}")
-            if name != "health":
-                page.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
-                page.wait_for_timeout(2500)  # rates are those of some seconds
+            page.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
+            page.wait_for_timeout(2500)  # rates are those of some seconds
             page.screenshot(path=folder / f"web-{name}.png")
             page.close()
         browser.close()

@@ -21,6 +21,7 @@ from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
 from reliq.store.jobs import Change, Note
+from reliq.store.scanning import Position
 from reliq.store.values import Move
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 from tests.contract.steps import LONG_MS, audit, lease_of, message, tags
@@ -121,6 +122,7 @@ CALLS = {
     "dead_letter": lambda store, m: store.dead_letter(m.queue, "rejected", "", m.held),
     "restore_visible": posted(lambda store, m, on: store.post_restore(m.queue, 1000, on, True)),
     "survey": posted(lambda store, m, on: store.post_survey([m.queue], on)),
+    "snapshot": posted(lambda store, m, on: store.post_snapshots([m.queue], on, 1)),
     "expire": posted(lambda store, m, on: store.post_expire(m.queue, on)),
     "leases_of": lambda store, m: store.leases_of(m.queue, "s/1"),
     "attach": lambda store, m: store.attach(m.queue, "s", 2),
@@ -136,6 +138,8 @@ CALLS = {
     "purge": lambda store, m: store.purge(m.queue),
     "measure": lambda store, m: store.measure([m.queue]),
     "browse": lambda store, m: store.browse(m.queue, "ready", 9),
+    "scan": lambda store, m: store.scan(m.queue, "dead", Position()),
+    "look_up": lambda store, m: store.look_up(m.queue, m.died.tag),
     "configure": lambda store, m: store.configure(m.queue, {"max_length": "9"}),
     "pause": lambda store, m: store.pause(m.queue, True),
     "layout": lambda store, m: store.lay_out(m.queue, 4, 4),

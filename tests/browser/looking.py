@@ -90,6 +90,20 @@ def overflow(page: Page) -> int:
     return int(page.evaluate(width))
 
 
+def squeezed(page: Page) -> list[str]:
+    """Return what stands in cells of tables so narrow that their text breaks within its words."""
+    return list(
+        page.eval_on_selector_all(
+            "td, th",
+            """(all) => all.filter((it) => {
+              const text = document.createRange();
+              text.selectNodeContents(it);
+              return it.clientWidth < 90 && text.getBoundingClientRect().height > 110;
+            }).map((it) => it.textContent.trim().slice(0, 60))""",
+        )
+    )
+
+
 def row(page: Page, text: str) -> Locator:
     """Return the rows of the page's tables that *text* is the name of: their first cell's link."""
     header = page.locator("th[scope=row]", has_text=re.compile(f"^\\s*{re.escape(text)}"))

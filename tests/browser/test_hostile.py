@@ -21,9 +21,9 @@ SCRIPTS = {
     "</textarea></pre></title></svg><svg onload=alert('closing')>"
     "]]>--><!--<script>alert('comment')</script>"
     "{{ 7 * 7 }}${7*7}{% raw %}",
-    "address": "javascript:alert('address')//../../static/reliq.js?x=1&y=2#z%2f%00;",
-    "lines": "first\nsecond\r\n<b>third</b>\x00\x1b[31m",
-    "direction": "\u202egnp.exe\u2066\u200f\u0301" + "\u0300" * 40,
+    # What would be another address, another line, or written the other way.
+    "text": "javascript:alert('address')//../../static/reliq.js?x=1&y=2#z%2f%00;"
+    "first\nsecond\r\n<b>third</b>\x00\x1b[31m\u202egnp.exe\u2066\u200f\u0301" + "\u0300" * 40,
     "long": "w" * 240,
 }
 MEGABYTE = "<script>alert('body')</script>\u202e'\"" * 30_000

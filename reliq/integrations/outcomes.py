@@ -128,7 +128,7 @@ _SUCCEEDED = Outcome("succeeded")
 
 
 def _in_words(error: BaseException) -> str:
-    words = str(error)
+    words = str(getattr(error, "reason", error) if _is(error, "Reject") else error)
     name = type(error).__name__
     return (f"{name}: {words}" if words else name)[:_LONGEST]
 
@@ -175,11 +175,16 @@ def _is(error: BaseException, name: str) -> bool:
 
 
 def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the *callbacks* of a pool for *request* so that each notes the outcome first."""
+    """Return the *callbacks* of a pool for *request* so that each notes the outcome first.
+
+    Of a job, for its batch; of any task that is acknowledged late, for the dead letter that it
+    may become.
+    """
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
     found = dict(callbacks)
-    if message is None or not headers.get(BATCH):
+    is_job = bool(headers.get(BATCH))
+    if not hasattr(message, "tell_outcome") or not (is_job or request.task.acks_late):
         return found
     named = headers.get(FAILURES) or ()
 
@@ -199,7 +204,7 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     for name, learn in learns.items():
         if found.get(name) is not None:
             found[name] = _noting(request, found[name], learn)
-    if found.get("accept_callback") is not None:
+    if is_job and found.get("accept_callback") is not None:
         found["accept_callback"] = _begun(request, found["accept_callback"])
     return found
 
@@ -217,7 +222,8 @@ def _noting(
     def noting(*args: Any, **kwargs: Any) -> Any:
         outcome, settled = learn(*args, **kwargs), request.acknowledged
         if outcome is not None:
-            message.outcome = outcome
+            message.outcome = outcome if BATCH in message.headers else None
+            message.error = outcome.text  # of the dead letter, where it becomes one
         try:
             return function(*args, **kwargs)
         finally:

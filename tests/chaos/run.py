@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _STEP_S = 0.02
 _LOOK_S = 0.25
 _BATCHES_END_S = 100.0
+_MOST_BATCHES = 10_000
 _BROKERS: dict[str, type[Broker]] = {"sentinels": SentinelBroker, "cluster": ClusterBroker}
 
 
@@ -224,15 +225,18 @@ class _Run:
         return ""
 
     def _unended(self) -> str:
-        """Return which batches have not ended; those that are lost are found after a while."""
+        """Return which batch has not ended, or has callbacks that are published in a moment.
+
+        Jobs that are lost are found after a while.
+        """
         if not self.settings.has_batches:
             return ""
         for view in self.broker.views():
             with Inspector(view.url) as inspector:
-                for stage in ("open", "sealed"):
-                    for info in inspector.batches(limit=1, stage=stage):
+                for info in inspector.batches(limit=_MOST_BATCHES):
+                    if info.ended_ms is None or info.due:
                         left = {state: number for state, number in info.counts.items() if number}
-                        return f"{view.where}batch {info.id} is {stage}: {left}"
+                        return f"{view.where}batch {info.id} is {info.stage}: {left}, {info.due}"
         return ""
 
     def _haunted(self) -> str:

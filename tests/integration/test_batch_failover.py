@@ -62,21 +62,27 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
 def test_the_next_try_of_a_job_is_published_where_its_batch_is(redis_factory):
     """A task that asks for a retry has nobody to tell that its batch is at the other broker."""
     a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
-    with Batch("b", id="b", url=a.url("reliq")) as batch:
+    refused = []
+
+    def refuse(exc, _):
+        refused.append(str(exc))
+        if a.running:
+            a.kill()
+
+    with Batch("b", id="b", url=b.url("reliq")) as batch:
         jobs = batch._connected().batches
         jobs.change("b", [Change("enter", "j", "waiting"), Change("begin", "j", token=1)])
-        a.kill()
         urls = [server.url("reliq") for server in (a, b)]
-        options = {"probe_interval": 2.0, "socket_connect_timeout": 1.0}
         policy = {"max_retries": 100, "interval_start": 0.2, "interval_max": 0.2}
         headers = {"task": "t", "id": "j", "retries": 1, "reliq-batch": "b"}
-        with Connection(urls, transport_options=options) as connection:
+        with Connection(urls, transport_options={"socket_connect_timeout": 1.0}) as connection:
             producer = connection.Producer()
-            producer.publish("no job", routing_key="q", retry=True, retry_policy=policy)
-            a.start()
+            producer.publish("no job", routing_key="q")  # at the first one
+            policy["errback"] = refuse
             producer.publish(
                 "job", routing_key="q", headers=headers, retry=True, retry_policy=policy
             )
+        assert "published where it is, at another broker" in refused[0]
         assert ("retrying", 1) == (jobs.job("b", "j").state, jobs.job("b", "j").retries)
-    with Inspector(a.url("reliq")) as inspector:
+    with Inspector(b.url("reliq")) as inspector:
         assert 1 == inspector.status("q").ready

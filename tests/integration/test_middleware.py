@@ -109,7 +109,7 @@ def stored(redis_url):
                 decode(item.envelope).headers
                 for queue in queues
                 for state in ("ready", "delayed")
-                for item in inspector._browse(queue, state, 100, 0)
+                for item in inspector._store.browse(queue, state, 100)
             ]
             for queue in queues:
                 inspector.purge(queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
+import threading
 from time import monotonic
 
 import pytest
@@ -13,14 +14,15 @@ from starlette.requests import HTTPConnection
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable
-from reliq.web import access, app
+from reliq.web import access, app, counting
 from reliq.web.access import Passwords
 from reliq.web.brokers import Brokers
+from reliq.web.counting import Counting
 from reliq.web.passwords import hashed
 from reliq.web.settings import Settings
 from reliq.web.users import accounts
 from reliq.web.watch import Watch
-from tests.integration.web_client import HERE, OURS, fill, page, read
+from tests.integration.web_client import HERE, OURS, fill, kill, page, read
 
 
 @pytest.fixture
@@ -153,6 +155,12 @@ def test_what_is_hidden_stays_hidden_and_stops_no_page(url, name, value, seen):
 # -- what is asked
 
 
+def test_a_search_for_what_is_no_text_finds_nothing(url):
+    """As half a character in a URL."""
+    with page(url) as browser:
+        assert "No message with" in read(browser.get("/search?text=%ff")).text
+
+
 def test_a_value_that_is_no_number_is_refused(url):
     """And the log says so."""
     with page(url, allow_actions=True) as browser:
@@ -169,6 +177,74 @@ def test_an_operation_that_could_not_be_stopped_is_not_begun(url):
             done = browser.post("/actions/replay?queue=q", data={"rate": rate}, headers=OURS)
             assert "expected rate" in read(browser.get(done.headers["location"])).text
         assert [] == browser.app.site.operations.all()
+
+
+def test_an_action_that_fails_of_something_unknown_is_in_the_log(url, monkeypatch):
+    """It may have done a part: who began it is known."""
+    monkeypatch.setattr(Inspector, "pause", lambda *_: 1 / 0)
+    with page(url, allow_actions=True) as browser:
+        assert 500 == browser.post("/actions/pause?queue=q", headers=OURS).status_code
+        assert "done in part" in read(browser.get("/log")).text
+
+
+@pytest.mark.parametrize("root_path", ["/queue", "/dead", "/static", "/dead/group/"])
+def test_a_path_that_is_one_of_a_page_is_refused(root_path):
+    """Behind a proxy that cuts it off, that page would be the overview."""
+    with pytest.raises(ConfigurationError, match="root_path"):
+        app("reliq://x", root_path=root_path)
+
+
+def test_a_group_for_each_dead_letter_ends_the_count(url, monkeypatch):
+    """As of errors with an id in their text: what is remembered stays small, and says so."""
+    monkeypatch.setattr(counting, "_MOST_GROUPS", 4)
+    for n in range(12):
+        fill(url, "d", n, headers={"task": f"task-{n}", "id": str(n)})
+    kill(url, "d", 12)
+    counted = Counting()
+    with Inspector(url) as inspector:
+        found = [counted.groups(inspector, "d", 2) for _ in range(10)]
+    assert 4 == max(len(one.groups) for one in found)
+    assert (4, 12) == (found[-1].counted, found[-1].total)
+    assert found[-1].cursor is not None
+
+
+async def _ask(application, path):
+    """Ask for a page; return its status."""
+    scope = {
+        "type": "http", "method": "GET", "path": path, "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"localhost")], "client": HERE, "scheme": "http",
+        "server": ("localhost", 80),
+    }  # fmt: skip
+    found = []
+
+    async def send(message):
+        found.append(message)
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    await application(scope, receive, send)
+    return found[0]["status"]
+
+
+def test_pages_that_take_seconds_keep_no_other_waiting(url, monkeypatch):
+    """However many ask for them."""
+    go_on = threading.Event()
+    doctor = Inspector.doctor
+    monkeypatch.setattr(Inspector, "doctor", lambda one: go_on.wait(30) and doctor(one))
+    application = app(url)
+
+    async def ask():
+        slow = [asyncio.create_task(_ask(application, "/health")) for _ in range(6)]
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(_ask(application, "/log"), 15)
+        finally:
+            go_on.set()
+            assert [200] * 6 == await asyncio.gather(*slow)
+
+    assert 200 == asyncio.run(ask())
+    application.close()
 
 
 # -- while nobody looks, and while a broker is silent

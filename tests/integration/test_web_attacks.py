@@ -247,6 +247,26 @@ def test_pages_that_take_seconds_keep_no_other_waiting(url, monkeypatch):
     application.close()
 
 
+def test_exports_take_no_place_from_replays(url, monkeypatch):
+    """A viewer may export, as often as he likes; operators go on."""
+    go_on = threading.Event()
+
+    def exporting(*_, **__):
+        go_on.wait(30)
+        yield 0
+
+    monkeypatch.setattr(Inspector, "export_dead_letters", exporting)
+    with page(url, allow_actions=True) as browser:
+        try:
+            for _ in range(5):
+                done = browser.post("/actions/export?queue=q", headers=OURS)
+            assert "as many operations" in read(browser.get(done.headers["location"])).text
+            done = browser.post("/actions/replay?queue=q", headers=OURS)
+            assert done.headers["location"].startswith("/operation?")
+        finally:
+            go_on.set()
+
+
 # -- while nobody looks, and while a broker is silent
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ConfigurationError
 from .application import Application
 from .settings import Settings
 from .users import User, accounts, accounts_in
@@ -57,15 +58,22 @@ def app(
             allow_actions=allow_actions,
             users=_accounts(users, users_file),
             user_header=user_header,
-            proxies=frozenset(proxies),
-            operators=frozenset(operators),
-            hosts=frozenset(hosts),
-            redact=tuple(redact),
+            proxies=frozenset(_each("proxies", proxies)),
+            operators=frozenset(_each("operators", operators)),
+            hosts=frozenset(_each("hosts", hosts)),
+            redact=tuple(_each("redact", redact)),
             root_path=root_path,
             interval_s=interval_s,
             action_log=action_log,
         )
     )
+
+
+def _each(name: str, given: Iterable[str]) -> Iterable[str]:
+    """Return *given*; raises ConfigurationError for a text, which would be one for each letter."""
+    if isinstance(given, str):
+        raise ConfigurationError(f"expected {name} to be a list of texts, got: {given!r}")
+    return given
 
 
 def _accounts(text: str, path: str | Path | None) -> Mapping[str, Account]:

@@ -8,22 +8,23 @@ no page and no broker.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
-import ipaddress
 import os
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
 import anyio.to_thread
 
+from .networks import networks
 from .passwords import fits, hashed
 from .users import User
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from starlette.datastructures import Headers
     from starlette.requests import HTTPConnection
 
     from .settings import Settings
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
 # So many proofs are remembered, so that a password is not hashed again for each request.
 _REMEMBERED = 1000
 _LONGEST_NAME = 200
+# So many guesses may wait for the one core; each holds a connection, and delays who logs in.
+_MOST_WAITING = 100
 # What a proxy adds. Who comes through one is not on this machine, wherever the proxy is.
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+_FORWARDED = frozenset(
+    ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
+)
 
 LOOPBACK_ONLY = (
     "Without users, reliq web answers this machine only. Set users with passwords (--users FILE or "
@@ -72,7 +77,7 @@ def is_loopback(host: str) -> bool:
     if name == "localhost":
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return ip_address(name).is_loopback
     except ValueError:
         return False
 
@@ -80,6 +85,11 @@ def is_loopback(host: str) -> bool:
 def host_of(netloc: str) -> str:
     """Return the host of a Host header, without its port."""
     return netloc[: netloc.rfind("]") + 1] if "]" in netloc else netloc.partition(":")[0]
+
+
+def _is_forwarded(headers: Headers) -> bool:
+    """Whether a proxy has added what it knows: also of one that only says who the user is."""
+    return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
 
 
 class ThisMachine:
@@ -95,7 +105,7 @@ class ThisMachine:
     async def who(self, asked: HTTPConnection) -> User | Refused:
         """Return the user, or why there is none."""
         peer = asked.client.host if asked.client else ""
-        if not is_loopback(peer) or any(name in asked.headers for name in _FORWARDED):
+        if not is_loopback(peer) or _is_forwarded(asked.headers):
             return Refused(403, LOOPBACK_ONLY, {})
         host = host_of(asked.headers.get("host", ""))
         if not is_loopback(host) and host.lower() not in self._hosts:
@@ -105,10 +115,13 @@ class ThisMachine:
 
 
 class Passwords:
-    """HTTP Basic. One password is hashed at a time: guesses share one core, and wait."""
+    """HTTP Basic. One password is hashed at a time: guesses share one core, and wait.
+
+    No more than a hundred wait: whoever comes then is told to come again.
+    """
 
     def __init__(self, users: Mapping[str, Account]) -> None:
-        self._users = dict(users)
+        self._users, self._waiting = dict(users), 0
         self._secret = os.urandom(32)
         self._proved: dict[bytes, User] = {}
         # What a name that there is not is compared with, so that it takes as long.
@@ -127,7 +140,17 @@ class Passwords:
         proof = hmac.digest(self._secret, text, hashlib.sha256)
         if proof in self._proved:
             return self._proved[proof]
-        right = await anyio.to_thread.run_sync(fits, password, stored, limiter=self._one)
+        if self._waiting >= _MOST_WAITING:
+            return _BUSY
+        self._waiting += 1
+        try:
+            async with self._one:
+                # A browser that opens many tabs sends one password with each.
+                right = proof in self._proved or await anyio.to_thread.run_sync(
+                    fits, password, stored
+                )
+        finally:
+            self._waiting -= 1
         if not right or account is None:
             return _LOG_IN
         if len(self._proved) >= _REMEMBERED:
@@ -141,6 +164,7 @@ _LOG_IN = Refused(
     "A name and a password are needed.",
     {"www-authenticate": 'Basic realm="reliq", charset="UTF-8"'},
 )
+_BUSY = Refused(503, "Too many are logging in: try again.", {"retry-after": "5"})
 
 
 def _basic(header: str) -> tuple[str, str] | None:
@@ -150,7 +174,7 @@ def _basic(header: str) -> tuple[str, str] | None:
         return None
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not base64, not even ASCII, or no UTF-8 in it
         return None
     name, colon, password = text.partition(":")
     return (name, password) if colon else None
@@ -160,15 +184,25 @@ class ProxyHeader:
     """A proxy says who it is; believed from its address only."""
 
     def __init__(self, header: str, proxies: frozenset[str], operators: frozenset[str]) -> None:
-        self._header, self._proxies, self._operators = header.lower(), proxies, operators
+        self._header, self._operators = header.lower(), operators
+        self._proxies = networks(proxies)
 
     async def who(self, asked: HTTPConnection) -> User | Refused:
         """Return the user, or why there is none."""
         peer = asked.client.host if asked.client else ""
-        if peer not in self._proxies:
+        if not self._is_proxy(peer):
             return Refused(403, "Ask by way of the proxy, which knows who you are.", {})
         names = asked.headers.getlist(self._header)
         if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
             return Refused(401, f"The proxy has not said in {self._header} who you are.", {})
         name = names[0].strip()
         return User(name, "operator" if name in self._operators else "viewer")
+
+    def _is_proxy(self, peer: str) -> bool:
+        try:
+            address = ip_address(peer)
+        except ValueError:
+            return False
+        # A socket that listens to both kinds names those of the one in the other.
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._proxies)

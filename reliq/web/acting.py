@@ -102,6 +102,10 @@ def perform(site: Site, asked: Asked, name: str) -> str:
     except BusyError:
         text = "not begun: as many operations run as may; wait for one to end"
         entry = site.log.note(asked.user.name, name, broker.name, target, text, failed=True)
+    except Exception:
+        text = "failed, perhaps when it was done in part: the log of reliq web says why"
+        site.log.note(asked.user.name, name, broker.name, target, text, failed=True)
+        raise
     finally:
         watch.forget(asked.text("queue"))
     return said(action.back(asked), entry)

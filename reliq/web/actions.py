@@ -6,6 +6,7 @@ long are operations: they go on by themselves, step by step.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..errors import ConfigurationError, NotFound
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from .views.look import Look
 
     Steps: TypeAlias = Callable[[Inspector], Iterator[int]]
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,20}")
+# Messages a second: an operation that was told to stop does so after the message it waits for.
+_SLOWEST = 0.1
 
 
 class About(NamedTuple):
@@ -82,7 +88,7 @@ def _waiting(look: Look) -> About:
 
 def _set(look: Look) -> str:
     name, text = look.asked.text("name"), look.asked.text("value").strip()
-    value = None if not text else int(text) if text.lstrip("-").isdecimal() else text
+    value = None if not text else int(text) if _NUMBER.fullmatch(text) else text
     look.inspector.configure(look.queue, {name: value})
     return f"{name} is as declared" if value is None else f"{name} is {value}"
 
@@ -219,6 +225,8 @@ def rate_of(asked: Asked) -> float | None:
         found = float(text)
     except ValueError:
         found = 0.0
-    if not 0 < found < float("inf"):
-        raise ConfigurationError(f"expected rate to be above 0 messages a second, got: {text!r}")
+    if not _SLOWEST <= found < float("inf"):
+        raise ConfigurationError(
+            f"expected rate to be at least {_SLOWEST} messages a second, got: {text!r}"
+        )
     return found

@@ -19,7 +19,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route, Router
 
-from ..errors import NotFound, ReliqError
+from ..errors import ConfigurationError, NotFound, ReliqError
 from . import pages
 from .access import access_of
 from .acting import ForbiddenError, perform, question
@@ -32,7 +32,7 @@ from .render import Page as PageResponse
 from .site import Site
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -48,6 +48,8 @@ _STATIC = {
 }
 # As many pages are made at a time; a broker has as many inspectors at most.
 _AT_ONCE = 4
+# Those that take seconds are made one at a time, beside the others.
+_SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
 
 
@@ -82,6 +84,7 @@ class Application:
         self.site = Site(settings)
         self.hub: Hub[_Topic] = Hub(settings.interval_s, self._parts)
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self._slowly = anyio.CapacityLimiter(1)
         self._static = {name: _read(name) for name in _STATIC}
         self._version = sha256(b"".join(self._static.values())).hexdigest()[:12]
         routes = [Route(page.path, partial(self._page, page), name=page.path) for page in PAGES]
@@ -92,6 +95,7 @@ class Application:
             Route("/events", self._events),
             Route("/static/{name}", self._file),
         ]
+        _require_unlike(settings.root_path, (route.path for route in routes))
         self._guarded: ASGIApp = Guard(Router(routes), access_of(settings), settings.root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,7 +138,10 @@ class Application:
         follow = link(asked.root_path, "/events", {"page": here}) if page.live else ""
         notice = self.site.log.entry(asked.number("said"))
         more = {"follow": follow, "version": self._version, "notice": notice}
-        text, status = await self._in_thread(pages.whole, self.site, page, asked, more)
+        limiter = self._slowly if page.path in _SLOW else self._limiter
+        text, status = await anyio.to_thread.run_sync(
+            pages.whole, self.site, page, asked, more, limiter=limiter
+        )
         return PageResponse(text, status)
 
     async def _confirm(self, request: Request) -> Response:
@@ -207,6 +214,14 @@ class Application:
         kept = "public, max-age=31536000, immutable"
         return Response(
             self._static[name], headers={"cache-control": kept}, media_type=_STATIC[name]
+        )
+
+
+def _require_unlike(root_path: str, paths: Iterable[str]) -> None:
+    """Refuse a path of a proxy that is also one of ours: where it is cut off cannot be told."""
+    if root_path and any(f"{path}/".startswith(f"{root_path}/") for path in paths):
+        raise ConfigurationError(
+            f"expected root_path to be none of the paths of pages, got: {root_path!r}; take another"
         )
 
 

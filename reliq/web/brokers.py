@@ -7,10 +7,11 @@ closed, and another is made when somebody asks again.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..admin import Inspector
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, again
 from ..forks import OwnLock
 from .names import shown_url
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # As many as threads make pages at a time; those of operations come and go.
 _KEPT = 3
+# So long nobody else waits for a broker that could not be reached: the pages of others would, too.
+_AWAY_S = 1.0
 
 
 class Broker:
@@ -35,6 +38,7 @@ class Broker:
         """Its URL without user and password."""
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
+        self._away: tuple[float, BrokerUnavailable] | None = None
 
     @contextmanager
     def inspector(self) -> Iterator[Inspector]:
@@ -42,7 +46,7 @@ class Broker:
         with self._lock:
             lent = self._idle.pop() if self._idle else None
         if lent is None:
-            lent = Inspector(self._url, self._options)
+            lent = self._connected()
         kept = False
         try:
             yield lent
@@ -55,6 +59,17 @@ class Broker:
         finally:
             if not (kept and self._keep(lent)):
                 lent.close()
+
+    def _connected(self) -> Inspector:
+        with self._lock:
+            if self._away is not None and monotonic() - self._away[0] < _AWAY_S:
+                raise again(self._away[1])
+        try:
+            return Inspector(self._url, self._options)
+        except BrokerUnavailable as exc:
+            with self._lock:
+                self._away = monotonic(), again(exc)
+            raise
 
     def _keep(self, inspector: Inspector) -> bool:
         with self._lock:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _YOUNG_S = 10.0
 _LOOKS = 5000
 _MOST_QUEUES = 200
+# Errors that have an id in their text may make a group of each dead letter.
+_MOST_GROUPS = 5000
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class Counting:
     def groups(self, inspector: Inspector, queue: str, looks: int = _LOOKS) -> DeadLetterGroups:
         """Return the groups of *queue* as far as they are counted; a call counts *looks* more.
 
+        Where there are thousands, the count ends with those that were found first.
         Raises NotFound.
         """
         with self._lock:
@@ -47,7 +50,8 @@ class Counting:
             if count.going is None and count.shown and monotonic() - count.ended < _YOUNG_S:
                 return count.shown
             count.going = inspector.dead_letter_groups(queue, count.going, looks)
-            if count.going.cursor is not None:
+            full = len(count.going.groups) >= _MOST_GROUPS
+            if count.going.cursor is not None and not full:
                 # One that grows as it is looked at, unless there is one that was whole.
                 return count.shown or count.going
             count.shown, count.going, count.ended = count.going, None, monotonic()

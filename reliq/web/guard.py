@@ -68,11 +68,11 @@ class Guard:
                 headers.setdefault("cache-control", _NOT_STORED["cache-control"])
             await send(message)
 
-        refused = await self._refused(scope)
-        if refused is not None:
-            await _page(refused)(scope, receive, guarded)
-            return
         try:
+            refused = await self._refused(scope)
+            if refused is not None:
+                await _page(refused)(scope, receive, guarded)
+                return
             await self._inner(scope, receive, guarded)
         except HTTPException as exc:
             text = f"{exc.detail}\n"

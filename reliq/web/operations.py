@@ -98,7 +98,11 @@ class Operations:
         Raises BusyError.
         """
         with self._lock:
-            running = sum(item.state == "running" for item in self._operations.values())
+            # Viewers export: they take no place from who has to change something.
+            running = sum(
+                item.state == "running" and bool(item.file) == bool(made.file)
+                for item in self._operations.values()
+            )
             if running >= _MOST_AT_ONCE:
                 raise BusyError
             self._operations[made.id] = made

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import ast
 import json
-from fnmatch import fnmatchcase
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HIDDEN = "[hidden]"
+# Arguments as Python writes them: of the message, and of those that follow from it.
+_WRITTEN = frozenset({"argsrepr", "kwargsrepr"})
 UNREADABLE = "[hidden: it cannot be read for keys]"
 _DEEPEST = 60
+# Of arguments as Python writes them, in characters; Celery cuts them off at a thousand.
+_LONGEST = 65_536
 
 
 class Redaction:
     """Hides the values of *keys*: names or patterns with ``*``; case does not count."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        self._keys = tuple(key.casefold() for key in keys)
+        # No other character is special: a key may have brackets, as forms write them.
+        self._keys = tuple(
+            re.compile(".*".join(map(re.escape, key.casefold().split("*"))), re.DOTALL)
+            for key in keys
+        )
 
     def __bool__(self) -> bool:
         """Whether anything is hidden at all."""
@@ -30,39 +38,42 @@ class Redaction:
 
     def hides(self, key: object) -> bool:
         """Whether the value of *key* is hidden."""
-        name = str(key).casefold()
-        return any(fnmatchcase(name, pattern) for pattern in self._keys)
+        text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+        name = text.casefold()
+        return any(pattern.fullmatch(name) for pattern in self._keys)
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Return *value* without what is hidden in it."""
         if depth > _DEEPEST:
             return "..."
         if isinstance(value, dict):
-            return {
-                key: HIDDEN if self.hides(key) else self.value(inner, depth + 1)
-                for key, inner in value.items()
-            }
+            return {key: self._under(key, inner, depth + 1) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(self.value(inner, depth + 1) for inner in value)
         return value
 
+    def _under(self, key: Any, value: Any, depth: int) -> Any:
+        if self.hides(key):
+            return HIDDEN
+        if key in _WRITTEN and isinstance(value, str):
+            return self.written(value)
+        return self.value(value, depth)
+
     def header(self, name: str, value: Any) -> Any:
         """Return the value of a header without what is hidden in it."""
-        if self.hides(name):
-            return HIDDEN
-        if name in {"argsrepr", "kwargsrepr"} and isinstance(value, str):
-            return self.written(value)
-        return self.value(value)
+        return self._under(name, value, 0)
 
     def written(self, text: str | None) -> str | None:
         """Return arguments, as Python writes them, without what is hidden in them."""
         if not self or text is None:
             return text
+        if len(text) > _LONGEST:  # whoever may publish chooses it, and reading takes 100 times that
+            return UNREADABLE
         try:
-            found = ast.literal_eval(text)
+            # Also writing it may fail: a number in base 16 that is too long for base 10.
+            return repr(self.value(ast.literal_eval(text)))
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             return UNREADABLE
-        return repr(self.value(found))
 
     def json(self, text: str | None) -> str | None:
         """Return a body that is JSON without what is hidden in it."""

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
+from .networks import networks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,7 @@ class Settings:
     user_header: str = ""
     """The header in which a proxy names the user; "" for none."""
     proxies: frozenset[str] = frozenset({"127.0.0.1", "::1"})
-    """The addresses from which that header is believed. Defaults to those of this machine."""
+    """From which addresses, or networks, that header is believed. Defaults to this machine's."""
     operators: frozenset[str] = frozenset()
     """Whom of those that a proxy names is an operator; the others are viewers."""
     hosts: frozenset[str] = frozenset()
@@ -60,10 +61,16 @@ class Settings:
             raise ConfigurationError(
                 "operators and proxies mean nothing without the header that names the user"
             )
+        networks(self.proxies)
         if self.user_header and not self.proxies:
             raise ConfigurationError(
                 "expected the address of a proxy whose header is believed, got none"
             )
+        for key in self.redact:
+            if not key.strip() or "," in key:
+                raise ConfigurationError(
+                    f"expected each key of redact alone, as 'password' and '*token*', got: {key!r}"
+                )
         if not (isfinite(self.interval_s) and 0 < self.interval_s <= _LONGEST_S):
             raise ConfigurationError(
                 f"expected interval_s to be above 0 and up to {_LONGEST_S:g} seconds, "

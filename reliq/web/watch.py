@@ -28,6 +28,8 @@ logger = logging.getLogger("reliq")
 # Rates are those of the last seconds.
 _RATES_S = 10.0
 _YOUNG_S = 0.3
+# A report from when somebody looked last is none to count from; the longest interval is half of it.
+_OLD_S = 120.0
 _CHECKED_EVERY_S = 60.0
 # There is a snapshot a minute.
 _HISTORY_S = 20.0
@@ -72,6 +74,8 @@ class Watch:
         """Return a report of this moment, with the rates of the last seconds."""
         with self._report_lock:  # who comes meanwhile has the same
             with self._lock:
+                while self._reports and monotonic() - self._reports[0].at > _OLD_S:
+                    self._reports.popleft()
                 young = max(monotonic() - _YOUNG_S, self._forgotten)
                 if self._reports and self._reports[-1].at > young:
                     return self._reports[-1]

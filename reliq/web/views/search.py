@@ -27,7 +27,8 @@ class SearchView:
 def search(look: Look) -> SearchView:
     """Return what a search has found so far; raises ReliqError."""
     asked = look.asked
-    text = asked.text("text").strip()
+    # What is no text, as half a character, is in no task and in no id.
+    text = asked.text("text").strip().encode("utf-8", "replace").decode()
     if not text:
         return SearchView("", None, [], look.inspector.now_ms())
     found = look.inspector.find(

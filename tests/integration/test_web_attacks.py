@@ -1,0 +1,297 @@
+"""What others may try on the page, and what an operator may get wrong when he starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import threading
+from time import monotonic
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from reliq import ConfigurationError
+from reliq.admin import Inspector
+from reliq.errors import BrokerUnavailable
+from reliq.web import access, app, counting
+from reliq.web.access import Passwords
+from reliq.web.brokers import Brokers
+from reliq.web.counting import Counting
+from reliq.web.passwords import hashed
+from reliq.web.settings import Settings
+from reliq.web.users import accounts
+from reliq.web.watch import Watch
+from tests.integration.web_client import HERE, OURS, fill, kill, page, read
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Return a broker with a queue that has one message."""
+    found = f"reliq-sqlite:///{tmp_path / 'broker.db'}"
+    fill(found, "q", [1])
+    return found
+
+
+def basic(name, password):
+    """Return a request that names a user."""
+    word = base64.b64encode(f"{name}:{password}".encode())
+    return HTTPConnection(
+        {"type": "http", "headers": [(b"authorization", b"Basic " + word)], "client": HERE}
+    )
+
+
+# -- who is let in
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "X-Forwarded-User",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+        "X-Client-IP",
+        "CF-Connecting-IP",
+    ],
+)
+def test_what_came_through_a_proxy_is_not_from_here(url, header):
+    """Also where the proxy says but who it is: nobody was told to believe that."""
+    with page(url) as browser:
+        assert 200 == browser.get("/log").status_code
+        assert 403 == browser.get("/log", headers={header: "ann"}).status_code
+
+
+def test_a_login_that_is_no_text_is_refused(url):
+    """As any other that is wrong, with all headers."""
+    users = f"ann operator {hashed('x')}"
+    with page(url, users=users, base_url="http://ops.example") as browser:
+        for word in (b"Basic \xe9", b"Basic =\xff=", b"Basic"):
+            refused = browser.get("/", headers=[(b"authorization", word)])
+            assert 401 == refused.status_code
+            assert "no-store" == refused.headers["cache-control"]
+
+
+def test_guesses_do_not_pile_up(monkeypatch):
+    """So many may wait; and one password that comes with many tabs is hashed once."""
+    hashings = []
+    fits = access.fits
+    monkeypatch.setattr(access, "fits", lambda *given: hashings.append(given) or fits(*given))
+    monkeypatch.setattr(access, "_MOST_WAITING", 3)
+    asked = Passwords(accounts(f"ann operator {hashed('right')}", "here"))
+
+    async def together(*requests):
+        return await asyncio.gather(*map(asked.who, requests))
+
+    found = asyncio.run(together(*[basic("ann", "right")] * 3))
+    assert ["ann"] * 3 == [user.name for user in found]
+    assert 1 == len(hashings)
+    refused = asyncio.run(together(*[basic("eve", str(n)) for n in range(5)]))
+    assert [401, 401, 401, 503, 503] == [one.status for one in refused]
+    assert "ann" == asyncio.run(together(basic("ann", "right")))[0].name
+
+
+@pytest.mark.parametrize(
+    ("proxy", "peer", "status"),
+    [
+        ("10.0.0.0/24", "10.0.0.9", 200),
+        ("10.0.0.0/24", "10.0.1.9", 403),
+        ("10.0.0.9", "::ffff:10.0.0.9", 200),
+        ("fd00:0::1", "fd00::1", 200),
+        ("10.0.0.9", "", 403),
+    ],
+    ids=["network", "outside", "mapped", "written", "socket"],
+)
+def test_a_proxy_is_known_however_its_address_is_written(url, proxy, peer, status):
+    """Its address or its network; nothing else is an address."""
+    with page(url, client=(peer, 1), user_header="X-User", proxies=[proxy]) as browser:
+        assert status == browser.get("/log", headers={"x-user": "bob"}).status_code
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"redact": "password"},
+        {"redact": [""]},
+        {"redact": ["password,token"]},
+        {"hosts": "shop"},
+        {"user_header": "X-User", "operators": "ann"},
+        {"user_header": "X-User", "proxies": ["nginx"]},
+        {"user_header": "X-User", "proxies": ["10.0.0.7/24"]},
+    ],
+    ids=["letters", "empty", "comma", "host", "operator", "name", "bits"],
+)
+def test_what_would_silently_protect_nothing_is_refused(given):
+    """A text in the place of a list hides the keys ``p``, ``a`` and ``s``."""
+    with pytest.raises(ConfigurationError):
+        app("reliq://x", **given)
+
+
+# -- what is hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seen"),
+    [
+        ("kwargsrepr", "{b'password': 's3cret'}", True),
+        ("kwargsrepr", "{'user[password]': 's3cret'}", True),
+        ("later", {"options": {"kwargsrepr": "{'password': 's3cret'}"}}, True),
+        ("argsrepr", "[0x" + "f" * 5000 + ", 's3cret']", False),
+        ("kwargsrepr", "{0x" + "f" * 5000 + ": 's3cret'}", False),
+        ("kwargsrepr", "{'a': '" + "s3cret" * 20_000 + "'}", False),
+    ],
+    ids=["bytes", "brackets", "nested", "number", "key", "long"],
+)
+def test_what_is_hidden_stays_hidden_and_stops_no_page(url, name, value, seen):
+    """However the key is written; and no message keeps a queue from being shown."""
+    fill(url, "h", [[], {}, {}], headers={"task": "pay", "id": "1", name: value})
+    with page(url, redact=["password", "user[password]"]) as browser:
+        shown = read(browser.get("/queue?queue=h"))
+        (link,) = {link for link in shown.links if "tag=" in link}
+        for text in (shown.text, read(browser.get(link)).text):
+            assert "s3cret" not in text
+        assert seen is ("[hidden]" in read(browser.get(link)).text)
+
+
+# -- what is asked
+
+
+def test_a_search_for_what_is_no_text_finds_nothing(url):
+    """As half a character in a URL."""
+    with page(url) as browser:
+        assert "No message with" in read(browser.get("/search?text=%ff")).text
+
+
+def test_a_value_that_is_no_number_is_refused(url):
+    """And the log says so."""
+    with page(url, allow_actions=True) as browser:
+        form = {"name": "x-max-length", "value": "--5"}
+        done = browser.post("/actions/set?queue=q", data=form, headers=OURS)
+        assert 303 == done.status_code
+        assert "whole number" in read(browser.get(done.headers["location"])).text
+
+
+def test_an_operation_that_could_not_be_stopped_is_not_begun(url):
+    """It would wait for days before it looks whether it is to stop."""
+    with page(url, allow_actions=True) as browser:
+        for rate in ("0.00001", "1e-300", "nan", "inf"):
+            done = browser.post("/actions/replay?queue=q", data={"rate": rate}, headers=OURS)
+            assert "expected rate" in read(browser.get(done.headers["location"])).text
+        assert [] == browser.app.site.operations.all()
+
+
+def test_an_action_that_fails_of_something_unknown_is_in_the_log(url, monkeypatch):
+    """It may have done a part: who began it is known."""
+    monkeypatch.setattr(Inspector, "pause", lambda *_: 1 / 0)
+    with page(url, allow_actions=True) as browser:
+        assert 500 == browser.post("/actions/pause?queue=q", headers=OURS).status_code
+        assert "done in part" in read(browser.get("/log")).text
+
+
+@pytest.mark.parametrize("root_path", ["/queue", "/dead", "/static", "/dead/group/"])
+def test_a_path_that_is_one_of_a_page_is_refused(root_path):
+    """Behind a proxy that cuts it off, that page would be the overview."""
+    with pytest.raises(ConfigurationError, match="root_path"):
+        app("reliq://x", root_path=root_path)
+
+
+def test_a_group_for_each_dead_letter_ends_the_count(url, monkeypatch):
+    """As of errors with an id in their text: what is remembered stays small, and says so."""
+    monkeypatch.setattr(counting, "_MOST_GROUPS", 4)
+    for n in range(12):
+        fill(url, "d", n, headers={"task": f"task-{n}", "id": str(n)})
+    kill(url, "d", 12)
+    counted = Counting()
+    with Inspector(url) as inspector:
+        found = [counted.groups(inspector, "d", 2) for _ in range(10)]
+    assert 4 == max(len(one.groups) for one in found)
+    assert (4, 12) == (found[-1].counted, found[-1].total)
+    assert found[-1].cursor is not None
+
+
+async def _ask(application, path):
+    """Ask for a page; return its status."""
+    scope = {
+        "type": "http", "method": "GET", "path": path, "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"localhost")], "client": HERE, "scheme": "http",
+        "server": ("localhost", 80),
+    }  # fmt: skip
+    found = []
+
+    async def send(message):
+        found.append(message)
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    await application(scope, receive, send)
+    return found[0]["status"]
+
+
+def test_pages_that_take_seconds_keep_no_other_waiting(url, monkeypatch):
+    """However many ask for them."""
+    go_on = threading.Event()
+    doctor = Inspector.doctor
+    monkeypatch.setattr(Inspector, "doctor", lambda one: go_on.wait(30) and doctor(one))
+    application = app(url)
+
+    async def ask():
+        slow = [asyncio.create_task(_ask(application, "/health")) for _ in range(6)]
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(_ask(application, "/log"), 15)
+        finally:
+            go_on.set()
+            assert [200] * 6 == await asyncio.gather(*slow)
+
+    assert 200 == asyncio.run(ask())
+    application.close()
+
+
+def test_exports_take_no_place_from_replays(url, monkeypatch):
+    """A viewer may export, as often as he likes; operators go on."""
+    go_on = threading.Event()
+
+    def exporting(*_, **__):
+        go_on.wait(30)
+        yield 0
+
+    monkeypatch.setattr(Inspector, "export_dead_letters", exporting)
+    with page(url, allow_actions=True) as browser:
+        try:
+            for _ in range(5):
+                done = browser.post("/actions/export?queue=q", headers=OURS)
+            assert "as many operations" in read(browser.get(done.headers["location"])).text
+            done = browser.post("/actions/replay?queue=q", headers=OURS)
+            assert done.headers["location"].startswith("/operation?")
+        finally:
+            go_on.set()
+
+
+# -- while nobody looks, and while a broker is silent
+
+
+def test_rates_are_not_those_of_the_hours_in_which_nobody_looked(url, monkeypatch):
+    """After such a time they are not known yet."""
+    watch = Watch(next(iter(Brokers(Settings(urls=(url,))))))
+    with Inspector(url) as inspector:
+        watch.report(inspector)
+        monkeypatch.setattr("reliq.web.watch._YOUNG_S", -1.0)
+        assert 0 == watch.report(inspector).queues[0].rate_in
+        later = monotonic() + 3 * 3600
+        monkeypatch.setattr("reliq.web.watch.monotonic", lambda: later)
+        monkeypatch.setattr("reliq.admin.reporting.monotonic", lambda: later)
+        assert watch.report(inspector).queues[0].rate_in is None
+
+
+def test_a_silent_broker_is_waited_for_once():
+    """Not by each who looks, one after the other, while the pages of others wait for them."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"reliq://127.0.0.1:{silent.getsockname()[1]}/0"
+        (broker,) = Brokers(Settings(urls=(url,), transport_options={"socket_timeout": 1.5}))
+        took = []
+        for _ in range(4):
+            began = monotonic()
+            with pytest.raises(BrokerUnavailable), broker.inspector() as inspector:
+                inspector.report()
+            took.append(monotonic() - began)
+    assert sum(took[1:]) < took[0] / 3, took

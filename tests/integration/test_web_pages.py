@@ -278,3 +278,17 @@ def test_a_large_queue_opens_as_fast_as_a_small_one(redis_factory):
             assert min(took) < 0.6, (path, took)  # a third of it is what is promised
     stats = client.info("commandstats")
     assert all(each["usec_per_call"] < 15_000 for each in stats.values()), stats
+
+
+def test_consumers_are_paged(url, browser):
+    """As all lists are."""
+    record = {"client_id": "1", "run_id": "r", "queues": "", "host": "web", "pid": "7"}
+    with Inspector(url) as inspector:
+        store = inspector._store
+        for n in range(60):
+            store.post_heartbeat(f"web:{n}:s", 60_000, 60_000, record, lambda _: None)
+        store.wait_for_replies()
+        assert 60 == len(inspector.consumers())
+    pages = [browser.get(path).text for path in ("/consumers", "/consumers?skip=50")]
+    assert [50, 10] == [page.count("/consumer?id=") for page in pages]
+    assert "/consumers?skip=50" in pages[0]

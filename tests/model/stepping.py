@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from reliq.errors import ReliqError
+from reliq.store.limits import OUTLIVES_MS
 from tests.model.snapshot import Snapshot
 from tests.model.terms import PLACES
 
@@ -61,6 +62,8 @@ class Stepping(RuleBasedStateMachine):
         """Of every message that was ever published, oldest first."""
         self.retriable: dict[str, list[Publication]] = {}
         """By publisher: what it may still publish again."""
+        self.since_gone_ms: int | None = None
+        """For how long the queue is gone, or was and is there again; None: it was not."""
         self.made = 0
         self._generation = 0
         for number in CONSUMERS:
@@ -101,6 +104,8 @@ class Stepping(RuleBasedStateMachine):
         found.check()
         differences = found.differences(Snapshot.expected(oracle, self.clock.now))
         assert not differences, f"after {what}: " + "; ".join(differences)
+        if not self.oracle.exists and self.since_gone_ms is None:
+            self.since_gone_ms = 0
         return answer
 
     def posted(self, store: Store, post: Callable[[Callable[[Any], None]], None]) -> Any:
@@ -131,6 +136,12 @@ class Stepping(RuleBasedStateMachine):
         """Let so much time pass."""
         self.clock.advance(ms)
         note(f"+ {ms} ms")
+        # What a retry finds then is not said: numbers outlive their queue for a while only.
+        if self.since_gone_ms is not None:
+            self.since_gone_ms += ms
+            if self.since_gone_ms >= OUTLIVES_MS:
+                self.retriable.clear()
+                self.since_gone_ms = None
 
     def _steady(self) -> None:
         """See that the mutex does not lapse while a step is on its way."""

@@ -230,7 +230,7 @@ def _batches(store: Store) -> Iterator[Finding]:
 
 def _is_left(record: BatchRecord, now_ms: int) -> bool:
     timeout_ms = number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS
-    return not record.sealed_ms and now_ms - max(record.created_ms, record.added_ms) > timeout_ms
+    return record.is_left(timeout_ms, now_ms)
 
 
 def _stays_due(record: BatchRecord, now_ms: int) -> bool:

@@ -98,7 +98,8 @@ class BatchPasses:
             else:  # it is looked at no more, unless something is due still or becomes so
                 store.batches.postpone(batch, over_ms + 1)
             return
-        if not record.sealed_ms and self._is_left(record, now_ms):
+        timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
+        if timeout_ms > 0 and record.is_left(timeout_ms, now_ms):
             logger.warning(
                 "batch %r (%s) is sealed: its producer has not sealed it, and added nothing for "
                 "its seal_timeout",
@@ -119,12 +120,6 @@ class BatchPasses:
         if found is not None and found.cancelled_ms:
             store.batches.change(record.id, (Change("cancel"),))
             self.soon(record.id)
-
-    @staticmethod
-    def _is_left(record: BatchRecord, now_ms: int) -> bool:
-        timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
-        last_ms = max(record.created_ms, record.added_ms)
-        return timeout_ms > 0 and now_ms - last_ms > timeout_ms
 
     # -- jobs that nobody will end
 

@@ -268,6 +268,11 @@ class BatchRecord(NamedTuple):
     added_ms: int = 0
     """When a job was added last; 0: none was."""
 
+    def is_left(self, seal_timeout_ms: int, now_ms: int) -> bool:
+        """Whether nobody has sealed it, or added a job to it, for longer than that."""
+        last_ms = max(self.created_ms, self.added_ms)
+        return not self.sealed_ms and now_ms - last_ms > seal_timeout_ms
+
     @property
     def total(self) -> int:
         """How many jobs there are: the sum of the states."""

@@ -12,7 +12,7 @@ import click
 from reliq.errors import ReliqError
 
 from .console import Refused
-from .options import broker_options, priority_order_option
+from .options import broker_options, listening, priority_order_option
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -22,19 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @broker_options
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on. There is no login: everyone who reaches it can read.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=9742,
-    show_default=True,
-    help="0: any that is free.",
-)
+@listening(9742, "The address to listen on. There is no login: everyone who reaches it can read.")
 @click.option("--all-queues", is_flag=True, help="Also temporary queues.")
 @click.option(
     "--celery-names",

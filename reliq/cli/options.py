@@ -119,6 +119,24 @@ _url_option = click.option(
 )
 
 
+def listening(port: int, host_help: str) -> Callable[[F], F]:
+    """Return what adds the options of a command that serves HTTP: where it listens."""
+
+    def add(command: F) -> F:
+        command = click.option(
+            "--port",
+            type=click.IntRange(0, 65_535),
+            default=port,
+            show_default=True,
+            help="0: any that is free.",
+        )(command)
+        return click.option("--host", default="127.0.0.1", show_default=True, help=host_help)(
+            command
+        )
+
+    return add
+
+
 def broker_options(command: F) -> F:
     """Add what names the brokers; the command gets it as *target*."""
 

@@ -13,7 +13,7 @@ import click
 from reliq.errors import ReliqError
 
 from .console import Refused
-from .options import Number, broker_options
+from .options import Number, broker_options, listening
 
 if TYPE_CHECKING:
     from .target import Target
@@ -46,19 +46,7 @@ def _require_installed() -> None:
 
 @click.command()
 @broker_options
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on; another than this machine's own needs users.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=5580,
-    show_default=True,
-    help="0: any that is free.",
-)
+@listening(5580, "The address to listen on; another than this machine's own needs users.")
 @click.option("--allow-actions", is_flag=True, help="Let operators pause, purge, replay ...")
 @click.option(
     "--users",

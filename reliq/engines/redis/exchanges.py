@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...message.envelope import pack, unpack
+from ...store.limits import FORMAT
 from ...store.values import NO_QUEUE, ExchangeTable
 from . import keys, scripts
 from .base import StoreBase, gathered, texts, then
@@ -31,8 +32,12 @@ class RedisExchanges(StoreBase):
         known = self._wire.call(("HGET", key, exchange))
         if known is not None:  # so that a worker can start when memory is full
             return bytes(known)
-        _, stored = self._wire.exchange(
-            [(("HSETNX", key, exchange, declaration), None), (("HGET", key, exchange), None)]
+        *_, stored = self._wire.exchange(
+            [
+                (("HSETNX", keys.stored_format(self._prefix), "version", FORMAT), None),
+                (("HSETNX", key, exchange, declaration), None),
+                (("HGET", key, exchange), None),
+            ]
         )
         return bytes(stored)
 

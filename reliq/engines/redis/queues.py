@@ -33,7 +33,9 @@ class RedisQueues(StoreBase):
     def list_queue(self, queue: str) -> None:
         """Make *queue* visible, to operators and to whoever looks after all queues."""
         names = scripts.LIST_QUEUE.named(
-            queues=keys.queues(self._prefix), guard=keys.guard_of_all(self._prefix)
+            queues=keys.queues(self._prefix),
+            stored_format=keys.stored_format(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
         )
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 

@@ -88,20 +88,32 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
 def _stale(
     store: Store, statuses: list[QueueStatus], consumers: list[Consumer]
 ) -> Iterator[Finding]:
-    gone = [consumer for consumer in consumers if not consumer.connected]
-    for consumer in gone:
+    served = {queue for consumer in consumers if consumer.connected for queue in consumer.queues}
+    # Of each queue that stays and that nobody serves, what is in it: all that is unacked is theirs
+    # who died. How many each held, its last heartbeat tells, which may be older.
+    waiting = {
+        status.name: status.ready + status.delayed + status.unacked
+        for status in statuses
+        if status.name not in served and is_durable(status.declared)
+    }
+    quiet = True
+    for consumer in consumers:
+        left = [queue for queue in consumer.queues if queue in waiting]
+        wait = sum(waiting[queue] for queue in left)
+        if consumer.connected or not wait:
+            continue
+        quiet = False
         yield Finding(
             "consumers",
             "warning",
             f"consumer {consumer.id} is in the register and has no connection: it was killed, "
-            f"and held {consumer.held} messages",
-            f"start a worker for {', '.join(consumer.queues) or 'its queues'}: it returns them "
-            "within ten seconds",
+            f"and {wait} messages in its queues wait for another",
+            f"start a worker for {', '.join(left)}: it returns what was held within ten seconds",
         )
     known = {consumer.id for consumer in consumers}
     silent = defaultdict(list)
     for status in statuses:
-        if status.consumers:
+        if status.consumers and status.name in waiting:
             for name in set(store.consumers_of(status.name)) - known:
                 silent[name].append(status.name)
     for name, queues in sorted(silent.items()):
@@ -112,8 +124,10 @@ def _stale(
             "start a worker for these queues: it takes the name off them, and returns what "
             "it held when the leases have ended",
         )
-    if not gone and not silent:
-        yield Finding("consumers", "ok", f"{len(consumers)}, all connected")
+    if quiet and not silent:
+        gone = sum(not consumer.connected for consumer in consumers)
+        rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
+        yield Finding("consumers", "ok", f"{len(consumers)}, {rest}")
 
 
 def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:

@@ -69,7 +69,7 @@ class Heartbeat:
         self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
         self._began = monotonic()
         self._next = 0.0
-        self._registered = False
+        self._registered = self._told = False
         self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
         self._awaited = False
@@ -139,7 +139,8 @@ class Heartbeat:
 
     def _post(self, store: Store) -> None:
         known = self._registered_as
-        if known is None:
+        if not self._told and self._registration.is_for_work:
+            self._told = True
             log_events.consuming(store.broker, self._name, self._visibility_timeout_s)
         if known is None or known[:2] != (store.consumer, store.registered_by):
             client_id, run_id = store.server()

@@ -54,7 +54,7 @@ def _server(info: Info) -> Iterator[Finding]:
     if numbers < (6, 2):
         yield Finding("version", "error", f"Redis {version} is too old", "use 6.2 or newer")
     else:
-        yield Finding("version", "ok", version)
+        yield Finding("version", "ok", info.get("valkey_version", version))
 
 
 def _memory(info: Info) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import redis
@@ -22,7 +23,10 @@ DOWN_AFTER_MS = 1000
 
 
 class SentinelGroup:
-    """One master with two replicas, watched by three Sentinels that fail it over."""
+    """One master with two replicas, watched by three Sentinels that fail it over.
+
+    *servers*: more arguments of each :class:`RedisServer`.
+    """
 
     def __init__(
         self,
@@ -32,12 +36,14 @@ class SentinelGroup:
         password: str | None = None,
         sentinel_password: str | None = None,
         down_after_ms: int = DOWN_AFTER_MS,
+        **servers: Any,
     ) -> None:
         self.down_after_ms = down_after_ms
+        self._options = {"password": password, **servers}
         self.password = password
         self.sentinel_password = sentinel_password
         self.directory = Path(tempfile.mkdtemp(prefix="reliq-sentinel-"))
-        first = RedisServer(password=password)
+        first = RedisServer(**self._options)
         self.servers = [first]
         self._replicas = replicas
         self.ports: list[int] = []
@@ -50,7 +56,7 @@ class SentinelGroup:
         """Start all of it; return when every Sentinel knows its peers and the replicas."""
         first = self.servers[0].start()
         for _ in range(self._replicas):
-            replica = RedisServer(password=self.password, replica_of=first)
+            replica = RedisServer(replica_of=first, **self._options)
             self.servers.append(replica)
             replica.start()
         for replica in self.servers[1:]:

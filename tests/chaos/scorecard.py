@@ -44,6 +44,7 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
         },
         "lost": len(verdict.lost),
         "lost_ids": verdict.lost[:_SHOWN],
+        "lost_by": dict(verdict.lost_by),
         "duplicates": {
             "total": verdict.duplicates.total(),
             "by_cause": dict(verdict.duplicates),
@@ -105,12 +106,13 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("verdict", "passed" if card["passed"] else "FAILED"),
         ("seed", str(card["seed"])),
+        ("commit", card["surroundings"].get("commit", "not known")),
         ("faults fell for", f"{card['minutes_of_faults']:g} minutes"),
         ("confirmed tasks", f"{tasks['confirmed']:,} ({tasks['a_second']:,.0f} a second)"),
         ("of these", ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items()))),
         ("publishes that raised", f"{tasks['unconfirmed']:,}"),
         ("faults", f"{faults['total']} of {faults['kinds']} kinds"),
-        ("lost", str(card["lost"])),
+        ("lost", _lost(card)),
         (
             "runs beyond the first",
             f"{card['duplicates']['total']}" + (f" ({causes})" if causes else ""),
@@ -126,6 +128,12 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("queues whose ledger was audited", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),
     ]
+
+
+def _lost(card: Mapping[str, Any]) -> str:
+    """Return how many are lost, and which promotion is to blame."""
+    causes = [f"{number} by Redis: {why}" for why, number in card["lost_by"].items() if why]
+    return "; ".join([str(card["lost"]), *causes])
 
 
 def _batches(found: Mapping[str, Mapping[str, int]]) -> str:
@@ -171,8 +179,8 @@ def tables(card: Mapping[str, Any]) -> list[Table]:
     return [facts, times]
 
 
-def write_markdown(card: Mapping[str, Any], path: Path, picture: str) -> None:
-    """Write a page with the same, and the picture."""
+def write_markdown(card: Mapping[str, Any], path: Path) -> None:
+    """Write a page with the same, which can be published alone."""
     parts = [f"# A run of the chaos suite\n\n```\n{card['command']}\n```\n"]
     parts.append("| | |\n| --- | --- |")
     parts += [f"| {name} | {value} |" for name, value in _facts(card)]
@@ -181,8 +189,6 @@ def write_markdown(card: Mapping[str, Any], path: Path, picture: str) -> None:
     parts += ["| " + " | ".join(row) + " |" for row in _rows(card)]
     parts.append("\n| fault | what it is |\n| --- | --- |")
     parts += [f"| {k} | {FAULTS[k].about} |" for k in sorted(card["faults"]["by_kind"])]
-    if picture:
-        parts.append(f"\n![Throughput, with the faults marked on it]({picture})")
     parts.append("\n## Findings\n")
     parts += [f"- {finding}" for finding in card["findings"]] or ["None."]
     parts.append("\n## Where\n")

@@ -104,6 +104,7 @@ def main(
     seed = random.randrange(2**32) if seed is None else seed
     screen = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
     screen.print(f"seed {seed}", highlight=False)
+    where = surroundings()  # before anything of it may change
     with ExitStack() as stack:
         if out is None:
             directory = Path(
@@ -132,7 +133,7 @@ def main(
         with Progress(*columns, console=Console(stderr=True)) as progress:
             outcome = carry_out(settings, _Screen(progress, settings.duration_s))
         command = shlex.join(["python", "-m", "tests.chaos", *sys.argv[1:]])
-        card = scorecard.summary(outcome, command, surroundings())
+        card = scorecard.summary(outcome, command, where)
         screen.print(*scorecard.tables(card))
         for finding in [*(f"lost: {one}" for one in outcome.verdict.lost), *card["findings"]]:
             screen.print(f"- {finding}", style="red", markup=False, highlight=False)
@@ -176,7 +177,10 @@ def commit() -> dict[str, str]:
     try:
         name, changes = (
             subprocess.run([*git, *asked], capture_output=True, text=True, check=True).stdout
-            for asked in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain"))
+            for asked in (
+                ("rev-parse", "--short=12", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no"),
+            )
         )
     except (OSError, subprocess.CalledProcessError):
         return {}

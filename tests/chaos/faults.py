@@ -126,7 +126,7 @@ class Starve(WorkerFreeze):
 
     name, about = "starve", "busy loops on all cores, and SIGSTOP to a worker meanwhile"
     span = (0.5, 5.0)
-    by_itself = True
+    when_asked = True
 
     def __init__(self, stage: Stage, strike: Strike) -> None:
         super().__init__(stage, strike)
@@ -340,9 +340,9 @@ FAULTS: dict[str, type[FaultKind]] = {
 
 
 def kinds(brokers: Brokers, *, every: bool = False) -> list[str]:
-    """Return the kinds that a run has by itself; *every*: that it can have."""
+    """Return the kinds of a run; *every*: those too that are to be asked for."""
     return [
         name
         for name, kind in FAULTS.items()
-        if brokers in kind.brokers and (every or not kind.by_itself)
+        if brokers in kind.brokers and (every or not kind.when_asked)
     ]

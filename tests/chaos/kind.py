@@ -41,8 +41,8 @@ class FaultKind:
     of_broker: ClassVar[bool] = False
     """Whether it talks to the server itself: one at a time, in turn."""
 
-    by_itself: ClassVar[bool] = False
-    """Whether it has a schedule of its own, beside the one of all other kinds."""
+    when_asked: ClassVar[bool] = False
+    """Whether a run has it only where it is asked for."""
 
     def __init__(self, stage: Stage, strike: Strike) -> None:
         self.stage, self.strike = stage, strike

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tests.chaos.faults import FAULTS
+from tests.chaos.model import WENT_BACK
 from tests.chaos.recovery import percentiles
 
 if TYPE_CHECKING:
@@ -131,8 +132,12 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _lost(card: Mapping[str, Any]) -> str:
-    """Return how many are lost, and which promotion is to blame."""
-    causes = [f"{number} by Redis: {why}" for why, number in card["lost_by"].items() if why]
+    """Return how many are lost, and each promotion that went back: how many it took along."""
+    causes = [
+        f"{card['lost_by'].get(fault['note'], 0)} by Redis: {fault['note']}"
+        for fault in card["schedule"]
+        if fault["kind"] == WENT_BACK
+    ]
     return "; ".join([str(card["lost"]), *causes])
 
 
@@ -192,7 +197,8 @@ def write_markdown(card: Mapping[str, Any], path: Path) -> None:
     parts.append("\n## Findings\n")
     parts += [f"- {finding}" for finding in card["findings"]] or ["None."]
     parts.append("\n## Where\n")
-    parts += [f"- {name}: {value}" for name, value in card["surroundings"].items()]
+    where = card["surroundings"].items()
+    parts += [f"- {name}: {value}" for name, value in where if name != "commit"]
     options = ", ".join(f"{name} {value:g}" for name, value in card["options"].items())
     parts.append(f"- options: {options}")
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")

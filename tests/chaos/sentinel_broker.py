@@ -28,7 +28,7 @@ _EVERY_S = 0.25
 # What a fault is noted after its promotion, at most.
 _NOTED_S = 1.0
 _PROMOTED = re.compile(
-    r"(\d+ \w+ \d{4} \d+:\d+:\d+)\.(\d+) \S Setting secondary replication ID to \w+, "
+    r"(\d+ \w+ \d{4} \d+:\d+:\d+)\.(\d+) \S Setting secondary replication ID to (\w+), "
     r"valid up to offset: (\d+)"
 )
 
@@ -42,6 +42,8 @@ class Sample(NamedTuple):
     """Of replication: how many bytes it has written."""
     confirmed: int
     """How many of these one of its replicas has, by its own word."""
+    history: str = ""
+    """The replication ID."""
 
 
 class Promotion(NamedTuple):
@@ -50,6 +52,8 @@ class Promotion(NamedTuple):
     at: float
     port: int
     offset: int
+    history: str = ""
+    """The replication ID of what it has."""
 
 
 def sample(at: float, port: int, info: Mapping[str, Any]) -> Sample | None:
@@ -58,7 +62,7 @@ def sample(at: float, port: int, info: Mapping[str, Any]) -> Sample | None:
         return None
     replicas = [info[f"slave{number}"] for number in range(info["connected_slaves"])]
     confirmed = max((int(replica["offset"]) for replica in replicas), default=0)
-    return Sample(at, port, int(info["master_repl_offset"]), confirmed)
+    return Sample(at, port, int(info["master_repl_offset"]), confirmed, str(info["master_replid"]))
 
 
 def promotions(log: str, port: int) -> list[Promotion]:
@@ -69,8 +73,9 @@ def promotions(log: str, port: int) -> list[Promotion]:
             time.mktime(time.strptime(day, "%d %b %Y %H:%M:%S")) + float(f"0.{ms}") - since,
             port,
             int(valid) - 1,
+            history,
         )
-        for day, ms, valid in _PROMOTED.findall(log)
+        for day, ms, history, valid in _PROMOTED.findall(log)
     ]
 
 
@@ -80,7 +85,7 @@ def judge(
     """Return what befell the group that is none of *faults*.
 
     A promotion that none of them has caused; and one that went back: of a replica that had less
-    than another one had confirmed to the master before.
+    than another one had confirmed to the master before, or another history.
     """
     found = []
     meant = [fault for fault in faults if fault.applied and fault.master]
@@ -95,11 +100,13 @@ def judge(
                 Fault(PROMOTION, at, one.at, outage=True, master=True, died=died, note=_name(one))
             )
         confirmed = max((s.confirmed for s in said), default=0)
-        if one.offset < confirmed:
-            at = max((s.at for s in said if s.offset <= one.offset), default=0.0)
+        apart = bool(said) and one.history != said[-1].history
+        if one.offset < confirmed or apart:
+            at = max((s.at for s in said if not apart and s.offset <= one.offset), default=0.0)
             note = (
                 f"{one.port} was promoted at offset {one.offset:,}; the master {before} had "
                 f"written {said[-1].offset:,}, and a replica confirmed {confirmed:,}"
+                + (" of another history" if apart else "")
             )
             found.append(Fault(WENT_BACK, at, one.at, master=True, died=one.at, note=note))
         before, last = one.port, one.at

@@ -395,13 +395,13 @@ def test_tags_in_their_places():
 
 def test_a_promotion_that_went_back(book):
     """What is lost with it is named; a run that was over is excused as far back as it went."""
-    samples = [Sample(t, 1, 1000 * t, 1000 * t - 10) for t in range(1, 10)]
+    samples = [Sample(t, 1, 1000 * t, 1000 * t - 10, "ab") for t in range(1, 10)]
     log = time.strftime(
         "7:M %d %b %Y %H:%M:%S.250 # Setting secondary replication ID to ab, valid up to offset: "
         "4101. New replication ID is cd\n"
     )
     (promoted,) = promotions(log, 2)
-    assert (2, 4100) == promoted[1:]
+    assert (2, 4100, "ab") == promoted[1:]
     assert abs(promoted.at - time.monotonic()) < 2
     kill = Fault("sentinel-kill", 9.5, 16, outage=True, master=True)
     (back,) = judge([promoted._replace(at=12.0)], samples, [kill])
@@ -414,6 +414,8 @@ def test_a_promotion_that_went_back(book):
     verdict = book.verdict()
     assert {back.note: 1} == verdict.lost_by
     assert [] == verdict.findings
+    (apart,) = judge([Promotion(12.0, 2, 9500, "xy")], samples, [kill])
+    assert (WENT_BACK, 0, True) == (apart.kind, apart.at, "of another history" in apart.note)
     assert {"": 1} == Book().published("i1").verdict().lost_by
 
 

@@ -154,7 +154,7 @@ class BackgroundLoop:
             # It reads its own replies, so what it has no answer to is really late.
             self._duties.tick(store, unanswered_s=self._leases.period_s)
             store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
-            self._duties.do_all_later(store)
+            self._duties.do_all_later(store, renews=True)
             self._failures = 0
         except ReliqError as exc:
             if not self._failures:

@@ -197,10 +197,15 @@ class BackgroundDuties:
             store.wait_for_replies()
         self.do_all_later(store)
 
-    def do_all_later(self, store: Store) -> None:
-        """Do what replies asked for, and what its replies ask for; waits for the broker."""
+    def do_all_later(self, store: Store, *, renews: bool = False) -> None:
+        """Do what replies asked for, and what its replies ask for; waits for the broker.
+
+        *renews*: leases are renewed in between, as that may take longer than a lease.
+        """
         while self._later:
             self.do_later(store)
+            if renews:
+                self.renewal.renew(store)
             store.wait_for_replies(self._patience_s if store.has_nodes else inf)
 
     def do_later(self, store: Store) -> None:

@@ -75,16 +75,20 @@ class Publishing:
     def _enter(self, entry: JobEntry) -> None:
         """Enter a job; raises as :func:`enter` does.
 
-        But BrokerUnavailable for the next try of one whose batch is at another broker of the
-        list: Kombu tries again, and by then the connection may have gone there. Celery makes a
-        dead letter of a task whose next try cannot be published.
+        But for the next try of one whose batch is at another broker of the list: Celery makes a
+        dead letter of a task whose next try cannot be published. BrokerUnavailable: Kombu tries
+        again, and by then the connection may have gone there. Where it stays here the try is
+        published without its batch, as a message is that was moved here.
         """
         batch, change = entry
+        failback = self._transport.failback
         try:
             enter(self._transport.link.store, (entry,))
         except NotFound as exc:
-            if not (change.retries and self._transport.failback.urls):
+            if not (change.retries and failback.urls):
                 raise
+            if failback.stays:
+                return
             raise BrokerUnavailable(
                 f"batch {batch!r} is not at {self._transport.link.store.broker}: the next try of "
                 "its job is published where it is, at another broker of the list; nothing was "

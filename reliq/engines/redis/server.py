@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerRefused
 from ...store.inspection import BrokerInfo, Finding
 from . import keys, scripts
-from .server_info import judge, number_of, parse
+from .server_info import judge, judge_failover, number_of, parse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -65,17 +65,21 @@ class Server:
             number_of(info.get("connected_clients")),
         )
 
-    def diagnose(self, *, in_cluster: bool = False) -> list[Finding]:
+    def diagnose(
+        self, *, in_cluster: bool = False, behind_sentinels: bool = False
+    ) -> list[Finding]:
         """Look at what can be wrong with the server and with this user's rights.
 
         in_cluster: it is spoken to as a node of a cluster, whose clocks and replicas are
-        looked at by who knows all nodes.
+        looked at by who knows all nodes. behind_sentinels: replicas may be promoted.
         """
         info, config = self._info(), self._config()
         found = [*self._rights()]
         if not info:
             return found
         found += judge(info, self._persistence(info), config, in_cluster=in_cluster)
+        if behind_sentinels:
+            found += judge_failover(info)
         if not in_cluster:
             found += self._clock()
         found += [*self._cache(info), *self._foreign()]

@@ -171,6 +171,32 @@ def _replication(info: Info, *, in_cluster: bool) -> Iterator[Finding]:
             )
 
 
+def judge_failover(info: Info) -> Iterator[Finding]:
+    """Yield what a failover by Sentinel can cost; nothing where INFO says too little."""
+    replicas = number_of(info.get("connected_slaves"))
+    if replicas is None:
+        return
+    missing = []
+    # Redis tells of good replicas only where min-replicas-to-write asks for some.
+    good = number_of(info.get("min_slaves_good_slaves"))
+    if good is None:
+        missing.append("min-replicas-to-write is 0, so that a master without replicas confirms")
+    if replicas < 2:  # noqa: PLR2004
+        missing.append(f"{replicas} of 2 replicas are connected")
+    if info.get("aof_enabled") == "0":
+        missing.append("appendonly is no, so that a server comes back with old data, or none")
+    if missing:
+        yield Finding(
+            "failover",
+            "warning",
+            f"a failover can lose confirmed messages: {'; '.join(missing)}",
+            "min-replicas-to-write 1, appendonly yes and two replicas, at each server of the group "
+            "(docs/failover.md)",
+        )
+    else:
+        yield Finding("failover", "ok", f"{good} replicas in step, and writes wait for them")
+
+
 def _clients(info: Info, config: Info) -> Iterator[Finding]:
     here, most = number_of(info.get("connected_clients")) or 0, number_of(info.get("maxclients"))
     if most and here * 100 >= most * _FULL_PERCENT:

@@ -184,6 +184,22 @@ def test_a_consumer_that_was_killed(client):
     )
 
 
+def test_passes_that_fail(client):
+    """The queue, the error and who met it are named, until a pass has succeeded."""
+    connection = client.connect()
+    taker = Taker(connection, "q")
+    publish(connection, "q", "held")
+    (message,) = taker.take(1)
+    assert [] == findings(client.url, "passes")
+    client.raw.set("reliq:{q}:job_events", "of somebody else")
+    ((severity, said, remedy),) = wait_until(lambda: findings(client.url, "passes"))
+    assert ("error", True, True) == (severity, "on 'q' fails" in said, "WRONGTYPE" in said)
+    assert "comes back" in remedy
+    client.raw.delete("reliq:{q}:job_events")
+    wait_until(lambda: not findings(client.url, "passes"))
+    message.ack()
+
+
 def test_options_in_conflict(client):
     """Consumers of one queue that go by different options are named with their values."""
     takers = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from kombu import Exchange, Queue
 
 from tests.support.waiting import stays_true, wait_until
@@ -152,3 +153,18 @@ def test_expired_queue_gets_nothing_from_its_exchange(client):
     connection.Producer().publish("x", exchange="x")
     assert not exists(connection, "brief")
     assert client.status("brief") is None
+
+
+@pytest.mark.parametrize("of_queue", [True, False])
+def test_a_ttl_of_0_is_for_who_waits(client, of_queue):
+    """A consumer that waits gets the message; nobody else does, and it is counted as expired."""
+    connection, taking = client.connect(), client.connect()
+    declare(connection, "q", **({"message_ttl": 0} if of_queue else {}))
+    arguments = {} if of_queue else {"expiration": 0}
+    publish(connection, "q", "nobody waits", **arguments)
+    time.sleep(0.2)
+    taker = Taker(taking, "q")
+    assert taker.gets_nothing()
+    publish(connection, "q", "somebody does", **arguments)
+    assert taker.take_bodies(1) == ["somebody does"]
+    assert client.status("q").ledger["expired"] == 1

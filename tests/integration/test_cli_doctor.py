@@ -190,13 +190,20 @@ def test_passes_that_fail(client):
     taker = Taker(connection, "q")
     publish(connection, "q", "held")
     (message,) = taker.take(1)
-    assert [] == findings(client.url, "passes")
+
+    def failing():
+        with Inspector(client.url) as inspector:
+            return [item for item in inspector.doctor() if item.check == "passes"]
+
+    assert [] == failing()
     client.raw.set("reliq:{q}:job_events", "of somebody else")
-    ((severity, said, remedy),) = wait_until(lambda: findings(client.url, "passes"))
-    assert ("error", True, True) == (severity, "on 'q' fails" in said, "WRONGTYPE" in said)
-    assert "comes back" in remedy
+    (found,) = wait_until(failing)
+    assert "error" == found.severity
+    assert "on 'q' fails" in found.message
+    assert "WRONGTYPE" in found.message
+    assert "comes back" in found.remedy
     client.raw.delete("reliq:{q}:job_events")
-    wait_until(lambda: not findings(client.url, "passes"))
+    wait_until(lambda: not failing())
     message.ack()
 
 

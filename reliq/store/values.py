@@ -201,7 +201,7 @@ class Work(NamedTuple):
     job_events: bool = False
     """Batches are to be told what became of their jobs."""
     gone: bool = False
-    """It does not exist, where the engine tells that from an ``x-expires`` that may have passed."""
+    """It does not exist."""
 
 
 class QueueDeclared(NamedTuple):

@@ -82,7 +82,12 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
             raise
         remedy = "put right first what is wrong with the broker, and look again"
         return [Finding("consumers", "error", f"they could not be looked at: {exc}", remedy)]
-    return [*_stale(store, found, consumers), *_conflicts(consumers), *_versions(consumers)]
+    return [
+        *_stale(store, found, consumers),
+        *_passes(consumers),
+        *_conflicts(consumers),
+        *_versions(consumers),
+    ]
 
 
 def _stale(
@@ -128,6 +133,18 @@ def _stale(
         gone = sum(not consumer.connected for consumer in consumers)
         rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
         yield Finding("consumers", "ok", f"{len(consumers)}, {rest}")
+
+
+def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
+    failing = {queue: (name.id, why) for name in consumers for queue, why in name.failing.items()}
+    for queue, (name, why) in sorted(failing.items()):
+        yield Finding(
+            "passes",
+            "error",
+            f"restore_visible on {queue!r} fails at consumer {name}: {why}",
+            "nothing that a killed worker held in this queue comes back meanwhile: fix what the "
+            "error names (a key that somebody else wrote, a missing permission), or report it",
+        )
 
 
 def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:

@@ -72,6 +72,7 @@ class Heartbeat:
         self._registered = self._told = False
         self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
+        self._told_failing: dict[str, str] = {}
         self._awaited = False
         self.stays = False
         """Whether it consumes from nothing, and is in the register all the same."""
@@ -97,6 +98,7 @@ class Heartbeat:
             or known is None
             or known[:2] != (store.consumer, store.registered_by)
             or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
+            or self._told_failing != self._passes.failing
         ):
             self._post(store)
 
@@ -155,6 +157,7 @@ class Heartbeat:
             known = self._registered_as = (store.consumer, store.registered_by, identity)
         self._next = monotonic() + self.interval_s
         self._pool = WATCH.pool
+        self._told_failing = self._passes.failing.copy()
         record = {
             **known[2],
             "pool": self._pool,
@@ -162,6 +165,7 @@ class Heartbeat:
             "queues": "\n".join(self._registration.queues),
             "held": str(len(self._leases.held)),
             "processes": str(WATCH.processes),
+            "failing": json.dumps(self._told_failing),
         }
         ttl_ms = int(self.interval_s * 3000) + 1000
         again_ms = int(self.interval_s * 1000)

@@ -208,6 +208,29 @@ def test_nothing_is_to_be_done_for_a_consumer_that_held_nothing(client):
     assert remedy.startswith("start a worker for orders: ")
 
 
+def test_passes_that_fail(client):
+    """The queue, the error and who met it are named, until a pass has succeeded."""
+    connection = client.connect()
+    taker = Taker(connection, "q")
+    publish(connection, "q", "held")
+    (message,) = taker.take(1)
+
+    def failing():
+        with Inspector(client.url) as inspector:
+            return [item for item in inspector.doctor() if item.check == "passes"]
+
+    assert [] == failing()
+    client.raw.set("reliq:{q}:job_events", "of somebody else")
+    (found,) = wait_until(failing)
+    assert "error" == found.severity
+    assert "on 'q' fails" in found.message
+    assert "WRONGTYPE" in found.message
+    assert "comes back" in found.remedy
+    client.raw.delete("reliq:{q}:job_events")
+    wait_until(lambda: not failing())
+    message.ack()
+
+
 def test_options_in_conflict(client):
     """Consumers of one queue that go by different options are named with their values."""
     takers = []

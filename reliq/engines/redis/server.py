@@ -183,7 +183,7 @@ class Server:
                 "clock",
                 "warning",
                 f"the server's clock is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} "
-                "this machine's: ages and an eta are wrong by as much; leases are not",
+                "this machine's: ages and an eta are wrong by as much",
                 "let both machines keep their time by NTP",
             )
             return

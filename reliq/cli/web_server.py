@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import uvicorn
 
+from reliq.hosts import is_loopback
 from reliq.web import app
-from reliq.web.access import LOOPBACK_ONLY, is_loopback
+from reliq.web.access import LOOPBACK_ONLY
 from reliq.web.passwords import hashed
 
 from .console import Refused

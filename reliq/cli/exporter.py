@@ -102,7 +102,7 @@ def exporter(
     collector.close()
 
 
-def _of_this_machine(inner: Callable[..., Any], hosts: set[str]) -> Callable[..., Iterable[bytes]]:
+def _of_this_machine(inner: Any, hosts: set[str]) -> Callable[..., Iterable[bytes]]:
     """Return a WSGI application that answers only by a name of this machine, as the page does."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -43,7 +43,8 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]  # h11's o
     """One connection of several; one address has half of them at most."""
 
     most = _MOST_CONNECTIONS
-    _seen, _since = None, 0.0
+    _seen: Any = None
+    _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Take it, or end it at once where there are too many."""

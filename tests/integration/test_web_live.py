@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 
 import httpx2 as httpx
@@ -267,6 +268,49 @@ def test_a_page_follows_its_broker(serve, redis_factory):
     served.signal(signal.SIGTERM)
     assert 0 == served.wait(20)
     assert "Traceback" not in served.log()
+
+
+# `reliq`, with 128 descriptors and two seconds for the header of a request.
+_NARROW = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+import reliq.cli.web_server
+reliq.cli.web_server._HEADER_S = 2.0
+from reliq.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_half_requests_take_the_page_from_nobody(redis_url, tmp_path):
+    """One address has half of the connections; each ends in time, also after a whole request."""
+    served = WebProcess(redis_url, tmp_path, begin=[sys.executable, "-c", _NARROW])
+    try:
+        half = b"GET /log HTTP/1.1\r\nHost: localhost\r\nX-a: b"
+        there = [socket.create_connection(("127.0.0.1", served.port), 20) for _ in range(300)]
+        for one in there:
+            with suppress(OSError):
+                one.sendall(half)
+        again = socket.create_connection(("127.0.0.1", served.port), 20, ("127.0.0.3", 0))
+        again.sendall(half[: half.index(b"X-a")] + b"\r\n")
+        assert again.recv(12) == b"HTTP/1.1 200"
+        again.sendall(half)  # whoever had an answer has no more time for the next
+        other = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(transport=other, timeout=20) as client:
+            assert 200 == client.get(f"{served.address}/log").status_code
+        for one in (*there, again):
+            one.settimeout(20)
+            with suppress(ConnectionResetError):
+                while one.recv(65_536):
+                    pass
+            one.close()
+        assert 200 == httpx.get(f"{served.address}/log").status_code
+        log = served.log()
+        assert "refused" in log
+        assert len(log.splitlines()) < 6, log
+        assert "Traceback" not in log
+    finally:
+        served.kill_group()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
-    {"reliq._version", "reliq.forks", "reliq.printable", "reliq.units"},
+    {"reliq._version", "reliq.forks", "reliq.hosts", "reliq.printable", "reliq.units"},
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
     {"reliq.store"},

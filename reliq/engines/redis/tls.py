@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 UNVERIFIED = (
-    "TLS: the server's certificate, or its name, is not verified (ssl_cert_reqs, "
+    "TLS: the server's certificate or its name is not verified (ssl_cert_reqs, "
     "ssl_check_hostname): who is on the way can read and change everything"
 )
 _CERT_REQS = {
@@ -76,7 +76,7 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
 
 def is_verified(options: Mapping[str, Any]) -> bool:
     """Whether certificate and name of the server are verified."""
-    return options["ssl_cert_reqs"] != ssl.CERT_NONE and options["ssl_check_hostname"]
+    return bool(options["ssl_check_hostname"])  # never without the certificate
 
 
 @cache  # once a process

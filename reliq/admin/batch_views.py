@@ -42,7 +42,7 @@ class BatchInfo:
     due: list[str]
     """Its callbacks that are to be published: success, complete, failure."""
     published: list[str]
-    """Those that were."""
+    """Those that were; without those that it has not."""
 
     @property
     def bad(self) -> int:
@@ -117,7 +117,7 @@ def info_of(record: BatchRecord, now_ms: int) -> BatchInfo:
         record.cancelled_ms or None,
         record.ended_ms or None,
         max(now_ms - record.created_ms, 0) / 1000,
-        [name for name in record.due if FIELD + name in record.fields],
+        list(record.due),
         [name for name in record.said if FIELD + name in record.fields],
     )
 

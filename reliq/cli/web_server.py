@@ -109,9 +109,7 @@ def serve(
     )
     # A header that names the peer is believed by nobody but who was told to.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if (
-        files != resource.RLIM_INFINITY
-    ):  # what is left is for brokers, and for those not counted yet
+    if files != resource.RLIM_INFINITY:  # the rest is for brokers, and for those not counted yet
         _Connection.most = min(_MOST_CONNECTIONS, files * 3 // 4)
     config = uvicorn.Config(
         application,

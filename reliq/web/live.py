@@ -124,7 +124,7 @@ class Hub(Generic[T]):
         looker, lane = _Looker(user), self._lane(page)
         channel = self._channels.setdefault(page, _Channel())
         channel.add(looker)
-        if lane not in self._readers:
+        if lane not in self._readers or self._readers[lane].done():
             self._readers[lane] = asyncio.create_task(self._read(lane))
         try:
             yield b"retry: 2000\n\n"

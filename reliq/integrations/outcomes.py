@@ -130,7 +130,10 @@ SUCCEEDED = Outcome("succeeded")
 
 
 def _in_words(error: BaseException) -> str:
-    words = str(getattr(error, "reason", error) if _is(error, "Reject") else error)
+    reason = getattr(error, "reason", error) if _is(error, "Reject") else error
+    if isinstance(reason, BaseException):  # what is rejected for it is an error of its kind
+        error = reason
+    words = str(reason)
     name = type(error).__name__
     return (f"{name}: {words}" if words else name)[:_LONGEST]
 

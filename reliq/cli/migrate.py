@@ -133,7 +133,11 @@ def migrate(
                     _print_moved(moved, as_json)
                     click.echo("interrupted; run it again to go on", err=True)
                     click.get_current_context().exit(INTERRUPTED)
-            _print_moved(moved, as_json)
+            held = {
+                queue: 0 if step.moved else migration.plan(queue).unacked
+                for queue, step in moved.items()
+            }
+            _print_moved(moved, as_json, held)
     except ReliqError as error:
         raise Refused(str(error)) from error
 
@@ -164,14 +168,22 @@ def _plans(plans: Sequence[dict[str, Any]]) -> Sequence[Table]:
     return (table,)
 
 
-def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
+def _print_moved(
+    moved: dict[str, Step], as_json: bool, held: Mapping[str, int] | None = None
+) -> None:
     found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
-    out.answer(found, as_json, lambda rows: map(_line, rows))
+    left = held or {}
+    out.answer(found, as_json, lambda rows: [_line(row, left.get(row["queue"], 0)) for row in rows])
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: dict[str, Any], held: int) -> str:
     details = [f"{row['delayed']} delayed"] if row["delayed"] else []
     details += [f"{row['dead']} unreadable, now dead letters"] if row["dead"] else []
     details += [f"{row['early']} before their time: no Celery tasks"] if row["early"] else []
     more = f" ({', '.join(details)})" if details else ""
+    if held:
+        more += (
+            f"; {held} held by workers of the other side: they come back when these stop, and "
+            "those of a killed one after its visibility_timeout"
+        )
     return f"{row['queue']}: {row['moved']} moved{more}"

@@ -25,6 +25,7 @@ from ...errors import (
     ReliqError,
     again,
 )
+from . import refusals
 
 if TYPE_CHECKING:
     from ...options import Options
@@ -127,7 +128,6 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
         "db": str(address.db) if address.db else 0,  # text: see stream.pack
         "username": address.username,
         "password": address.password,
-        "client_name": name,
         "protocol": 2,
         "socket_timeout": options.socket_connect_timeout,
         "retry": Retry(NoBackoff(), 0),
@@ -157,6 +157,7 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
         setattr(connection, said, None)
     try:
         connection.connect()  # type: ignore[no-untyped-call]
+        ask_if_allowed(connection, address, "CLIENT", "SETNAME", name)
     except FAILURES as exc:
         hang_up(connection)
         raise translate(exc, address, options.socket_connect_timeout) from exc
@@ -170,6 +171,23 @@ def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
     """
     connection.send_command(*command)  # type: ignore[no-untyped-call]
     return connection.read_response()
+
+
+def ask_if_allowed(
+    connection: redis.connection.AbstractConnection, broker: Broker, *command: str
+) -> Any:
+    """Do as :func:`ask` does; None where *broker* refuses it, as it may."""
+    name = refusals.name_of(command)
+    if refusals.lacks(broker.identity, name):
+        return None
+    try:
+        return ask(connection, *command)
+    except redis.exceptions.ResponseError as exc:
+        error = translate(exc, broker, 0.0)
+        if not isinstance(error, BrokerRefused):
+            raise
+        refusals.note(broker.identity, name, error)
+        return None
 
 
 def hang_up(connection: redis.connection.AbstractConnection) -> None:

@@ -104,6 +104,7 @@ WORKER = _role(
         scripts.SNAPSHOT,
         scripts.SURVEY,
         scripts.TELL_RUNNING,
+        scripts.WAKE,
         scripts.WHEREABOUTS,
     ),
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "

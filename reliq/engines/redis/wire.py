@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
-from .connect import FAILURES, ask, hang_up, translate
+from .connect import FAILURES, ask_if_allowed, hang_up, translate
 from .conversation import Conversation
 from .roles import Role, Turn, Waiters, in_turn
 from .stream import Command, Reply, Stream, pack
@@ -250,7 +250,7 @@ class Wire:
         began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)
         try:
-            client_id = ask(connection, "CLIENT", "ID")
+            client_id = ask_if_allowed(connection, self.address, "CLIENT", "ID") or 0
             stream = Stream(connection)
         except BaseException as exc:
             hang_up(connection)
@@ -294,5 +294,5 @@ class Wire:
             with suppress(BrokerUnavailable):
                 conversation.receive()
                 if tries and conversation.was_silent_for(self.options.health_check_interval):
-                    self.call(("PING",))
+                    self.replies([(("PING",), None)])  # a refusal is an answer, too
         self.connect()  # where it had failed, nothing was under way: dialling again is safe

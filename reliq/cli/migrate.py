@@ -133,11 +133,8 @@ def migrate(
                     _print_moved(moved, as_json)
                     click.echo("interrupted; run it again to go on", err=True)
                     click.get_current_context().exit(INTERRUPTED)
-            held = {
-                queue: 0 if step.moved else migration.plan(queue).unacked
-                for queue, step in moved.items()
-            }
-            _print_moved(moved, as_json, held)
+            _print_moved(moved, as_json)
+            _tell_held(migration, moved)
     except ReliqError as error:
         raise Refused(str(error)) from error
 
@@ -168,22 +165,21 @@ def _plans(plans: Sequence[dict[str, Any]]) -> Sequence[Table]:
     return (table,)
 
 
-def _print_moved(
-    moved: dict[str, Step], as_json: bool, held: Mapping[str, int] | None = None
-) -> None:
+def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
     found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
-    left = held or {}
-    out.answer(found, as_json, lambda rows: [_line(row, left.get(row["queue"], 0)) for row in rows])
+    out.answer(found, as_json, lambda rows: map(_line, rows))
 
 
-def _line(row: dict[str, Any], held: int) -> str:
+def _tell_held(migration: Migration, moved: dict[str, Step]) -> None:
+    for queue in (queue for queue, step in moved.items() if not step.moved):
+        if held := migration.plan(queue).unacked:
+            back = "return when these stop; those of a killed one after its visibility_timeout"
+            click.echo(f"{queue}: workers of the other side hold {held}, which {back}", err=True)
+
+
+def _line(row: dict[str, Any]) -> str:
     details = [f"{row['delayed']} delayed"] if row["delayed"] else []
     details += [f"{row['dead']} unreadable, now dead letters"] if row["dead"] else []
     details += [f"{row['early']} before their time: no Celery tasks"] if row["early"] else []
     more = f" ({', '.join(details)})" if details else ""
-    if held:
-        more += (
-            f"; {held} held by workers of the other side: they come back when these stop, and "
-            "those of a killed one after its visibility_timeout"
-        )
     return f"{row['queue']}: {row['moved']} moved{more}"

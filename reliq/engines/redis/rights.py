@@ -117,7 +117,8 @@ EXPORTER = _role(
 VIEWER = _role(
     EXPORTER,
     runs=(scripts.LOOK_UP, scripts.SCAN),
-    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zcount zrangebyscore",
+    sends="acl|whoami client|unblock hget hgetall hkeys hscan lrange scan script|exists zcount "
+    "zrangebyscore",
 )
 OPERATOR = _role(
     VIEWER,

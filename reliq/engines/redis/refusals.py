@@ -37,7 +37,7 @@ _REFUSED = re.compile(
 _NO_EVALSHA = re.compile(
     r"(NOPERM|ERR (unknown|unsupported|command)).*evalsha", re.IGNORECASE | re.DOTALL
 )
-# (what identifies broker and user, command) that was refused to this process.
+# (what identifies broker and user, command) that was refused to this process; and what was said.
 _known: set[tuple[object, str]] = set()
 
 
@@ -64,7 +64,8 @@ def lacks(identity: object, name: str) -> bool:
 
 def note(identity: object, name: str, error: ReliqError) -> None:
     """Remember that the broker of this *identity* refuses *name*; log it, and what it costs."""
-    known = (identity, name)
-    if known not in _known:
-        _known.add(known)
+    _known.add((identity, name))
+    said = (str(error), name)  # a password that changes is another identity
+    if said not in _known:
+        _known.add(said)
         logger.warning("%s; without %s %s; said once", error, name, COSTS[name])

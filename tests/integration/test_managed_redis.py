@@ -53,8 +53,9 @@ def server():
 
 
 @pytest.fixture
-def login(server, redis_factory):
+def login(server, redis_factory, monkeypatch):
     """Return a function that makes the user of a service, and returns its server and URL."""
+    monkeypatch.setattr(refusals, "_known", set())
 
     def make(name):
         provider = USERS[name]

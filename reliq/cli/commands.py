@@ -37,12 +37,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+class Main(Group):
+    """The commands, which take what names a broker before them, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put each --url that comes before the command behind all others."""
+        urls: list[str] = []
+        while args and args[0].partition("=")[0] == "--url":
+            count = 1 if "=" in args[0] else 2
+            urls, args = urls + args[:count], args[count:]
+        return super().parse_args(ctx, [*args, *urls] if args else urls)
+
+
+@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="reliq")
 def main() -> None:
     """Look at the queues that reliq keeps, and put them right; or see it work: reliq demo.
 
-    Every command takes the broker from --url or RELIQ_URL and prints JSON with --json.
+    Every command takes the broker from RELIQ_URL or --url, before the command or after it,
+    and prints JSON with --json.
     Exit codes: 0 done; 1 done, and a fault was found (audit, doctor, demo); 2 not done:
     wrong usage, refused, or a broker did not answer; 130 interrupted.
 

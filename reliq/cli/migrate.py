@@ -134,6 +134,7 @@ def migrate(
                     click.echo("interrupted; run it again to go on", err=True)
                     click.get_current_context().exit(INTERRUPTED)
             _print_moved(moved, as_json)
+            _tell_held(migration, moved)
     except ReliqError as error:
         raise Refused(str(error)) from error
 
@@ -167,6 +168,13 @@ def _plans(plans: Sequence[dict[str, Any]]) -> Sequence[Table]:
 def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
     found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
     out.answer(found, as_json, lambda rows: map(_line, rows))
+
+
+def _tell_held(migration: Migration, moved: dict[str, Step]) -> None:
+    for queue in (queue for queue, step in moved.items() if not step.moved):
+        if held := migration.plan(queue).unacked:
+            back = "return when these stop; those of a killed one after its visibility_timeout"
+            click.echo(f"{queue}: workers of the other side hold {held}, which {back}", err=True)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
 from ..engines.redis.sentinel import SCHEME as SENTINEL
 from ..engines.redis.sentinel import sentinel_address
-from ..engines.redis.urls import address_of, database, read, scheme_of
+from ..engines.redis.urls import KOMBUS, address_of, read, scheme_of
 from ..errors import ConfigurationError, unknown
 from ..options import parse
 
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
-# Kombu's scheme -> ours for the same server.
-_SCHEMES = {
-    "redis": "reliq",
-    "rediss": "reliqs",
-    "redis+socket": "reliq-unix",
-    "socket": "reliq-unix",
-    "unix": "reliq-unix",
-    "sentinel": SENTINEL,
-}
 # Options of Kombu's Redis transport that do not say where its messages are.
 _NO_MATTER = frozenset(
     {
@@ -65,7 +56,7 @@ _HIGHEST = 9
 
 def is_kombu(url: str) -> bool:
     """Whether *url* is one of Kombu's Redis transport."""
-    return scheme_of(url.split(";", maxsplit=1)[0]) in _SCHEMES
+    return scheme_of(url.split(";", maxsplit=1)[0]) in KOMBUS
 
 
 def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> KombuRedis:
@@ -94,12 +85,8 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
 
 
 def _address(url: str) -> Address:
-    said = read(url, _SCHEMES)
-    scheme = _SCHEMES[said.scheme]
-    if scheme != "reliq-unix":
-        return address_of(replace(said, scheme=scheme), show="@" not in url)
-    number = database(said.query.get("virtual_host"), show="@" not in url)
-    return replace(address_of(replace(said, scheme=scheme, query={})), db=number)
+    said = read(url, KOMBUS)
+    return address_of(replace(said, scheme=KOMBUS[said.scheme]), show="@" not in url)
 
 
 def _layout(given: dict[str, Any]) -> KombuLayout:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from kombu.utils.url import parse_url
 
@@ -59,6 +60,8 @@ def reset_inherited_url(client: Any) -> None:
     urls, url = _listed(client)
     if not url:
         return
+    if url.startswith("reliq-unix:"):
+        client.hostname = url  # as where it is the only one; switched to, Kombu has parsed it
     own, others = parse_url(url), [parse_url(other) for other in urls if other != url]
     for name, empty in _STICKY.items():
         value = _plain(getattr(client, name))
@@ -71,6 +74,9 @@ def _named(url: str, client: Any) -> int | None:
 
     What sticks (see reset_inherited_url) is not compared where the URL does not name it.
     """
+    if "://" in (client.hostname or ""):  # a socket's, which Kombu has not parsed
+        same = urlsplit(url)[::2] == urlsplit(client.hostname)[::2]  # scheme and path
+        return len(PARTS) if same else None
     parts = parse_url(url)
     named = 0
     for name, part in PARTS.items():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
+
+from kombu.utils.url import as_url
 
 from ..engines.redis.store import RedisStore
-from ..engines.redis.urls import Said, address_of
+from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
+from ..errors import ConfigurationError
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
 
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..consumer.session import StoreFactory
-    from ..engines.redis.connect import Broker
+    from ..engines.redis.connect import Address, Broker
 
 
 class Transport(BaseTransport):
@@ -35,6 +40,11 @@ class Transport(BaseTransport):
 
     def _address(self, client: Any) -> Broker:
         username, password = login(client)
+        beside = our_scheme(scheme_of(client.hostname or ""))
+        if beside is not None:  # reliq+socket:///run/redis.sock
+            raise ConfigurationError(
+                f"expected a URL of {beside}://, got {self.scheme}+{scheme_of(client.hostname)}://"
+            )
         path = "/" + str(client.virtual_host or "").lstrip("/")
         said = Said(
             self.scheme,
@@ -63,9 +73,40 @@ class TLSTransport(Transport):
 
 
 class UnixTransport(Transport):
-    """Redis over a Unix socket."""
+    """Redis over a Unix socket. Kombu refuses what its URL may say in a query, and leaves it whole.
+
+    What it says of the login is put where Kombu hides it, and taken out of the URL.
+    """
 
     scheme = "reliq-unix"
+    can_parse_url = True
+    default_connection_params: ClassVar[dict[str, Any]] = {}
+    """Nothing: a socket has no host."""
+    address: Any
+
+    def _address(self, client: Any) -> Broker:
+        url = str(client.hostname or "")
+        if scheme_of(url) != self.scheme:
+            return super()._address(client)
+        said = address_of(read(url, (self.scheme,)))
+        client.userid, client.password = (
+            said.username or client.userid,
+            said.password or client.password,
+        )
+        client.hostname = _uri(said)
+        username, password = login(client)
+        return replace(said, username=username, password=password)
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URL, as Kombu shows it."""
+        del uri
+        login = {"user": self.address.username, "password": self.address.password}
+        return _uri(self.address, **login, sanitize=not include_password, mask=mask)
+
+
+def _uri(address: Address, **login: Any) -> str:
+    url: str = as_url("reliq-unix", path=quote(str(address.path).lstrip("/")), **login)
+    return f"{url}?virtual_host={address.db}" if address.db else url
 
 
 def login(client: Any) -> tuple[str | None, str | None]:

@@ -12,7 +12,6 @@ from tests.support.commands import data
     ("rights", "words"),
     [
         ("~reliq:* +@all -time", "may not use TIME"),
-        ("~reliq:* +@all -evalsha", "evalsha"),
         ("~reliq:* +@all -@hash", "could be looked at"),
         ("~shop:* +@all", "could be looked at"),
     ],

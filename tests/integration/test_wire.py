@@ -95,9 +95,10 @@ def test_a_reply_that_came_while_nobody_looked_is_not_too_late(wire):
 def test_a_login_that_may_not_do_what_it_takes(fresh_redis):
     """The error says what is missing, also where redis-py has met it."""
     with closing(fresh_redis.client()) as client:
-        client.execute_command("ACL", "SETUSER", "poor", "on", ">word", "~*", "+@all", "-client")
-    poor = Wire(address(fresh_redis.url().replace("//", "//poor:word@")), Options(), "test")
-    with pytest.raises(BrokerRefused, match=r"'client.* command.*lacks a permission"):
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">word", "~*", "+@all", "-select")
+    url = fresh_redis.url(db=1).replace("//", "//poor:word@")
+    poor = Wire(address(url), Options(), "test")
+    with pytest.raises(BrokerRefused, match=r"'select' command.*lacks a permission"):
         poor.connect()
     assert not poor.alive
 

@@ -63,7 +63,9 @@ def test_url_is_required(command):
 def test_unreachable_broker(command):
     """A broker that cannot be asked is exit code 2 and a message, not a traceback."""
     result = run(command, "--url", "reliq://:hush@127.0.0.1:1/0")
-    assert 2 == result.exit_code
+    before = run("--url", "reliq://:hush@127.0.0.1:1/0", command)
+    assert result.output == before.output
+    assert 2 == result.exit_code == before.exit_code
     assert "127.0.0.1:1" in result.output
     assert "hush" not in result.output
 

@@ -322,6 +322,12 @@ ITEM = Publication(
 LEASES = [Lease("a", "1"), Lease("b", "2")]
 
 
+def wake(store):
+    """Have the notifier send the token that ends its wait."""
+    store.notifier._commands, store.notifier._waits_at = store._wire, "q"
+    store.notifier._post_token()
+
+
 def nothing(_result):
     """Take a result that never comes."""
 
@@ -374,6 +380,7 @@ CALLS = {
     "next_batches": lambda store: store.batches.next_batches(10, 1000),
     "postpone_batch": lambda store: store.batches._postponing.end("b", "1"),
     "schedule_batch": lambda store: store.batches._postponing.end("b", "1"),
+    "wake": wake,
     # Kombu's own keys are named by its options, its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),
     "kombu_take_unacked": lambda store: store.take_unacked("broker:b", 0.0, [("a", ["q"])]),

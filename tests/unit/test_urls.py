@@ -1,6 +1,7 @@
 """What is said of a URL that is wrong: what to do about it, and nothing of its password."""
 
 import pytest
+from kombu import Connection
 
 from reliq import ConfigurationError
 from reliq.engines.redis.connect import Address, translate, translate_reply
@@ -93,3 +94,45 @@ def test_the_version_of_a_valkey_is_its_own():
         ({"redis_version": "7.0.15"}, "7.0.15"),
     ):
         assert version == next(f for f in judge(info, "", {}) if f.check == "version").message
+
+
+@pytest.mark.parametrize(
+    ("url", "ours"),
+    [
+        ("rediss://:hush@a/0", "reliqs"),
+        ("redis+socket:///x", "reliq-unix"),
+        ("reliq+socket:///x?password=hush", "reliq-unix"),
+        ("reliq+unix:///x", "reliq-unix"),
+        ("reliq+rediss://:hush@a/0", "reliqs"),
+        ("reliq://socket:///run/x.sock", "reliq-unix"),
+    ],
+)
+def test_a_url_of_another_scheme_is_answered_with_ours(url, ours):
+    """In Python and at the command line, without its password."""
+    with pytest.raises(ConfigurationError, match=f"expected a URL of {ours}://") as caught:
+        address(url)
+    assert "hush" not in str(caught.value)
+    if url.startswith("reliq"):
+        with pytest.raises(ConfigurationError, match=f"of {ours}://"), Connection(url) as kombu:
+            kombu.connect()
+
+
+def test_the_url_of_a_socket():
+    """It has a database and a login, as Kombu's has them; nothing shows the password."""
+    url = "reliq-unix:///run/x.sock?virtual_host=2&username=me&password=hu%2Fsh"
+    expected = Address(path="/run/x.sock", db=2, username="me", password="hu/sh")
+    assert expected == address(url)
+    with Connection(url) as kombu:
+        assert expected == kombu.transport.address
+        assert expected == kombu.clone().transport.address
+        info = kombu.info()
+        assert "hu/sh" == info.pop("password")
+        assert "hu" not in str((info, kombu, kombu.as_uri()))
+        assert expected == address(kombu.as_uri(include_password=True))
+    with pytest.raises(ConfigurationError, match="foo: only virtual_host"):
+        address("reliq-unix:///x?foo=1")
+    with Connection("reliq-unix:///a;reliq-unix://:p@/b") as kombu:
+        assert "/a" == kombu.transport.address.path
+        kombu.switch(kombu.alt[1])
+        assert ("/b", "p") == (kombu.transport.address.path, kombu.transport.address.password)
+        assert "reliq-unix://:**@/b" == kombu.as_uri()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
-from . import keys
+from . import keys, refusals
 from .confirm import Confirmer
 from .keys import QueueKeys, queue_keys
 from .notifier import RedisNotifier
@@ -107,6 +107,7 @@ class StoreBase:
         listens = Wire(address, self.options, f"{name}:notification")
         self._notifier = RedisNotifier(
             listens,
+            wire,
             lambda on_reply: wire.post(("CLIENT", "UNBLOCK", listens.client_id), on_reply),
         )
 
@@ -211,13 +212,21 @@ class StoreBase:
         self._wire.call(("DEL", keys.probe(self._prefix)))
 
     def server(self) -> tuple[str, str]:
-        """Return (this connection's client id, the server's run id or "")."""
-        try:
-            info: bytes = self._wire.call(("INFO", "server"))
-        except BrokerRefused:
-            info = b""
+        """Return (this connection's client id, the server's run id), "" for what is not told."""
+        info: bytes = self._ask_if_allowed("INFO", "server") or b""
         fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
-        return str(self._wire.client_id), fields.get(b"run_id", b"").decode()
+        return str(self._wire.client_id or ""), fields.get(b"run_id", b"").decode()
+
+    def _ask_if_allowed(self, *command: str) -> Reply | None:
+        """Return the reply; None where the broker refuses the command, as it may."""
+        name = refusals.name_of(command)
+        if refusals.lacks(self._wire.address.identity, name):
+            return None
+        try:
+            return self._wire.call(command)
+        except BrokerRefused as exc:
+            refusals.note(self._wire.address.identity, name, exc)
+            return None
 
     def broker_id(self) -> str:
         """Return the name by which other brokers know this one."""

@@ -25,6 +25,7 @@ from ...errors import (
     ReliqError,
     again,
 )
+from . import refusals
 
 if TYPE_CHECKING:
     from ...options import Options
@@ -130,7 +131,6 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
         "db": str(address.db) if address.db else 0,  # text: see stream.pack
         "username": address.username,
         "password": address.password,
-        "client_name": name,
         "protocol": 2,
         "socket_timeout": options.socket_connect_timeout,
         "retry": Retry(NoBackoff(), 0),
@@ -160,6 +160,7 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
         setattr(connection, said, None)
     try:
         connection.connect()  # type: ignore[no-untyped-call]
+        ask_if_allowed(connection, address, "CLIENT", "SETNAME", name)
     except FAILURES as exc:
         hang_up(connection)
         raise translate(exc, address, options.socket_connect_timeout) from exc
@@ -188,6 +189,23 @@ def ask_all(
         except redis.exceptions.ResponseError as exc:  # noqa: PERF203 - one of three
             replies.append(exc)
     return replies
+
+
+def ask_if_allowed(
+    connection: redis.connection.AbstractConnection, broker: Broker, *command: str
+) -> Any:
+    """Do as :func:`ask` does; None where *broker* refuses it, as it may."""
+    name = refusals.name_of(command)
+    if refusals.lacks(broker.identity, name):
+        return None
+    try:
+        return ask(connection, *command)
+    except redis.exceptions.ResponseError as exc:
+        error = translate(exc, broker, 0.0)
+        if not isinstance(error, BrokerRefused):
+            raise
+        refusals.note(broker.identity, name, error)
+        return None
 
 
 def hang_up(connection: redis.connection.AbstractConnection) -> None:

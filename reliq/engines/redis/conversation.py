@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, Part, register
+from . import refusals
 from .connect import translate
 from .roles import Role, Turn, Waiters, in_turn
 from .unanswered import Unanswered, with_texts
@@ -74,6 +75,7 @@ class Conversation:
         with self.lock:
             self._lose()
             self._used = monotonic()
+            stream.sends_texts = refusals.lacks(self._address.identity, refusals.EVALSHA)
             self.stream = stream
 
     @property
@@ -147,7 +149,7 @@ class Conversation:
                 if stream is None or not (unanswered or monotonic() - self._used <= silence_s):
                     return False
                 try:
-                    stream.write(with_texts(asked, stream.scripts) or data)
+                    stream.write(with_texts(asked, stream) or data)
                     end = stream.written
                     for item in asked:
                         unanswered.add(item)

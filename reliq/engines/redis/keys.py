@@ -25,6 +25,7 @@ history         block -> its snapshots of counts and ledger, as snapshot.lua has
 failed_deliveries "tag|when|how it ended|failed deliveries|consumer", newest first: the last of them
 guard           never there, and in KEYS of every script that writes: while the slot moves to
                 another node, a script that would be cut off half way is refused as a whole
+wakeup:<id>             a token that ends one notifier's wait, where CLIENT UNBLOCK cannot; expires
 publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
 """
 
@@ -123,6 +124,11 @@ def queue_keys(prefix: str, queue: str) -> QueueKeys:
 def publisher(prefix: str, queue: str, publisher_id: str) -> str:  # ZSET
     """Return the key of the numbers that a move into *queue* has stored."""
     return queue_key(prefix, queue, f"publisher:{publisher_id}")
+
+
+def wakeup(prefix: str, queue: str, notifier_id: str) -> str:  # LIST
+    """Return the key of the token that ends the wait of one notifier."""
+    return queue_key(prefix, queue, f"wakeup:{notifier_id}")
 
 
 def guard(prefix: str, name: str) -> str:  # never there
@@ -291,5 +297,9 @@ def is_ours(key: str, prefix: str) -> bool:
         return part == "consumer" if colon else part in _SHARED
     if rest.startswith("{"):
         name, brace, part = rest.rpartition("}:")
-        return bool(brace) and "}" not in name and part.split(":")[0] in {*_PARTS, "publisher"}
+        return (
+            bool(brace)
+            and "}" not in name
+            and part.split(":")[0] in {*_PARTS, "publisher", "wakeup"}
+        )
     return ":" in rest and rest.split(":")[0] in _FAMILIES

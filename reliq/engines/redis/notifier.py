@@ -8,19 +8,22 @@ consumer looks anyway.
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ...errors import BrokerRefused, ReliqError, again
+from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ...store.protocol import ignore_result
 from ..pipe import Pipe
 from ..poll import readable
+from . import keys, refusals, scripts
 from .keys import queue_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .commands import Commands
     from .stream import Reply
     from .unanswered import OnReply
     from .wire import Wire
@@ -29,15 +32,23 @@ logger = logging.getLogger("reliq")
 
 # So soon it is looked whether a wait that was to be ended has been met by that.
 _ENDS_S = 0.02
+# A token that ends a wait lasts so long: whoever was to take it may have ended.
+_TOKEN_MS = 60_000
 
 
 class RedisNotifier:
     """See :class:`reliq.store.protocol.Notifier`."""
 
-    def __init__(self, wire: Wire, unblock: Callable[[OnReply], None]) -> None:
-        """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on."""
+    def __init__(self, wire: Wire, commands: Commands, unblock: Callable[[OnReply], None]) -> None:
+        """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on.
+
+        Where that is refused a token in a list of its own does, sent over *commands*.
+        """
         self._wire = wire
+        self._commands = commands
         self._unblock = unblock
+        self._id = os.urandom(8).hex()
+        self._waits_at = ""  # the queue beside which that list is
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._notifications: dict[bytes, str] = {}
@@ -45,6 +56,7 @@ class RedisNotifier:
         self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
+        self._told_to_end = False
         self._ending = False
         self._pipe = Pipe()
 
@@ -87,6 +99,9 @@ class RedisNotifier:
         }
         self._queues = frozenset(queues)
         self._notified = None
+        self._told_to_end = False
+        self._waits_at = queues[0]
+        notifications.insert(0, self._wakeup)
         if self._clearing:
             self._wire.post(("UNLINK", *notifications), ignore_result)
         # Zero would mean for ever; a ms is the least that Redis tells apart from it.
@@ -145,20 +160,44 @@ class RedisNotifier:
 
     def end_wait(self) -> None:
         """End the wait on the broker, so that it can begin anew for other queues."""
-        if self.listening and not self._ending:
-            self._ending = True
+        if self.listening and not self._told_to_end:
+            self._told_to_end = self._ending = True
+            lacks = refusals.lacks(self._commands.address.identity, refusals.UNBLOCK)
             try:
-                self._unblock(self._on_unblocked)
+                if lacks or not self._wire.client_id:
+                    self._post_token()
+                else:
+                    self._unblock(self._on_unblocked)
             except BaseException:
-                self._ending = False
+                self._told_to_end = self._ending = False
                 raise
 
     def _on_unblocked(self, reply: Reply) -> None:
         self._ending = False
-        if reply == 0:
-            # It has overtaken the wait, which comes over another socket, or that is over by now.
+        if reply == 1:
+            return
+        self._told_to_end = False
+        refused = isinstance(reply, BrokerRefused)
+        if refused:
+            refusals.note(self._commands.address.identity, refusals.UNBLOCK, reply)
+        # Or it has overtaken the wait, which comes over another socket, or that is over by now.
+        if refused or reply == 0:
             with suppress(ReliqError):  # who uses that connection is told
                 self.end_wait()
+
+    @property
+    def _wakeup(self) -> str:
+        return keys.wakeup(self._prefix, self._waits_at, f"{self._id}-{os.getpid()}")
+
+    def _post_token(self) -> None:
+        guard = queue_keys(self._prefix, self._waits_at).guard
+        names = scripts.WAKE.named(wakeup=self._wakeup, guard=guard)
+        self._commands.post_script(scripts.WAKE, names, (_TOKEN_MS,), self._on_token)
+
+    def _on_token(self, reply: Reply) -> None:
+        self._ending = False
+        if isinstance(reply, BrokerUnavailable):  # where it was refused, the wait ends by itself
+            self._told_to_end = False
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,7 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
     from .stream import Reply
 
-
-logger = logging.getLogger("reliq")
-
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
-# Brokers of which this process has said that it may not look who is connected.
-_told_blind: set[str] = set()
 
 
 class RedisRegister(StoreBase):
@@ -113,23 +107,22 @@ class RedisRegister(StoreBase):
         now = int(clock[0]) * 1000 + int(clock[1]) // 1000
         _, run_id = self.server()
         ids = [text_of(first) for first, *_ in records if _CLIENT_ID.fullmatch(first or b"")]
-        try:
-            listing: bytes = self._wire.call(("CLIENT", "LIST", "ID", *ids)) if ids else b""
-            connected = {
-                line.split(b" ", 1)[0].removeprefix(b"id=").decode()
-                for line in listing.split(b"\n")
-            }
-        except BrokerRefused as exc:  # not permitted, or not supported: leases alone decide
-            connected = set(ids)
-            self._say_once(exc)
+        listing: bytes | None = self._ask_if_allowed("CLIENT", "LIST", "ID", *ids) if ids else b""
+        connected = {
+            line.split(b" ", 1)[0].removeprefix(b"id=").decode()
+            for line in (listing or b"").split(b"\n")
+        }
+        if listing is None:  # leases alone decide
+            connected.update(ids)
         known: dict[str, Liveness | None] = {}
         for name, record in zip(consumers, records, strict=True):
             if record[0] is None:
                 known[name] = None
                 continue
             client_id, run, queues, seen, ttl, host, pid = (value or b"" for value in record)
-            # After a restart of the server no client id of before means anything.
-            present = text_of(client_id) in connected or text_of(run) != run_id
+            # After a restart of the server no client id of before means anything; nor is there one
+            # where it was not told.
+            present = text_of(client_id) in {*connected, ""} or text_of(run) != run_id
             held = tuple(filter(None, text_of(queues).split("\n")))
             known[name] = Liveness(
                 text_of(client_id),
@@ -142,16 +135,6 @@ class RedisRegister(StoreBase):
                 number(pid, 0),
             )
         return known
-
-    def _say_once(self, exc: BrokerRefused) -> None:
-        name = str(self._wire.address)
-        if name not in _told_blind:
-            _told_blind.add(name)
-            logger.warning(
-                "%s; killed consumers are noticed when their leases end (visibility_timeout), "
-                "not after orphan_grace; said once",
-                exc,
-            )
 
     def consumers(self) -> list[Consumer]:
         """Return every consumer whose record has not lapsed, by id."""

@@ -105,6 +105,7 @@ WORKER = _role(
         scripts.SNAPSHOT,
         scripts.SURVEY,
         scripts.TELL_RUNNING,
+        scripts.WAKE,
         scripts.WHEREABOUTS,
     ),
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
@@ -115,7 +116,8 @@ EXPORTER = _role(_CONNECTS, runs=(scripts.MEASURE,), sends="client|list info tim
 VIEWER = _role(
     EXPORTER,
     runs=(scripts.LOOK_UP, scripts.SCAN),
-    sends="acl|whoami hget hgetall hkeys hscan lrange scan script|exists zcount zrangebyscore",
+    sends="acl|whoami client|unblock hget hgetall hkeys hscan lrange scan script|exists zcount "
+    "zrangebyscore",
 )
 OPERATOR = _role(
     VIEWER,

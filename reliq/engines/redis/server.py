@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused
 from ...store.inspection import BrokerInfo, Finding
-from . import keys, scripts
+from . import keys, refusals, scripts
 from .server_info import judge, judge_failover, number_of, parse
 from .tls import UNVERIFIED, is_verified
 
@@ -26,14 +26,14 @@ _MOST_SCRIPTS = 1000
 _SCANNED_S = 5.0
 # What reliq asks of a server, in a form that changes nothing; and what fails without it.
 _ASKED: tuple[tuple[Command, Severity, str], ...] = (
-    (("EVAL", "return 1", "0"), "error", "nothing works where a script is not cached"),
+    (("EVAL", "return 1", "0"), "error", "nothing works"),
     (("TIME",), "error", "nothing works"),
-    (("INFO", "server"), "warning", "the doctor is blind, and workers do not tell a restart"),
-    (
-        ("CLIENT", "LIST", "ID", "0"),
-        "warning",
-        "workers with it notice killed consumers after visibility_timeout, not orphan_grace",
-    ),
+    (("EVALSHA", "0" * 40, "0"), "warning", refusals.COSTS["EVALSHA"]),
+    (("INFO", "server"), "warning", refusals.COSTS["INFO"]),
+    (("CLIENT", "ID"), "warning", refusals.COSTS["CLIENT ID"]),
+    (("CLIENT", "LIST", "ID", "0"), "warning", refusals.COSTS["CLIENT LIST"]),
+    (("CLIENT", "UNBLOCK", "0"), "info", refusals.COSTS["CLIENT UNBLOCK"]),
+    (("CLIENT", "SETNAME", "reliq-doctor"), "info", refusals.COSTS["CLIENT SETNAME"]),
     (("CONFIG", "GET", "timeout"), "info", "the doctor does not see timeouts and persistence"),
     (("SCAN", "0", "COUNT", "1"), "info", "the doctor does not look for keys that are not ours"),
 )
@@ -97,7 +97,7 @@ class Server:
         """Return the names of the commands that this user may not use, but for those *known*."""
         on_keys = ("EXISTS", keys.guard_of_all(self._prefix))  # elsewhere is no refusal
         asked = [*(command for command, *_ in _ASKED if command not in known), on_keys]
-        return [_name(command) for command in asked if self._lacks(command)]
+        return [refusals.name_of(command) for command in asked if self._lacks(command)]
 
     def replicas(self) -> int | None:
         """Return how many replicas are connected to it; None where it may not be asked."""
@@ -127,7 +127,7 @@ class Server:
         try:
             self._wire.call(command)
         except BrokerRefused as exc:
-            return "NOPERM" in str(exc)
+            return refusals.is_refusal(exc.reply)
         return False
 
     def _info(self) -> Info:
@@ -167,7 +167,7 @@ class Server:
         missing = [item for item in _ASKED if self._lacks(item[0])]
         self.lacking = frozenset(command for command, *_ in missing)
         for command, severity, without in missing:
-            name = _name(command)
+            name = refusals.name_of(command)
             remedy = _CONFIG_REMEDY if command[0] == "CONFIG" else _ACL_REMEDY
             yield Finding("acl", severity, f"this user may not use {name}: {without}", remedy)
         if not missing:
@@ -245,11 +245,6 @@ class Server:
             )
         else:
             yield Finding("keys", "ok", f"all {looked} keys under our prefix are ours{part}")
-
-
-def _name(command: Command) -> str:
-    two = {"CLIENT", "CONFIG"}
-    return " ".join(map(str, command[:2])) if command[0] in two else str(command[0])
 
 
 _ACL_REMEDY = "give it the rule that `reliq acl` prints"

@@ -62,6 +62,8 @@ class Stream:
         """How many of them the socket has taken."""
         self.scripts: set[str] = set()
         """Digests of the scripts whose text went over it: its server has them, unless flushed."""
+        self.sends_texts = False
+        """Whether all are sent as text: the server refuses EVALSHA."""
         self._reads_first = False  # whether TLS has to read before it can write
         self._readable = Readable(self._sock.fileno())
         self._waiting: set[object] = set()

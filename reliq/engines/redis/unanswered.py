@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import hiredis
 
 from ...errors import again
+from . import refusals
 from .connect import translate_reply
 from .stream import Command, Reply, Stream, pack
 
@@ -74,8 +75,8 @@ class Asked:
             self.script = None
 
 
-def with_texts(asked: Sequence[Asked], known: set[str]) -> bytes | None:
-    """Pack what is *asked* where a posted script is not *known*, with its text; it is, then.
+def with_texts(asked: Sequence[Asked], stream: Stream) -> bytes | None:
+    """Pack what is *asked* where a posted script is not known, with its text; it is, then.
 
     None where each is. Nobody may read the reply for long: what it is posted for, an ack above
     all, is not to wait for that where the server was restarted and has no script in its cache.
@@ -83,8 +84,10 @@ def with_texts(asked: Sequence[Asked], known: set[str]) -> bytes | None:
     found = False
     for item in asked:
         script = item.script
-        if script is not None and item.handler is not None and script.sha not in known:
-            known.add(script.sha)
+        if script is None:
+            continue
+        if stream.sends_texts or (item.handler is not None and script.sha not in stream.scripts):
+            stream.scripts.add(script.sha)
             item.send_text()
             found = True
     return b"".join([pack(item.command) for item in asked]) if found else None
@@ -170,6 +173,11 @@ class Unanswered:
                     self._ask_again(stream)
                     continue
                 reply = translate_reply(text, self._address)
+                if asked.script is not None and refusals.refuses_evalsha(text):
+                    refusals.note(self._address.identity, refusals.EVALSHA, reply)
+                    stream.sends_texts = True
+                    self._ask_again(stream)
+                    continue
                 if _DISMISSED.search(text):
                     dismissed = again(reply)
                     dismissed.reply = ""  # of the others it is not known

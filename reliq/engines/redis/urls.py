@@ -19,8 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 PORT = 6379
+KOMBUS = {
+    "redis": "reliq",
+    "rediss": "reliqs",
+    "redis+socket": "reliq-unix",
+    "socket": "reliq-unix",
+    "unix": "reliq-unix",
+    "sentinel": "reliq-sentinel",
+}
+"""Kombu's scheme -> ours for the same server."""
 
 _ENCODED = "in a password, percent-encode what has a meaning in URLs (/ ? # [ ] @ : ; %)"
+# What may stand in the query of a socket's, as in Kombu's redis+socket://.
+_OF_SOCKET = ("virtual_host", "username", "password")
 # What Kombu takes from the query for other transports, and ours do without.
 _NO_MATTER = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
 
@@ -53,6 +64,8 @@ def read(url: str, schemes: Iterable[str]) -> Said:
         # Between semicolons, or with an @, it may be a piece of a password.
         shown = "://" in url and "@" not in url
         got = parts.scheme if shown else "another, or none"
+        if ours := our_scheme(parts.scheme):  # a known word shows nothing
+            expected, got = f"{ours}://", f"{parts.scheme}://"
         raise ConfigurationError(f"expected a URL of {expected}, got: {got}; {_ENCODED}")
     if parts.fragment or "@" in parts.query:
         raise ConfigurationError(
@@ -78,6 +91,11 @@ def read(url: str, schemes: Iterable[str]) -> Said:
         tls or switched,
         {name: value for name, value in query.items() if name not in _NO_MATTER},
     )
+
+
+def our_scheme(scheme: str) -> str | None:
+    """Return our scheme for the server that *scheme*, Kombu's or made of both, is meant for."""
+    return KOMBUS.get(scheme.removeprefix("reliq+"))
 
 
 def scheme_of(url: str) -> str:
@@ -120,13 +138,25 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
     TLS is what ``reliqs://`` means, and what any option of it (``?ssl_...``, Kombu's
     ``ssl``) asks for. show: as for :func:`database`.
     """
-    if said.query:
+    query, of_socket = dict(said.query), said.scheme == "reliq-unix"
+    stated = {name: query.pop(name, None) if of_socket else None for name in _OF_SOCKET}
+    if query:
+        known = ", ".join(_OF_SOCKET) if of_socket else "what begins with ssl_"
         raise ConfigurationError(
             f"unknown in the query of a {said.scheme}:// URL: "
-            f"{', '.join(sorted(said.query))}: only what begins with ssl_ can stand there"
+            f"{', '.join(sorted(query))}: only {known} can stand there"
         )
-    if said.scheme == "reliq-unix":
-        return Address(path=said.path, username=said.username, password=said.password)
+    if of_socket:
+        return Address(
+            path=said.path,
+            db=database(stated["virtual_host"], show=show),
+            username=said.username or stated["username"],
+            password=said.password or stated["password"],
+        )
+    if said.host in {"socket", "unix"} and said.path.count("/") > 1:
+        raise ConfigurationError(
+            "expected a URL of reliq-unix:///path, got another scheme before it"
+        )
     return Address(
         host=said.host or "localhost",
         port=said.port or default_port,

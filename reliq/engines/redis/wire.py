@@ -16,7 +16,7 @@ from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
 from . import formats
-from .connect import FAILURES, ask_all, hang_up, translate
+from .connect import FAILURES, ask_all, ask_if_allowed, hang_up, translate
 from .conversation import Conversation
 from .roles import Role, Turn, Waiters, in_turn
 from .stream import Command, Reply, Stream, pack
@@ -251,10 +251,9 @@ class Wire:
         began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)
         try:
+            client_id = ask_if_allowed(connection, self.address, "CLIENT", "ID") or 0
             prefix = self.options.global_keyprefix
-            asked = ask_all(connection, ("CLIENT", "ID"), *formats.questions(prefix))
-            client_id, version, older = asked
-            _raise_error(client_id)
+            version, older = ask_all(connection, *formats.questions(prefix))
             formats.require_known(version, older, prefix, self.address)
             stream = Stream(connection)
         except BaseException as exc:
@@ -299,10 +298,5 @@ class Wire:
             with suppress(BrokerUnavailable):
                 conversation.receive()
                 if tries and conversation.was_silent_for(self.options.health_check_interval):
-                    self.call(("PING",))
+                    self.replies([(("PING",), None)])  # a refusal is an answer, too
         self.connect()  # where it had failed, nothing was under way: dialling again is safe
-
-
-def _raise_error(reply: Reply) -> None:
-    if isinstance(reply, Exception):
-        raise reply

@@ -50,7 +50,7 @@ class _Part:
         self.wire = wire
         self.place = place
         self.notifier = RedisNotifier(
-            wire, lambda on_reply: cluster.unblock(place, wire.client_id, on_reply)
+            wire, cluster, lambda on_reply: cluster.unblock(place, wire.client_id, on_reply)
         )
         self.ready = False
         """Whether its connection was opened, or could not be."""

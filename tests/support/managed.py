@@ -1,0 +1,142 @@
+"""What managed services refuse, as their pages have it: an ACL for each, and docs/managed-redis.md.
+
+    python -m tests.support.managed
+
+writes the table into the page; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "managed-redis.md"
+READ = "2026-11-24"
+_TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+# What nobody lets a user do, and reliq does not; CONFIG is asked by the doctor.
+_OPERATED = (
+    "-config -debug -migrate -replicaof -slaveof -save -bgsave -bgrewriteaof -shutdown -sync"
+)
+_SERVERLESS = (
+    "-psync -acl -function -fcall -fcall_ro -keys -lastsave -latency -memory -monitor -move "
+    "-object -psubscribe -punsubscribe -slowlog -swapdb -wait"
+)
+_REDIS_SOFTWARE = (
+    f"{_OPERATED} -select -role -psync -failover -swapdb -move -lastsave -latency -monitor "
+    "-acl +acl|whoami +config|get"
+)
+
+
+class Provider(NamedTuple):
+    """One service: what it refuses that reliq would send, and how it is tested."""
+
+    name: str
+    source: str
+    """The page that was read; "" where none could be: then the most is assumed to be refused."""
+    refuses: str
+    """In words, of what reliq sends."""
+    becomes: str
+    """What becomes of it."""
+    rule: str
+    """The ACL of its user, after +@all."""
+    unknown: tuple[str, ...] = ()
+    """Commands that its server does not know at all."""
+    scheme: str = "`reliqs://`"
+
+    @property
+    def row(self) -> str:
+        """Return its line in the page."""
+        source = f"[page]({self.source}), {READ}" if self.source else "assumed"
+        cells = (self.name, self.scheme, self.refuses, self.becomes, source)
+        return f"| {' | '.join(cells)} |"
+
+
+_BLIND = "leases only, a token for the wait"
+PROVIDERS = (
+    Provider(
+        "ElastiCache (nodes)",
+        "https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/ClientConfig.RestrictedCommands.html",
+        "CONFIG",
+        "no settings in the doctor",
+        _OPERATED,
+    ),
+    Provider(
+        "ElastiCache Serverless",
+        "https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/SupportedCommands.html",
+        "CONFIG; CLIENT ID, LIST and UNBLOCK; WAIT",
+        f'{_BLIND}; no `confirm="replicated"`',
+        f"{_OPERATED} {_SERVERLESS} -client +client|setname +client|getname +client|reply",
+        scheme="`reliq-cluster://` with TLS",
+    ),
+    Provider(
+        "MemoryDB",
+        "https://docs.aws.amazon.com/memorydb/latest/devguide/restrictedcommands.html",
+        "CONFIG, ACL SETUSER",
+        "no settings in the doctor; make users in the console",
+        f"{_OPERATED} -psync -module -acl +acl|whoami",
+        scheme="`reliq-cluster://` with TLS",
+    ),
+    Provider(
+        "Memorystore for Redis",
+        "https://cloud.google.com/memorystore/docs/redis/product-constraints",
+        "CONFIG, all of CLIENT, ACL WHOAMI (as unknown commands)",
+        f"{_BLIND}; no names of connections",
+        _OPERATED,
+        ("CLIENT", "CONFIG", "ACL", "CLUSTER", "COMMAND", "LASTSAVE", "MONITOR", "OBJECT"),
+    ),
+    Provider(
+        "Memorystore for Valkey",
+        "https://docs.cloud.google.com/memorystore/docs/valkey/supported-commands",
+        "CONFIG GET, CLIENT UNBLOCK",
+        "a token for the wait",
+        f"{_OPERATED} -acl -client +client|id +client|info +client|kill +client|list "
+        "+client|reply +client|getname +client|setname",
+    ),
+    Provider(
+        "Azure Managed Redis",
+        "https://redis.io/docs/latest/operate/rs/references/compatibility/commands/",
+        "SELECT, ROLE (the list of Redis Software, to which Microsoft's page leads)",
+        "database 0 only",
+        _REDIS_SOFTWARE,
+    ),
+    Provider(
+        "Upstash",
+        "https://upstash.com/docs/redis/overall/rediscompatibility",
+        "CLIENT UNBLOCK, WAIT, ROLE",
+        'a token for the wait; no `confirm="replicated"`',
+        f"{_OPERATED} -wait -role -client +client|getname +client|id +client|info +client|list "
+        "+client|setname",
+    ),
+    Provider(
+        "Redis Cloud",
+        "https://redis.io/docs/latest/operate/rs/references/compatibility/commands/",
+        "SELECT, ROLE; WAIT outside flexible plans",
+        'database 0 only; no `confirm="replicated"` there',
+        f"{_REDIS_SOFTWARE} -wait",
+    ),
+    Provider(
+        "Heroku Key-Value Store",
+        "",
+        "all of CLIENT, EVALSHA, SCRIPT, INFO, CONFIG",
+        f"{_BLIND}; scripts go as text; no names of connections; the doctor sees little",
+        f"{_OPERATED} -client -evalsha -script -info",
+        scheme="`reliqs://...?ssl_cert_reqs=none`",
+    ),
+)
+
+
+def table() -> str:
+    """Return the table of the page."""
+    head = "| service | URL | refuses, of what reliq sends | becomes | source, read |"
+    return "\n".join([head, "| --- | --- | --- | --- | --- |", *(p.row for p in PROVIDERS)]) + "\n"
+
+
+def printed() -> str:
+    """Return the table that the page has."""
+    found = _TABLE.search(PAGE.read_text("utf-8"))
+    return "" if found is None else found[0]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(_TABLE.sub(lambda _: table(), PAGE.read_text("utf-8")), "utf-8")

@@ -31,7 +31,7 @@ from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
 from .job_entries import enter, entry_of, withdraw
 from .outgoing import goes_elsewhere
-from .sending import Entry, NotStored, send
+from .sending import Entry, NotStored
 
 if TYPE_CHECKING:
     from ..store.protocol import Store
@@ -245,7 +245,7 @@ class PublishBatch:
         if not item.exchange and item.confirm.by_storing:
             return 1
         channel = self.channel
-        if channel.closed or self._blind:
+        if channel.closed or self._blind or not channel.transport.publishing.knows_routes:
             return 1
         try:
             link = channel.transport.link
@@ -333,6 +333,7 @@ class PublishBatch:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
         redeclare = self.channel.transport.declarations.redeclare
+        send = self.channel.transport.publishing.send
         if not self.channel.closed:
             try:
                 return send(link, self._uncertain, redeclare)

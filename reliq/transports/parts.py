@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .eventloop import EventLoop
     from .failback import Failback
     from .isolated import IsolatedDelivery
+    from .publishing import Publishing
     from .reserver import Reserver
     from .turns import Turns
     from .unroutable import UnroutableMessages
@@ -31,4 +32,5 @@ class Parts(Linked, Protocol):
     loop: EventLoop
     failback: Failback
     encoder: Encoder
+    publishing: Publishing
     unroutable: UnroutableMessages

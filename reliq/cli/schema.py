@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from reliq import admin
+from reliq.admin.spools import SpoolRoute, SpoolStatus
 from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
@@ -118,6 +119,8 @@ SCHEMAS: dict[str, Schema] = {
     "queue purge": _COUNTED,
     "queue resume": _list(_object(**_QUEUE, paused=_FLAG)),
     "queue set": _list(_object(**_QUEUE, settings=_ANY_OBJECT)),
+    "spool forward": _object(forwarded=_WHOLE),
+    "spool status": _object(**{**_of(SpoolStatus)["properties"], "routes": _list(_of(SpoolRoute))}),
     "status": _STATUS,
     "top": _STATUS,
 }

@@ -1,0 +1,96 @@
+"""Spools as an operator sees them: the publishes in a journal on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import time
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ..errors import ConfigurationError, ReliqError
+from ..options import parse
+from ..spool.journal import SCHEME, journal_at
+from ..store.inspection import Finding
+from ..units import duration
+
+if TYPE_CHECKING:
+    from ..spool.journal import Journal
+
+# Processes forward every few seconds where a broker answers.
+_STUCK_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolRoute:
+    """The publishes of one route that wait in a spool."""
+
+    exchange: str
+    routing_key: str
+    publishes: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """What is in a spool, and what became of what was in it."""
+
+    spool: str
+    publishes: int
+    oldest_s: float
+    bytes: int
+    routes: list[SpoolRoute]
+    forwarded: int
+    expired: int
+    dropped: int
+    doubtful: int
+    """Those that were forwarded and may be stored twice."""
+
+
+def _journal(url: str) -> Journal:
+    path = url.partition("://")[2].partition("/")[2] if "://" in url else url
+    return journal_at(unquote(path), parse(None))
+
+
+def spool_status(url: str) -> SpoolStatus:
+    """Return what is in the spool at *url*, or at that path; raises ReliqError, makes no file."""
+    journal = _journal(url)
+    if not journal.exists:
+        raise ConfigurationError(f"{journal}: there is no such spool: nothing was published there")
+    now_ms = time() * 1000
+    routes = [
+        SpoolRoute(found.exchange, found.routing_key, found.number, _age_s(now_ms, found.oldest_ms))
+        for found in journal.waiting()
+    ]
+    total = sum(route.publishes for route in routes)
+    oldest_s = max((route.oldest_s for route in routes), default=0.0)
+    counts = journal.counts()
+    journal.close()
+    return SpoolStatus(str(journal), total, oldest_s, journal.bytes, routes, **counts)
+
+
+def _age_s(now_ms: float, then_ms: int) -> float:
+    return max(now_ms - then_ms, 0) / 1000
+
+
+def examine_spool(url: str) -> Finding:
+    """Return what is to be said of the spool at *url*, with the remedy where something is wrong."""
+    if not _journal(url).exists:
+        return Finding("spool", "ok", "nothing was ever published into the spool")
+    try:
+        status = spool_status(url)
+    except ReliqError as exc:
+        return Finding("spool", "error", str(exc), "correct the URL, or move the file away")
+    if not status.publishes:
+        return Finding("spool", "ok", f"{status.spool} is empty")
+    age = duration(status.oldest_s)
+    said = f"{status.publishes} publishes wait in {status.spool}, the oldest for {age}"
+    if status.oldest_s < _STUCK_S:
+        remedy = "they are forwarded by any process that lists the spool when a broker answers"
+        return Finding("spool", "info", said, remedy)
+    remedy = "start a process that lists the spool, or: reliq spool forward PATH --url BROKER"
+    return Finding("spool", "warning", said, remedy)
+
+
+def is_spool(url: str) -> bool:
+    """Whether *url* is that of a spool, which is no broker."""
+    return url.startswith(f"{SCHEME}:")

@@ -83,7 +83,9 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
         with Connection(url, transport_options=dict(target.options)) as connection:
             broker = connection.transport
             broker.establish_connection()
-            total = sum(forward(journal, broker, lambda: False))
+            redeclare = broker.declarations.redeclare
+            steps = forward(journal, broker.link, redeclare, broker.options, lambda: False)
+            total = sum(steps)
             broker.close_connection(None)
     except ReliqError as error:
         raise Refused(str(error)) from error

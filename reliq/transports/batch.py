@@ -17,6 +17,7 @@ from ..errors import (
     BatchUncertain,
     BrokerTimeout,
     BrokerUnavailable,
+    MessageRefused,
     NotConfirmed,
     NotFound,
     QueueFull,
@@ -31,6 +32,7 @@ from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
 from .job_entries import enter, entry_of, withdraw
 from .outgoing import goes_elsewhere
+from .parts import Parts
 from .sending import Entry, NotStored
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from ..store.values import Publication
     from .job_entries import JobEntry
     from .outgoing import Outgoing
-    from .parts import Parts
+    from .publishing import Publishing
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
@@ -52,13 +54,19 @@ class _BatchUncertain(
     __doc__ = BatchUncertain.__doc__
 
 
+class PublishingParts(Parts, Protocol):
+    """What a publish batch needs of its transport."""
+
+    publishing: Publishing
+
+
 class Owner(Protocol):
     """Who has batches: a channel."""
 
     closed: bool
 
     @property
-    def transport(self) -> Parts:
+    def transport(self) -> PublishingParts:
         """What it publishes over."""
 
 
@@ -310,7 +318,7 @@ class PublishBatch:
         if entered:
             try:
                 enter(self._store, [found for _, found in entered])
-            except (BatchClosed, NotFound):
+            except (BatchClosed, MessageRefused, NotFound):
                 jobs = {entry for entry, _ in entered}
                 flushed, self._uncertain = self._uncertain, []
                 self._new = [entry for entry in flushed if entry not in jobs]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kombu import Connection
 from kombu.utils.url import parse_url
 
-from ..errors import BrokerUnavailable, NotConfirmed, ReliqError
+from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError
 from ..failover.brokers import BROKERS, admit, without_password
 from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
@@ -151,6 +151,11 @@ class Failback:
         if not self.urls:
             self._open()
             return
+        if self.spools and self._options.confirm == "replicated":
+            raise ConfigurationError(
+                "expected confirm to be 'none', 'accepted' or 'fsynced' where a spool is in the "
+                "list of brokers, got: 'replicated', which a spool cannot give"
+            )
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
@@ -323,7 +328,8 @@ class Failback:
             journal = self._journal(spool)
             if journal.exists and not journal.is_empty():
                 with self._connected(url) as broker:
-                    for _ in forward(journal, broker, stopped):
+                    redeclare = broker.declarations.redeclare
+                    for _ in forward(journal, broker.link, redeclare, self._options, stopped):
                         pass
 
     @contextmanager

@@ -25,10 +25,14 @@ from .sending import Entry, send
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ..options import Options
     from ..routing.publish_ids import Publisher
     from ..spool.journal import Journal, Spooled
     from ..store.protocol import Store
-    from .parts import Parts
+    from .link import Link
+
+    Redeclare = Callable[[str, Store], bool]
+    Stopped = Callable[[], bool]
 
 logger = logging.getLogger("reliq")
 
@@ -68,8 +72,10 @@ class _Numbers:
         """Keep the numbers: they are places in the journal."""
 
 
-def forward(journal: Journal, broker: Parts, stopped: Callable[[], bool]) -> Iterator[int]:
-    """Forward what *journal* holds over the transport *broker*; yield how many, step by step.
+def forward(
+    journal: Journal, link: Link, redeclare: Redeclare, options: Options, stopped: Stopped
+) -> Iterator[int]:
+    """Forward what *journal* holds over *link*; yield how many, step by step.
 
     Nothing where another process does. Raises ReliqError; what was not forwarded stays.
     """
@@ -78,13 +84,13 @@ def forward(journal: Journal, broker: Parts, stopped: Callable[[], bool]) -> Ite
     with journal.forwarding() as mine:
         if not mine:
             return
-        store = broker.link.store
+        store = link.store
         logger.warning("forwarding what is in %s to %s", journal, store.broker)
         store.keeps_long = True
         _declare_all(journal, store)
         total = after = 0
         data = store.broker_id()
-        confirm = by_default(broker.options)
+        confirm = by_default(options)
         if confirm.level == "none":
             confirm = confirm._replace(level="accepted")
         while not stopped():
@@ -92,7 +98,7 @@ def forward(journal: Journal, broker: Parts, stopped: Callable[[], bool]) -> Ite
             if not items:
                 break
             after = items[-1].id
-            count = _forward(journal, broker, items, data, confirm)
+            count = _forward(journal, link, redeclare, items, data, confirm)
             total += count
             yield count
         if journal.is_empty():
@@ -113,9 +119,14 @@ def _declare_all(journal: Journal, store: Store) -> None:
 
 
 def _forward(
-    journal: Journal, broker: Parts, items: Sequence[Spooled], data: str, confirm: Wanted
+    journal: Journal,
+    link: Link,
+    redeclare: Redeclare,
+    items: Sequence[Spooled],
+    data: str,
+    confirm: Wanted,
 ) -> int:
-    store, now = broker.link.store, int(time() * 1000)
+    store, now = link.store, int(time() * 1000)
     numbers = _Numbers(journal.publisher(), journal.lowest())
     entries: dict[int, Entry] = {}
     expired, doubtful = [], 0
@@ -134,7 +145,7 @@ def _forward(
         entries[item.id] = entry
     full: Any = ()
     if entries:
-        _, full = send(broker.link, list(entries.values()), broker.declarations.redeclare)
+        _, full = send(link, list(entries.values()), redeclare)
     if full:
         logger.warning(
             "%s: queue %s is full and rejects: %d messages stay in the spool; add consumers, or "

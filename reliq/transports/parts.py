@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .eventloop import EventLoop
     from .failback import Failback
     from .isolated import IsolatedDelivery
-    from .publishing import Publishing
     from .reserver import Reserver
     from .turns import Turns
     from .unroutable import UnroutableMessages
@@ -32,5 +31,4 @@ class Parts(Linked, Protocol):
     loop: EventLoop
     failback: Failback
     encoder: Encoder
-    publishing: Publishing
     unroutable: UnroutableMessages

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from threading import Event
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, MessageRefused
 from ..failover.brokers import BROKERS
@@ -66,6 +66,15 @@ class SpoolStore:
             f"{self.broker}: a spool only takes publishes, and no broker of the list answers: "
             f"{name} has to wait until one does"
         )
+
+    def refuse_jobs(self) -> NoReturn:
+        """Raise MessageRefused."""
+        raise MessageRefused(
+            f"{self.broker}: a job of a batch is published to the broker that has its batch, and "
+            "no broker of the list answers; nothing was stored"
+        )
+
+    batches = property(refuse_jobs)
 
     @property
     def notifier(self) -> SpoolStore:
@@ -215,10 +224,7 @@ class SpoolPublishing(Publishing):
     @staticmethod
     def _require_possible(item: Outgoing, store: SpoolStore) -> None:
         if BATCH in item.headers:
-            raise MessageRefused(
-                f"{store.broker}: a job of a batch is published to the broker that has its batch, "
-                "and no broker of the list answers; nothing was stored"
-            )
+            store.refuse_jobs()
         if item.confirm.level == "replicated":
             raise MessageRefused(
                 f"{store.broker}: a spool cannot confirm that a message is replicated; nothing "

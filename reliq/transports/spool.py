@@ -232,12 +232,14 @@ class SpoolPublishing(Publishing):
             )
 
     def _is_broadcast(self, item: Outgoing, properties: dict[str, Any]) -> bool:
-        """Whether it is for those who listen now: a transient message to a fanout exchange."""
-        if not item.exchange or properties.get("delivery_mode") != _TRANSIENT:
-            return False
+        """Whether it is for those who listen now: transient, and to a fanout exchange."""
         routes = self._transport.link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
-        return declared is not None and unpack(declared)["type"] == "fanout"
+        if declared is None:
+            return False
+        about = unpack(declared)
+        transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
+        return transient and about["type"] == "fanout"
 
 
 class SpoolChannel(Channel):

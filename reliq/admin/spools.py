@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from ..errors import ConfigurationError, ReliqError
 from ..options import parse
-from ..spool.journal import SCHEME, journal_at
+from ..spool.journal import JOURNALS, SCHEME
 from ..store.inspection import Finding
 from ..units import duration
-
-if TYPE_CHECKING:
-    from ..spool.journal import Journal
 
 # Processes forward every few seconds where a broker answers.
 _STUCK_S = 120.0
@@ -46,35 +41,26 @@ class SpoolStatus:
     """Those that were forwarded and may be stored twice."""
 
 
-def _journal(url: str) -> Journal:
-    path = url.partition("://")[2].partition("/")[2] if "://" in url else url
-    return journal_at(unquote(path), parse(None))
-
-
 def spool_status(url: str) -> SpoolStatus:
     """Return what is in the spool at *url*, or at that path; raises ReliqError, makes no file."""
-    journal = _journal(url)
+    journal = JOURNALS.at_url(url, parse(None))
     if not journal.exists:
         raise ConfigurationError(f"{journal}: there is no such spool: nothing was published there")
     now_ms = time() * 1000
     routes = [
-        SpoolRoute(found.exchange, found.routing_key, found.number, _age_s(now_ms, found.oldest_ms))
-        for found in journal.waiting()
+        SpoolRoute(exchange, routing_key, number, max(now_ms - oldest_ms, 0) / 1000)
+        for exchange, routing_key, number, oldest_ms in journal.waiting()
     ]
     total = sum(route.publishes for route in routes)
     oldest_s = max((route.oldest_s for route in routes), default=0.0)
     counts = journal.counts()
     journal.close()
-    return SpoolStatus(str(journal), total, oldest_s, journal.bytes, routes, **counts)
-
-
-def _age_s(now_ms: float, then_ms: int) -> float:
-    return max(now_ms - then_ms, 0) / 1000
+    return SpoolStatus(str(journal), total, oldest_s, journal.size_bytes, routes, **counts)
 
 
 def examine_spool(url: str) -> Finding:
     """Return what is to be said of the spool at *url*, with the remedy where something is wrong."""
-    if not _journal(url).exists:
+    if not JOURNALS.at_url(url, parse(None)).exists:
         return Finding("spool", "ok", "nothing was ever published into the spool")
     try:
         status = spool_status(url)

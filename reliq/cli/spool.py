@@ -11,7 +11,7 @@ from kombu import Connection
 from reliq.admin.spools import spool_status
 from reliq.errors import ReliqError
 from reliq.options import parse
-from reliq.spool.journal import journal_at
+from reliq.spool.journal import JOURNALS
 from reliq.transports.forwarding import forward
 from reliq.units import duration, size
 
@@ -79,7 +79,7 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
     (url, *_) = target.urls
     total = 0
     try:
-        journal = journal_at(path, parse(None))
+        journal = JOURNALS.at_url(path, parse(None))
         with Connection(url, transport_options=dict(target.options)) as connection:
             broker = connection.transport
             broker.establish_connection()

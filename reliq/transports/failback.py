@@ -15,13 +15,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import Connection
-from kombu.utils.url import parse_url
 
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError
 from ..failover.brokers import BROKERS, admit, without_password
 from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
-from ..spool.journal import Journal, journal_at
+from ..spool.journal import JOURNALS
 from ..store.nodes import goes_on
 from .broker_urls import PARTS, arguments_of, is_spool, urls_of
 from .forwarding import forward
@@ -315,17 +314,14 @@ class Failback:
         if not self.spools or self.url in self.spools:
             return
         for url in self.spools:
-            self._journal(url).check()
+            JOURNALS.at_url(url, self._options).check()
         store = self._transport.link.store
         BROKERS.data[store.broker] = store.broker_id()
-
-    def _journal(self, url: str) -> Journal:
-        return journal_at(parse_url(url)["virtual_host"], self._options)
 
     def forward(self, url: str, stopped: Callable[[], bool]) -> None:
         """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
         for spool in self.spools:
-            journal = self._journal(spool)
+            journal = JOURNALS.at_url(spool, self._options)
             if journal.exists and not journal.is_empty():
                 with self._connected(url) as broker:
                     redeclare = broker.declarations.redeclare

@@ -16,7 +16,6 @@ from ..message.envelope import unpack
 from ..message.queue_names import queue_of
 from ..routing.partitions import declare
 from ..routing.publish_ids import Number, PublishTag
-from ..spool.journal import numbers_in
 from ..store.limits import LONG_MS
 from .confirming import Wanted, by_default
 from .outgoing import Outgoing
@@ -51,7 +50,8 @@ class _Numbers:
         tag.numbers, tag.places, tag.turned_away = {}, {}, set()
         tag.publisher = cast("Publisher", self)
         self._of[tag] = item.id
-        for queue, (own, number, publisher) in numbers_in(item.tried).items():
+        tried = {} if item.tried is None else unpack(item.tried)
+        for queue, (own, number, publisher) in tried.items():
             tag.numbers[queue] = Number(own, number, 0, publisher, item.broker or "", True)
             tag.places[queue_of(queue)] = queue
         return tag
@@ -65,11 +65,10 @@ class _Numbers:
             tag.numbers[queue] = known
         return known
 
-    def take_back(self, tag: PublishTag, queue: str) -> None:
-        """Keep the number: it is a place in the journal."""
-
-    def drop(self, numbers: dict[str, Number]) -> None:
+    def keep(self, *_: Any) -> None:
         """Keep the numbers: they are places in the journal."""
+
+    take_back = drop = keep
 
 
 def forward(
@@ -81,26 +80,28 @@ def forward(
     """
     if not journal.exists or journal.is_empty():
         return
+    store = link.store
+    store.keeps_long = True
+    confirm = by_default(options)
+    if confirm.level == "none":
+        confirm = confirm._replace(level="accepted")
     with journal.forwarding() as mine:
         if not mine:
             return
-        store = link.store
         logger.warning("forwarding what is in %s to %s", journal, store.broker)
-        store.keeps_long = True
         _declare_all(journal, store)
         total = after = 0
         data = store.broker_id()
-        confirm = by_default(options)
-        if confirm.level == "none":
-            confirm = confirm._replace(level="accepted")
         while not stopped():
-            items = journal.take(after, store.broker, data)
+            items, publisher, lowest = journal.take(after, store.broker, data)
             if not items:
                 break
-            after = items[-1].id
-            count = _forward(journal, link, redeclare, items, data, confirm)
-            total += count
-            yield count
+            numbers, after = _Numbers(publisher, lowest), items[-1].id
+            counts = _Step(journal, store.broker, data, items).forward(
+                link, redeclare, numbers, confirm
+            )
+            total += counts
+            yield counts
         if journal.is_empty():
             logger.warning("%s is empty: %d messages forwarded", journal, total)
 
@@ -111,90 +112,69 @@ def _declare_all(journal: Journal, store: Store) -> None:
         if kind == "exchange":
             store.declare_exchange(name, body)
         elif kind == "queue":
-            arguments, meta = unpack(body)
-            declare(store, name, arguments, meta)
+            declare(store, name, *unpack(body))
         else:
             queue, binding = unpack(body)
             store.bind(name, bound=True, bindings=[binding], queue=queue, present=True)
 
 
-def _forward(
-    journal: Journal,
-    link: Link,
-    redeclare: Redeclare,
-    items: Sequence[Spooled],
-    data: str,
-    confirm: Wanted,
-) -> int:
-    store, now = link.store, int(time() * 1000)
-    numbers = _Numbers(journal.publisher(), journal.lowest())
-    entries: dict[int, Entry] = {}
-    expired, doubtful = [], 0
-    for item in items:
-        waited_ms = max(now - item.stored_ms, 0)
+class _Step:
+    """Some publishes of a journal on their way to a broker."""
+
+    def __init__(self, journal: Journal, broker: str, data: str, items: Sequence[Spooled]) -> None:
+        self._journal = journal
+        self._place = (broker, data)
+        self._items = items
+        self._now = int(time() * 1000)
+
+    def forward(self, link: Link, redeclare: Redeclare, numbers: _Numbers, confirm: Wanted) -> int:
+        """Send them, and remove from the journal what needs no more; return how many are stored."""
+        entries: dict[int, Entry] = {}
+        for item in self._items:
+            found = self._outgoing(item, confirm)
+            if found is not None:
+                entries[item.id] = Entry(found)
+                entries[item.id].tag = numbers.tag(item)
+        _, full = send(link, list(entries.values()), redeclare) if entries else ((), ())
+        stored = [place for place, entry in entries.items() if entry.reached and not entry.full]
+        dropped = {place: e.item for place, e in entries.items() if not e.reached}
+        expired = [item.id for item in self._items if item.id not in entries]
+        doubtful = sum(item.id in entries and self._is_doubtful(item) for item in self._items)
+        for lost in dropped.values():
+            self._warn(
+                "no queue for a message to exchange %r with routing key %r: it is dropped",
+                *(lost.exchange, lost.routing_key),
+            )
+        for queue in sorted({queue_of(one.queue) for one in full}):
+            self._warn("queue %r is full and rejects: messages for it stay in the spool", queue)
+        if doubtful:
+            self._warn(
+                "%d messages may be stored twice: another broker, or the lost data of this one, "
+                "may have had them",
+                doubtful,
+            )
+        counts = {"forwarded": len(stored), "dropped": len(dropped), "expired": len(expired)}
+        self._journal.done([*stored, *dropped, *expired], doubtful=doubtful, **counts)
+        return len(stored)
+
+    def _warn(self, text: str, *args: object) -> None:
+        logger.warning(f"%s: {text}", self._journal, *args)  # noqa: G004 - a constant
+
+    def _outgoing(self, item: Spooled, confirm: Wanted) -> Outgoing | None:
+        """Return *item* as it is to be sent now; None where its TTL has ended."""
+        waited_ms = max(self._now - item.stored_ms, 0)
         delay_ms = max(item.delay_ms - waited_ms, 0)
         overdue_ms = max(waited_ms - item.delay_ms, 0)
         if 0 <= item.ttl_ms <= overdue_ms:
-            expired.append(item.id)
-            continue
-        if _is_doubtful(item, store.broker, data, now):
-            doubtful += 1
+            return None
         ttl_ms = item.ttl_ms if item.ttl_ms < 0 else item.ttl_ms - overdue_ms
-        entry = Entry(_outgoing(item, delay_ms, ttl_ms, confirm))
-        entry.tag = numbers.tag(item)
-        entries[item.id] = entry
-    full: Any = ()
-    if entries:
-        _, full = send(link, list(entries.values()), redeclare)
-    if full:
-        logger.warning(
-            "%s: queue %s is full and rejects: %d messages stay in the spool; add consumers, or "
-            "raise its limit",
-            *(journal, ", ".join(sorted({repr(queue_of(one.queue)) for one in full})), len(full)),
-        )
-    for entry in entries.values():
-        if not entry.reached:
-            logger.warning(
-                "%s: no queue for a message to exchange %r with routing key %r: it is dropped",
-                *(journal, entry.item.exchange, entry.item.routing_key),
-            )
-    if doubtful:
-        logger.warning(
-            "%s: %d messages may be stored twice: another broker, or the lost data of this one, "
-            "may have had them",
-            *(journal, doubtful),
-        )
-    stored = [place for place, entry in entries.items() if entry.reached and not entry.full]
-    dropped = [place for place, entry in entries.items() if not entry.reached]
-    journal.done(
-        [*stored, *dropped, *expired],
-        forwarded=len(stored),
-        dropped=len(dropped),
-        expired=len(expired),
-        doubtful=doubtful,
-    )
-    return len(stored)
+        route = (item.exchange, item.routing_key, item.envelope, item.rank)
+        return Outgoing(*route, delay_ms, ttl_ms, confirm, {}, item.creates, item.partition_key)
 
-
-def _is_doubtful(item: Spooled, broker: str, data: str, now: int) -> bool:
-    """Whether *item* may be stored where its number does not tell."""
-    if item.broker is None:
-        return False
-    if item.broker != broker or now - (item.sent_ms or now) > LONG_MS:
-        return True
-    return item.data is not None and item.data != data
-
-
-def _outgoing(item: Spooled, delay_ms: int, ttl_ms: int, confirm: Wanted) -> Outgoing:
-    return Outgoing(
-        item.exchange,
-        item.routing_key,
-        item.envelope,
-        item.rank,
-        delay_ms,
-        ttl_ms,
-        confirm,
-        {},
-        item.creates,
-        item.partition_key,
-    )
+    def _is_doubtful(self, item: Spooled) -> bool:
+        """Whether *item* may be stored where its number does not tell."""
+        broker, data = self._place
+        if item.broker is None or item.sent_ms is None:
+            return False
+        lost = item.data is not None and item.data != data
+        return lost or item.broker != broker or self._now - item.sent_ms > LONG_MS

@@ -21,7 +21,7 @@ from ..message.delivery_tag import new_tag
 from ..message.envelope import pack, unpack
 from ..options import parse
 from ..routing.publish_ids import PUBLISHER, PublishTag
-from ..spool.journal import Spooled, journal_at, tried
+from ..spool.journal import JOURNALS, Spooled
 from ..store.values import ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
@@ -48,7 +48,7 @@ class SpoolStore:
     """What a connection to a spool answers: declarations are noted, all else is refused."""
 
     epoch = 1
-    waiting = has_nodes = has_partitions = False
+    waiting = has_nodes = has_partitions = keeps_long = False
     alive = True
     connected_at = 0.0
 
@@ -56,9 +56,11 @@ class SpoolStore:
         self.journal = journal
         self.consumer = consumer
         self.broker = str(journal)
-        self.keeps_long = False
         self.partitions: dict[str, int] = {}
         self.woken = Event()
+        self.notifier = self
+        self.wake = self.woken.set
+        self.connect, self.close = journal.check, journal.close
 
     def __getattr__(self, name: str) -> Any:
         """Refuse every other step of a store."""
@@ -76,38 +78,20 @@ class SpoolStore:
 
     batches = property(refuse_jobs)
 
-    @property
-    def notifier(self) -> SpoolStore:
-        """What wakes a consumer that waits."""
-        return self
-
-    def wake(self) -> None:
-        """End a wait."""
-        self.woken.set()
-
-    def connect(self) -> None:
-        """See that the file can be used; raises ReliqError."""
-        self.journal.check()
-
     def probe(self, *, whole: bool = False) -> None:
         """See that the file can be used; raises ReliqError."""
         del whole
         self.journal.check()
 
-    def patience(self, seconds: float) -> nullcontext[None]:
+    def patience(self, _seconds: float) -> nullcontext[None]:
         """Wait as long as it takes: a spool is one file."""
-        del seconds
         return nullcontext()
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self.journal.close()
-
     def nothing(self, *_: Any, **__: Any) -> None:
-        """Do nothing: nothing is posted to a spool, and nothing is awaited from one."""
+        """Do nothing: nothing is posted to a spool, and what is deleted is a broker's."""
 
     require_writable = wait_for_replies = receive = forget_publishers = nothing
-    end_wait = disable_reconnect = nothing
+    end_wait = disable_reconnect = delete_exchange = list_queue = nothing
 
     # -- declarations
 
@@ -116,13 +100,9 @@ class SpoolStore:
         self.journal.declare("exchange", exchange, declaration)
         return declaration
 
-    def exchange_table(self, exchange: str) -> ExchangeTable:
+    def exchange_table(self, _exchange: str) -> ExchangeTable:
         """Return an exchange that is there, with bindings that only the broker knows."""
-        del exchange
         return ExchangeTable(b"", b"1", frozenset())
-
-    def delete_exchange(self, exchange: str, **_: Any) -> None:
-        """Forget nothing: an exchange is deleted at a broker."""
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
@@ -132,17 +112,12 @@ class SpoolStore:
             self.journal.declare("queue", queue, pack([arguments, meta]))
         return QueueDeclared("existed", 0, 0, arguments)
 
-    def list_queue(self, queue: str) -> None:
-        """Note nothing more of a queue."""
-
-    def delete_queue(self, queue: str, **_: Any) -> QueueDeleted:
+    def delete_queue(self, _queue: str, **_: Any) -> QueueDeleted:
         """Delete nothing: a queue is deleted at a broker."""
-        del queue
         return QueueDeleted("missing", 0)
 
-    def unbind_queue(self, queue: str) -> dict[str, bytes]:
+    def unbind_queue(self, _queue: str) -> dict[str, bytes]:
         """Remove no bindings: they are a broker's."""
-        del queue
         return {}
 
     def bind(
@@ -171,65 +146,32 @@ class SpoolPublishing(Publishing):
             logger.debug("a broadcast to %r reaches nobody while no broker answers", item.exchange)
             return
         tag = properties.get("delivery_tag")
-        if type(tag) is not PublishTag or tag.settled:
-            tag = None
-        self._append([(item, tag, item.delay_ms)])
+        self._append([(item, tag if type(tag) is PublishTag else None)])
 
     def send(
         self, link: Link, entries: Sequence[Entry], redeclare: Callable[[str, Store], bool]
     ) -> NotStored:
         """Append the messages of a publish batch, all or none."""
         del link, redeclare
-        self._append([(entry.outgoing, entry.tag, entry.outgoing.delay_ms) for entry in entries])
+        self._append([(entry.outgoing, entry.tag) for entry in entries])
         for entry in entries:
             entry.reached = True
         return [], []
 
-    def _append(self, items: Sequence[tuple[Outgoing, PublishTag | None, int]]) -> None:
+    def _append(self, items: Sequence[tuple[Outgoing, PublishTag | None]]) -> None:
         store = cast("SpoolStore", self._transport.link.store)
-        now = int(time() * 1000)
-        fsync = False
-        rows = []
-        for item, tag, delay_ms in items:
-            self._require_possible(item, store)
-            fsync = fsync or item.confirm.level == "fsynced"
-            numbers, broker = {}, None
-            if tag is not None and tag.numbers:
-                for queue, known in list(tag.numbers.items()):
-                    # Tried elsewhere now: this process publishes under another name from here on.
-                    PUBLISHER.number(tag, queue, item.rank, store.broker)
-                    numbers[queue] = (known.tag, known.number, known.publisher)
-                    broker = known.broker
-            rows.append(
-                Spooled(
-                    item.exchange,
-                    item.routing_key,
-                    new_tag(item.rank) if tag is None else str(tag),
-                    item.envelope,
-                    item.rank,
-                    delay_ms,
-                    item.ttl_ms,
-                    item.create,
-                    item.key,
-                    now,
-                    tried(numbers),
-                    broker,
-                    None if broker is None else BROKERS.data.get(broker),
-                    None if broker is None else now,
+        for item, _ in items:
+            if BATCH in item.headers:
+                store.refuse_jobs()
+            if item.confirm.level == "replicated":
+                raise MessageRefused(
+                    f"{store.broker}: a spool cannot confirm that a message is replicated; "
+                    "nothing was stored: ask for confirm='fsynced', or publish when a broker "
+                    "answers"
                 )
-            )
-        store.journal.add(rows, fsync=fsync)
-        PUBLISHER.wait_for_replies(*[tag for _, tag, _ in items if tag is not None])
-
-    @staticmethod
-    def _require_possible(item: Outgoing, store: SpoolStore) -> None:
-        if BATCH in item.headers:
-            store.refuse_jobs()
-        if item.confirm.level == "replicated":
-            raise MessageRefused(
-                f"{store.broker}: a spool cannot confirm that a message is replicated; nothing "
-                "was stored: ask for confirm='fsynced', or publish when a broker answers"
-            )
+        fsync = any(item.confirm.level == "fsynced" for item, _ in items)
+        store.journal.add([_spooled(item, tag, store.broker) for item, tag in items], fsync=fsync)
+        PUBLISHER.wait_for_replies(*[tag for _, tag in items if tag is not None])
 
     def _is_broadcast(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether it is for those who listen now: transient, and to a fanout exchange."""
@@ -240,6 +182,23 @@ class SpoolPublishing(Publishing):
         about = unpack(declared)
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
         return transient and about["type"] == "fanout"
+
+
+def _spooled(item: Outgoing, tag: PublishTag | None, spool: str) -> Spooled:
+    """Return what is kept of *item*, with the numbers of a try whose reply was lost."""
+    now = int(time() * 1000)
+    own = new_tag(item.rank) if tag is None or tag.settled else str(tag)
+    route = (item.exchange, item.routing_key, own, item.envelope, item.rank)
+    new = Spooled(*route, item.delay_ms, item.ttl_ms, item.create, item.key, now)
+    if tag is None or tag.settled:
+        return new
+    tried, broker = {}, ""
+    for queue, known in list(tag.numbers.items()):
+        # Tried elsewhere now: this process publishes under another name from here on.
+        PUBLISHER.number(tag, queue, item.rank, spool)
+        tried[queue], broker = [known.tag, known.number, known.publisher], known.broker
+    data = BROKERS.data.get(broker)
+    return new._replace(tried=pack(tried), broker=broker, data=data, sent_ms=now)
 
 
 class SpoolChannel(Channel):
@@ -280,7 +239,7 @@ class Transport(BaseTransport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         reset_inherited_url(client)
-        self.journal = journal_at(client.virtual_host, parse(client.transport_options))
+        self.journal = JOURNALS.at(client.virtual_host, parse(client.transport_options))
         self.at_spool = True
         self.waiting: set[str] = set()
         self._timer: Any = None

@@ -438,7 +438,7 @@ def newer(path):
 
     from reliq.spool.journal import Journal as SpoolJournal
 
-    SpoolJournal(str(path)).check()
+    SpoolJournal(str(path), 10**9, 5.0).check()
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
     other.close()

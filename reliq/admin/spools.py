@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import time
+from typing import Any
 
 from ..errors import ConfigurationError, ReliqError
 from ..options import parse
@@ -13,16 +14,7 @@ from ..units import duration
 
 # Processes forward every few seconds where a broker answers.
 _STUCK_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolRoute:
-    """The publishes of one route that wait in a spool."""
-
-    exchange: str
-    routing_key: str
-    publishes: int
-    oldest_s: float
+_ROUTE = ("exchange", "routing_key", "publishes", "oldest_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +25,8 @@ class SpoolStatus:
     publishes: int
     oldest_s: float
     bytes: int
-    routes: list[SpoolRoute]
+    routes: list[dict[str, Any]]
+    """By exchange and routing key: how many, and the age of the oldest."""
     forwarded: int
     expired: int
     dropped: int
@@ -47,12 +40,12 @@ def spool_status(url: str) -> SpoolStatus:
     if not journal.exists:
         raise ConfigurationError(f"{journal}: there is no such spool: nothing was published there")
     now_ms = time() * 1000
-    routes = [
-        SpoolRoute(exchange, routing_key, number, max(now_ms - oldest_ms, 0) / 1000)
-        for exchange, routing_key, number, oldest_ms in journal.waiting()
+    routes: list[dict[str, Any]] = [
+        dict(zip(_ROUTE, (*route, max(now_ms - oldest_ms, 0) / 1000), strict=True))
+        for *route, oldest_ms in journal.waiting()
     ]
-    total = sum(route.publishes for route in routes)
-    oldest_s = max((route.oldest_s for route in routes), default=0.0)
+    total = sum(route["publishes"] for route in routes)
+    oldest_s = max((route["oldest_s"] for route in routes), default=0.0)
     counts = journal.counts()
     journal.close()
     return SpoolStatus(str(journal), total, oldest_s, journal.size_bytes, routes, **counts)

@@ -174,7 +174,7 @@ class Transport(virtual.Transport):
         if other is not self:
             passed: Channel = other.create_channel(connection)
             return passed
-        channel = Channel(self)
+        channel: Channel = self.Channel(self)
         self.channels.append(channel)
         return channel
 

@@ -19,10 +19,11 @@ from ..failover.brokers import BROKERS
 from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import new_tag
 from ..message.envelope import pack, unpack
+from ..message.queue_arguments import is_durable
 from ..options import parse
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..spool.journal import JOURNALS, Spooled
-from ..store.values import ExchangeTable, QueueDeclared, QueueDeleted
+from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
 from .channel import Channel
@@ -107,10 +108,14 @@ class SpoolStore:
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
     ) -> QueueDeclared:
-        """Note a queue; one that is only asked about is taken to be there."""
-        if not passive:
+        """Note a queue that stays; one that is only asked about is taken to be there."""
+        if not passive and is_durable(meta):
             self.journal.declare("queue", queue, pack([arguments, meta]))
         return QueueDeclared("existed", 0, 0, arguments)
+
+    def attached(self, _queue: str) -> Attached:
+        """Return no consumers: they are a broker's."""
+        return Attached(temporary=False, marks={})
 
     def delete_queue(self, _queue: str, **_: Any) -> QueueDeleted:
         """Delete nothing: a queue is deleted at a broker."""

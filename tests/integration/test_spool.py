@@ -214,6 +214,7 @@ def test_publishers_and_forwarders_are_killed(spooled):
     spooled.redis.start()
     spooled.site.worker(pool="prefork", concurrency=2)
     spooled.publisher()  # somebody has the list
+    spooled.wait_confirmed(1)
     spooled.end_and_all_done()
 
 

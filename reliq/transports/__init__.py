@@ -11,6 +11,7 @@ SCHEMES = {
     "reliq-sentinel": "reliq.transports.sentinel:Transport",
     "reliq-cluster": "reliq.transports.cluster:Transport",
     "reliq-sqlite": "reliq.transports.sqlite:Transport",
+    "reliq-spool": "reliq.transports.spool:Transport",
 }
 
 

@@ -6,7 +6,6 @@ say to which.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from kombu.utils.url import parse_url
@@ -20,7 +19,7 @@ PARTS = {
     "password": "password",
     "virtual_host": "virtual_host",
 }
-_EMBEDDED = "reliq-sqlite:"
+_SPOOL = "reliq-spool:"
 # Whose URLs name parts of one broker.
 _GROUPED = ("reliq-sentinel:", "reliq-cluster:")
 # What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
@@ -93,17 +92,9 @@ def arguments_of(client: Any) -> dict[str, Any]:
     return arguments
 
 
-def is_embedded(url: str) -> bool:
-    """Whether *url* is a broker in a file."""
-    return url.startswith(_EMBEDDED)
-
-
 def is_spool(url: str) -> bool:
-    """Whether *url* is a broker in a file that there is; looking at it must not create it."""
-    if not is_embedded(url):
-        return False
-    path = parse_url(url)["virtual_host"]
-    return bool(path) and Path(path).expanduser().exists()
+    """Whether *url* is a publisher's journal, which is no broker."""
+    return url.startswith(_SPOOL)
 
 
 def _plain(value: Any) -> Any:

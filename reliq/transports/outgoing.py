@@ -69,7 +69,7 @@ def publications(
                 False,
             )
         else:
-            own, number, low_water, publisher, _, unconfirmed = PUBLISHER.number(
+            own, number, low_water, publisher, _, unconfirmed = tag.publisher.number(
                 tag, queue, rank, store.broker
             )
         made.append(

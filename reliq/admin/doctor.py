@@ -16,6 +16,7 @@ from ..transfer.batch_callbacks import FIELD
 from . import installation
 from .audit import audit
 from .batches import MOST, looked
+from .paging import page
 from .partitions import merged
 from .reporting import statuses
 
@@ -44,6 +45,7 @@ def examine(store: Store) -> list[Finding]:
         *_consumers(store, found, partial=bool(told.untold)),
         *installation.examine(),
         *_queues(merged(found)),
+        *_ended_leases(store, found),
         *_batches(store),
         *_ledgers(found),
     ]
@@ -220,6 +222,25 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
         yield Finding(
             "queues", "ok", f"{len(statuses)}, none paused, deserted or with dead letters"
         )
+
+
+def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding]:
+    """Look for messages of which nobody is left to take the lease away."""
+    for status in statuses:
+        if not status.unacked or status.consumers:
+            continue
+        now_ms = store.now_ms()
+        held = page(store, status.name, "unacked", _LOOKED_INTO, 0)
+        ended = [item for item in held if item.at_ms <= now_ms]
+        if ended:
+            more = " or more" if len(ended) == _LOOKED_INTO else ""
+            yield Finding(
+                "leases",
+                "warning",
+                f"the leases of {len(ended)}{more} messages of {status.name!r} have ended, and "
+                f"nobody consumes from it; held by {ended[0].consumer}",
+                "start a worker for it: the messages return then",
+            )
 
 
 def _batches(store: Store) -> Iterator[Finding]:

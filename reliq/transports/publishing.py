@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..integrations.outcomes import BATCH
+from ..message.delivery_tag import rename
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
@@ -64,16 +66,24 @@ class Publishing:
         queue = item.routing_key
         if item.exchange:
             queue = next(iter(link.routes.cached(item.exchange).lookup(queue)), queue)
-        entry = entry_of(item, str(tag), queue)
-        if entry is not None:
-            self._enter(entry)
+        entry, entered = entry_of(item, str(tag), queue), False
         try:
+            if entry is not None:
+                self._enter(entry)
+            entered = True
             is_stored = self._publish(item, properties, tag)
         except BrokerUnavailable:
-            raise  # it may be stored, or be tried again
+            rename()  # it may be stored, or be tried again
+            raise
         except ReliqError:
-            if entry is not None:
+            if entry is not None and entered:
                 withdraw(self._transport.link.store, (entry,))
+            raise
+        except BaseException:
+            rename()  # an interrupt
+            if entry is not None and not (entered or tag.numbers):
+                with suppress(ReliqError):
+                    withdraw(self._transport.link.store, (entry,))
             raise
         if entry is not None and not is_stored:  # no queue takes it, and it was dropped
             withdraw(self._transport.link.store, (entry,))

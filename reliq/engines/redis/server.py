@@ -9,6 +9,7 @@ from ...errors import BrokerRefused
 from ...store.inspection import BrokerInfo, Finding
 from . import keys, scripts
 from .server_info import judge, judge_failover, number_of, parse
+from .tls import UNVERIFIED, is_verified
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -74,7 +75,7 @@ class Server:
         looked at by who knows all nodes. behind_sentinels: replicas may be promoted.
         """
         info, config = self._info(), self._config()
-        found = [*self._rights()]
+        found = [*self._rights(), *self._unverified()]
         if not info:
             return found
         found += judge(info, self._persistence(info), config, in_cluster=in_cluster)
@@ -84,6 +85,13 @@ class Server:
             found += self._clock()
         found += [*self._cache(info), *self._foreign()]
         return found
+
+    def _unverified(self) -> Iterator[Finding]:
+        address: Any = self._wire.address
+        tls = getattr(address, "master", address).tls
+        if tls is not None and not is_verified(tls):
+            remedy = "give ssl_ca_certs the CA of the server in the place of ssl_cert_reqs=none"
+            yield Finding("tls", "warning", UNVERIFIED, remedy)
 
     def refuses(self, known: Collection[Command]) -> list[str]:
         """Return the names of the commands that this user may not use, but for those *known*."""

@@ -86,7 +86,6 @@ def publications(
                 exchange,
                 version,
                 False,
-                unconfirmed,
                 # Where it may be stored already elsewhere, it must be found in the same one.
                 create if queue == name else unconfirmed,
             )

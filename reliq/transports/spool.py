@@ -92,7 +92,7 @@ class SpoolStore:
         """Do nothing: nothing is posted to a spool, and what is deleted is a broker's."""
 
     require_writable = wait_for_replies = receive = forget_publishers = nothing
-    end_wait = disable_reconnect = delete_exchange = list_queue = nothing
+    end_wait = disable_reconnect = delete_exchange = list_queue = layout = nothing
 
     # -- declarations
 

@@ -5,7 +5,7 @@ from kombu import Connection
 
 from reliq.transports.broker_urls import reset_inherited_url, urls_of
 
-SPOOL = "reliq-sqlite:////var/spool/reliq.db"
+SPOOL = "reliq-spool:////var/spool/reliq.db"
 
 
 def switched(*urls):
@@ -25,7 +25,7 @@ def switched(*urls):
         ("reliq://a:7000/1", "reliq://b"),
         ("reliq://a:7000/1", SPOOL, "reliq://b"),
         ("reliqs://a:7000", "reliq://a"),
-        ("reliq://a", "reliq-sqlite:///spool.db", SPOOL),
+        ("reliq://a", "reliq-spool:///spool.db", SPOOL),
     ],
 )
 def test_the_last_one_switched_to(urls):

@@ -43,7 +43,7 @@ def test_every_lock_is_in_the_table():
     assert set(found) == {name for name in rows if "ock" in name or name.startswith(OTHERS)}
 
 
-OTHERS = ("RedisNotifier", "SlotMap")
+OTHERS = ("SlotMap",)
 
 
 def test_every_thread_is_in_the_table():

@@ -10,6 +10,8 @@ from typing import Any
 
 from kombu.utils.url import parse_url
 
+from ..errors import refuse_sqlite
+
 # What of a Kombu connection a URL says, by its name in each.
 PARTS = {
     "transport_cls": "transport",
@@ -30,9 +32,11 @@ def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
     """Return (all brokers of a Kombu connection, the one it is set to now); () for one.
 
     All Sentinels of a list are one broker, and so are all nodes of a cluster: their URLs,
-    separated by semicolons.
+    separated by semicolons. Raises ConfigurationError for a list with ``reliq-sqlite://``.
     """
     urls, current = _listed(client)
+    if any(url.startswith("reliq-sqlite:") for url in urls):
+        refuse_sqlite()
     brokers = {url: url for url in urls}
     for scheme in _GROUPED:
         group = [url for url in urls if url.startswith(scheme)]

@@ -1,4 +1,4 @@
-"""The engine without a server, `reliq-sqlite://`, beside what Kombu has of the kind, and Redis."""
+"""The broker in a folder, `reliq-embedded://`, beside what Kombu has of the kind, and Redis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import consume, latency, publish
 from benchmarks.model import Figure, Row
-from benchmarks.peers import FILESYSTEM, KOMBU, SQLA, SQLITE
+from benchmarks.peers import EMBEDDED, FILESYSTEM, KOMBU, SQLA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.setting import Setting
 
 BODY_SIZE = 300
-PEERS = (SQLITE, SQLA, FILESYSTEM, KOMBU)
+PEERS = (EMBEDDED, SQLA, FILESYSTEM, KOMBU)
 
 
 def _figure(key: str, title: str, measured: Callable[[Setting], Mapping[str, float]]) -> Figure:
@@ -32,13 +32,13 @@ _PUBLISH, _CONSUME = "embedded-publish", "embedded-consume"
 FIGURES = (
     _figure(
         _PUBLISH,
-        "publish to a file, anonymous exchange",
+        "publish in a folder, anonymous exchange",
         partial(publish.measure, key=_PUBLISH, exchange="", size=BODY_SIZE),
     ),
     *(
         _figure(
             f"{_CONSUME}-{prefetch}",
-            f"consume and ack from a file, prefetch {prefetch}",
+            f"consume and ack in a folder, prefetch {prefetch}",
             partial(
                 consume.measure,
                 key=f"{_CONSUME}-{prefetch}",
@@ -52,8 +52,13 @@ FIGURES = (
     Figure(
         "embedded-latency-idle",
         tuple(
-            Row(f"embedded-latency-idle-{name}", f"latency of a file, idle, {text}", "ms", digits=2)
-            for name, text in (("p50", "p50"), ("p99", "p99"))
+            Row(
+                f"embedded-latency-idle-{name}",
+                f"latency in a folder, idle, {name}",
+                "ms",
+                digits=2,
+            )
+            for name in ("p50", "p99")
         ),
         measure_idle,
         PEERS,

@@ -1,17 +1,50 @@
-"""Brokers that are files: an SQLite database, or the folder of Kombu's `filesystem://`."""
+"""Brokers that nobody sets up: `reliq-embedded://`, an SQLite database, `filesystem://`."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import redis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 NAMES = ("data_folder_in", "data_folder_out", "processed_folder", "control_folder")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The folder of a `reliq-embedded://`; its server ends when the folder is removed."""
+
+    directory: Path
+
+    def url(self, scheme: str) -> str:
+        """Return the broker URL of the folder."""
+        return f"{scheme}:///{self.directory}"
+
+    def options(self) -> Mapping[str, Any]:
+        """Return nothing: the URL says all."""
+        return {}
+
+    def _client(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self.directory / "broker.sock"))
+
+    def empty(self) -> None:
+        """Delete every key, where its first user has started the server."""
+        with self._client() as client, suppress(redis.ConnectionError):
+            client.flushall()
+
+    def describe(self) -> str:
+        """Return its server and version."""
+        with self._client() as client:
+            server = client.info("server")
+        version = server.get("valkey_version") or server["redis_version"]
+        return f"{server.get('server_name', 'redis')} {version} in a folder, its defaults"
 
 
 @dataclass(frozen=True)
@@ -34,7 +67,7 @@ class File:
 
     def describe(self) -> str:
         """Return SQLite's version."""
-        return f"SQLite {sqlite3.sqlite_version}, each transport's own defaults"
+        return f"SQLite {sqlite3.sqlite_version}, the transport's own defaults"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 RELIQ, KOMBU = "reliq", "kombu"
 CLASSIC, QUORUM = "rabbitmq-classic", "rabbitmq-quorum"
 BARE, CLIENT, TOOL = "hiredis", "redis-py", "redis-benchmark"
-SQLITE, SQLA, FILESYSTEM = "reliq-sqlite", "sqla", "filesystem"
+EMBEDDED, SQLA, FILESYSTEM = "reliq-embedded", "sqla", "filesystem"
 CHORD, CHORD_OF_OURS = "chord", "chord-over-reliq"
 CLUSTER, CLUSTER_OF_ONE = "reliq-cluster", "reliq-cluster-of-one"
 
@@ -87,7 +87,7 @@ ALL = {
         Peer(CHORD_OF_OURS, "Celery's chord, reliq", "reliq", "redis"),
         Peer(CLUSTER, "reliq, cluster of 3 nodes", "reliq-cluster", "cluster-3"),
         Peer(CLUSTER_OF_ONE, "reliq, cluster of one node", "reliq-cluster", "cluster-1"),
-        Peer(SQLITE, "reliq-sqlite", "reliq-sqlite", "file-of-reliq", pace=0.4),
+        Peer(EMBEDDED, "reliq-embedded", "reliq-embedded", "embedded", pace=0.8),
         Peer(SQLA, "Kombu `sqla+sqlite://`", "sqla+sqlite", "file-of-kombu", pace=0.02),
         Peer(FILESYSTEM, "Kombu `filesystem://`", "filesystem", "folder", pace=0.1),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from benchmarks import clusters, files, rabbitmq, servers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 
@@ -28,6 +28,13 @@ class Place(Protocol):
 
     def describe(self) -> str:
         """Return version and settings, as the report prints them."""
+
+
+_IN_A_DIRECTORY: dict[str, Callable[[Path], Place]] = {
+    "embedded": files.Embedded,
+    "file-of-kombu": files.File,
+    "folder": files.Folder,
+}
 
 
 class Missing(Exception):
@@ -67,12 +74,12 @@ class Places:
     def _start(self, name: str) -> Place:
         if name == "rabbitmq":
             return self._enter_rabbitmq()
-        if name.startswith("file") or name == "folder":
-            kind = files.Folder if name == "folder" else files.File
-            directory = self._stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="reliq-benchmark-")
+        if name in _IN_A_DIRECTORY:
+            # An embedded broker may write while its folder is removed, which ends it.
+            kept = tempfile.TemporaryDirectory(
+                prefix="reliq-benchmark-", ignore_cleanup_errors=True
             )
-            return kind(Path(directory))
+            return _IN_A_DIRECTORY[name](Path(self._stack.enter_context(kept)))
         executable, settings = self._executable, servers.persistence(self._appendfsync)
         if name.startswith("cluster"):
             masters = int(name.rpartition("-")[2])

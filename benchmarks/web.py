@@ -17,7 +17,7 @@ from celery import Celery
 
 from benchmarks import child
 from benchmarks.model import Figure, Row, Target
-from benchmarks.peers import CLASSIC, KOMBU, RELIQ, SQLITE, connect, is_reliq, queue_of
+from benchmarks.peers import CLASSIC, EMBEDDED, KOMBU, RELIQ, connect, is_reliq, queue_of
 from benchmarks.publish import wait_until_stored
 
 if TYPE_CHECKING:
@@ -131,9 +131,12 @@ FIGURES = (
         many=True,
     ),
 )
-EMBEDDED = (
-    _figure("embedded-delay", "task.delay() to a file, one thread", (SQLITE, KOMBU), 1),
+WITHOUT_A_SERVER = (
+    _figure("embedded-delay", "task.delay() in a folder, one thread", (EMBEDDED, KOMBU), 1),
     _figure(
-        "embedded-delay-threads", f"task.delay() to a file, {MANY} threads", (SQLITE, KOMBU), MANY
+        "embedded-delay-threads",
+        f"task.delay() in a folder, {MANY} threads",
+        (EMBEDDED, KOMBU),
+        MANY,
     ),
 )

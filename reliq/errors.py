@@ -9,7 +9,7 @@ that py-amqp gives them, so that ``except connection.channel_errors`` works.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from amqp.exceptions import ChannelError
 
@@ -71,6 +71,14 @@ def again(error: E) -> E:
 
 class ConfigurationError(ReliqError, ValueError):
     """An option, a URL or an argument is wrong; nothing was connected or stored."""
+
+
+def refuse_sqlite() -> NoReturn:
+    """Raise ConfigurationError: there is no broker in an SQLite file."""
+    raise ConfigurationError(
+        "reliq-sqlite:// is gone: use reliq-embedded:////folder for a broker without a server to "
+        "set up, or reliq-spool:////file, last in a list of brokers, for a publisher's journal"
+    )
 
 
 def unknown(what: str, name: object, known: Collection[str]) -> ConfigurationError:

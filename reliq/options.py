@@ -65,8 +65,8 @@ class Options:
     native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
         a worker. Defaults to True.
     global_keyprefix: goes before every key. Defaults to "".
-    synchronous: of ``reliq-sqlite://``: "normal", or "full": with each step it waits for
-        the disk, so that a loss of power loses nothing. Defaults to "normal".
+    spool_max: how large the file of ``reliq-spool://`` may grow, in bytes or as text with a
+        unit (500MB). Defaults to 1 GB.
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
         connection. Default to 10 and 5.
     socket_keepalive: TCP keepalive. Defaults to True.
@@ -104,7 +104,7 @@ class Options:
     partitions: int = 1
     native_delay: bool = True
     global_keyprefix: str = ""
-    synchronous: Literal["normal", "full"] = "normal"
+    spool_max: int = 1_000_000_000
     socket_timeout: float = 10.0
     socket_connect_timeout: float = 5.0
     socket_keepalive: bool = True
@@ -236,6 +236,20 @@ def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
     return f"{words}, or None", lambda value: None if value is None else check(value)
 
 
+def _size(low: int) -> Check:
+    def check(value: Any) -> int:
+        if isinstance(value, str):
+            found = re.fullmatch(r"(\d+(?:\.\d+)?) *([kMG]?)B", value.strip())
+            if found is None:
+                raise ValueError
+            value = int(float(found[1]) * _UNITS[found[2]])
+        return _whole(value, low, 2**62)
+
+    return check
+
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+
 RULES: dict[str, tuple[str, Check]] = {
     "visibility_timeout": _seconds(0.1),
     "restore_interval": _seconds(0.05),
@@ -261,7 +275,7 @@ RULES: dict[str, tuple[str, Check]] = {
     ),
     "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),
-    "synchronous": _choice("normal", "full"),
+    "spool_max": ("a size of at least 1 MB (bytes, or text with kB, MB or GB)", _size(10**6)),
     "socket_timeout": _seconds(0.05),
     "socket_connect_timeout": _seconds(0.05),
     "socket_keepalive": _typed(bool, "True or False"),

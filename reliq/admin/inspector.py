@@ -56,9 +56,8 @@ class Inspector(DeadLetters, JobBatches, Looking):
     lost_node_s: of a cluster, so long a command waits for a node that cannot be reached and has
     no replica that could take over; for others it waits for ``socket_timeout``. Defaults to 1.
 
-    create: make the file of a ``reliq-sqlite://`` URL, for who is about to move messages
-    into it. Without it a path at which there is none is a ConfigurationError. Defaults
-    to False.
+    create: start the broker of a ``reliq-embedded://`` URL that does not run, for who is about to
+    move messages into it. Without it that is an error. Defaults to False.
     """
 
     def __init__(

@@ -28,6 +28,7 @@ from .migrate import migrate
 from .options import address_map_option, json_option, master_option, prefix_option
 from .queues import queue as queue_commands
 from .schema import schema
+from .spool import spool
 from .status import status
 from .target import target_of
 from .top import top
@@ -158,6 +159,7 @@ for _command in (
     audit,
     doctor,
     migrate,
+    spool,
     exporter,
     web,
     acl,

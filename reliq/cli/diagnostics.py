@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from reliq.admin.audit import HERE, LEFT
+from reliq.admin.spools import examine_spool
 from reliq.units import duration
 
 from . import console as out
@@ -181,7 +182,14 @@ def doctor(target: Target, strict: bool, as_json: bool) -> None:
       reliq doctor --url reliq://localhost:6379/0
       reliq doctor --strict --json
     """
-    rows = target.answer(lambda inspector: inspector.doctor(), as_json, _findings)
+    spools = [examine_spool(url) for url in target.spools]
+
+    def look(inspector: Inspector) -> Iterator[Any]:
+        yield from inspector.doctor()
+        while spools:  # once, beside the findings of the first broker
+            yield spools.pop()
+
+    rows = target.answer(look, as_json, _findings)
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from reliq import admin
+from reliq.admin.spools import SpoolStatus
 from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
@@ -78,6 +79,8 @@ _BATCH = {
     "failures": _list(_of(admin.JobFailure)),
 }
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
+_ROUTE = _object(exchange=_TEXT, routing_key=_TEXT, publishes=_WHOLE, oldest_s=_NUMBER)
+_SPOOL = _object(**{**_of(SpoolStatus)["properties"], "routes": _list(_ROUTE)})
 
 SCHEMAS: dict[str, Schema] = {
     "acl": {"type": "object", "additionalProperties": _TEXT},
@@ -118,6 +121,8 @@ SCHEMAS: dict[str, Schema] = {
     "queue purge": _COUNTED,
     "queue resume": _list(_object(**_QUEUE, paused=_FLAG)),
     "queue set": _list(_object(**_QUEUE, settings=_ANY_OBJECT)),
+    "spool forward": _object(forwarded=_WHOLE),
+    "spool status": _SPOOL,
     "status": _STATUS,
     "top": _STATUS,
 }

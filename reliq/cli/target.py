@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from reliq.admin import Inspector
+from reliq.admin.spools import is_spool
 from reliq.errors import NotFound, ReliqError, again
 from reliq.failover.brokers import without_password
 
@@ -29,6 +30,8 @@ class Target:
 
     urls: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    spools: tuple[str, ...] = ()
+    """Those of the URLs that are journals of publishers, and no brokers."""
 
     def inspect(self, url: str) -> Inspector:
         """Connect to one of them; raises ReliqError."""
@@ -159,9 +162,17 @@ def target_of(
         # A list of Celery's is one text: it may name several nodes of one broker.
         its_own = not urls or from_environment
         chosen = split_urls((";".join(its_urls),) if its_own else urls)
-        return Target(chosen, {**its_options, **given})
+        return _parted(chosen, {**its_options, **given})
     if not urls:
         raise click.UsageError("Missing option '--url' (env var: 'RELIQ_URL').")
     if from_environment:  # click has split it where there was a space
         urls = (";".join(url.rstrip(";") for url in urls),)
-    return Target(split_urls(urls), given)
+    return _parted(split_urls(urls), given)
+
+
+def _parted(urls: tuple[str, ...], options: Mapping[str, Any]) -> Target:
+    spools = tuple(url for url in urls if is_spool(url))
+    brokers = tuple(url for url in urls if url not in spools)
+    if not brokers:
+        raise click.UsageError("a spool is no broker: reliq spool status PATH shows what is in it")
+    return Target(brokers, options, spools)

@@ -1,1 +1,1 @@
-"""Engines: each keeps the contract of :mod:`reliq.store` on one kind of server."""
+"""Engines: each keeps the contract of :mod:`reliq.store`."""

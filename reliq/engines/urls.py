@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
+from ..errors import ConfigurationError, refuse_sqlite
 from ..options import parse
 from .redis.cluster.address import SCHEME as CLUSTER
 from .redis.cluster.address import cluster_address
@@ -16,9 +15,6 @@ from .redis.sentinel import SCHEME as SENTINEL
 from .redis.sentinel import sentinel_address
 from .redis.store import RedisStore
 from .redis.urls import address_of, read
-from .sqlite.location import SCHEME as SQLITE
-from .sqlite.location import location
-from .sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +22,8 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
-_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, SQLITE)
+SPOOL = "reliq-spool"
+_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER)
 
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
@@ -61,15 +58,18 @@ def store_of(
     """Return a store for *url* that connects when it is used; raises ConfigurationError.
 
     *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
-    semicolons. Without
-    *create*, a file that is not there is an error when it is used: who only looks at a
-    broker makes none by a misspelt path. lost_node_s: so long whoever asks waits for a node of a
-    cluster that cannot be reached, and that no replica will replace; ``socket_timeout`` at most.
+    semicolons. lost_node_s: so long whoever asks waits for a node of a cluster that cannot be
+    reached, and that no replica will replace; ``socket_timeout`` at most.
     """
+    del create  # of a broker that is made by its first user
     options = parse(transport_options)
-    if url.startswith(f"{SQLITE}:"):
-        path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
-        return SqliteStore(location(unquote(path)), options, name, create)
+    if url.startswith(f"{SPOOL}:"):
+        raise ConfigurationError(
+            f"{url.partition('?')[0]} is a spool, and no broker: `reliq spool status PATH` shows "
+            "what is in it"
+        )
+    if url.startswith("reliq-sqlite:"):
+        refuse_sqlite()
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
         cluster = ClusterStore(cluster_address(url.split(";"), options, *login), options, name)

@@ -68,6 +68,8 @@ class Brokers:
         self._names: dict[str, str] = {}
         self._probe: Probe | None = None
         self._used: dict[tuple[str, ...], str] = {}
+        self.data: dict[str, str] = {}
+        """By broker, the id of the data that it had when this process connected last."""
 
     def ask_with(self, probe: Probe) -> None:
         """Say how a broker is asked."""

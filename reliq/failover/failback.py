@@ -2,9 +2,8 @@
 
 One thread per process, only while it is needed: it asks the first broker while a
 transport is on another one, and moves what waits on the others while consumers are at the
-primary. A spool, a broker in a file of this machine, is emptied by whoever finds it,
-publishers too: nobody else may ever consume from it. The thread is stopped while the
-process forks, and goes on after it where it was.
+primary. A spool is forwarded by any process that has it in its list, publishers too. The thread
+is stopped while the process forks, and goes on after it where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +27,7 @@ from .brokers import BROKERS, without_password
 from .jitter import JITTER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from ..store.protocol import Store
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _SWEPT_EVERY_S = 30.0
+# A look into a spool is a local read.
+_FORWARDED_EVERY_S = 5.0
 # So long one of several nodes may take to answer before its queues are left for the next time.
 _NODE_PATIENCE_S = 1.0
 
@@ -58,12 +60,15 @@ class FailbackTransport(Protocol):
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
 
-    def primary_answers(self) -> None:
-        """Learn that the first broker answers; called by the fail-back's thread."""
+    def broker_answers(self, url: str) -> None:
+        """Learn that a broker to go back to answers; called by the fail-back's thread."""
 
     @property
     def spools(self) -> Sequence[str]:
-        """Those of the other brokers that are files of this machine."""
+        """Those of the list that are no brokers: journals on this machine."""
+
+    def forward(self, url: str, stopped: Callable[[], bool]) -> None:
+        """Forward what the spools hold to the broker at *url*."""
 
     @property
     def lease_ms(self) -> int:
@@ -102,8 +107,7 @@ class Failback:
         self._rest: list[weakref.ref[FailbackTransport]] = []
         self._next_round = 0.0
         self._swept: dict[str, float] = {}
-        # Where something was left when it was looked at last.
-        self._filled: set[str] = set()
+        self._forwarded: dict[str, float] = {}
         self._next: dict[str, float] = {}
         # Consumers of a visited broker that had no connection when it was visited last.
         self._gone: dict[str, dict[str, str]] = {}
@@ -204,29 +208,38 @@ class Failback:
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
     def _look_after(self, transport: FailbackTransport) -> None:
-        primary = transport.urls[0]
+        primary, spools = transport.urls[0], transport.spools
         if transport.url != primary:
-            if self._is_due(self._next, primary, transport.probe_interval * 0.9):
-                try:
-                    BROKERS.ask(primary)
-                    BROKERS.ask_whole(primary)
-                except ReliqError as exc:
-                    logger.debug("fail-back: %s", exc)
-            if BROKERS.answered_within(primary, transport.probe_interval * 2):
-                # Who only publishes has left it for the sake of one node, perhaps.
-                if transport.consumed or BROKERS.is_whole(primary):
-                    transport.primary_answers()
-                if not transport.consumed and transport.url in transport.spools:
-                    # It fails back with its next message, which may never come.
-                    self._sweep_in_turn(transport, transport.url, spool=True)
+            # From a spool to any broker; from a broker to the first one.
+            homes = [url for url in transport.urls if url not in spools]
+            homes = homes if transport.url in spools else homes[:1]
+            home = next((url for url in homes if self._answers(transport, url)), None)
+            if home is not None:
+                transport.broker_answers(home)
+                transport.forward(home, self._stop.is_set)
             return
-        spools = transport.spools
-        for url in transport.urls[1:]:
-            if not transport.consumed and url not in spools:
-                continue
-            self._sweep_in_turn(transport, url, spool=url in spools)
-        if not transport.consumed and not any(url in self._filled for url in spools):
+        if transport.consumed:
+            for url in transport.urls[1:]:
+                if url not in spools:
+                    self._sweep_in_turn(transport, url)
+        if spools:
+            if self._is_due(self._forwarded, primary, _FORWARDED_EVERY_S):
+                transport.forward(primary, self._stop.is_set)
+        elif not transport.consumed:
             self.leave(transport)
+
+    def _answers(self, transport: FailbackTransport, url: str) -> bool:
+        """Whether the broker at *url* answers, and all of it where somebody publishes."""
+        if self._is_due(self._next, url, transport.probe_interval * 0.9):
+            try:
+                BROKERS.ask(url)
+                BROKERS.ask_whole(url)
+            except ReliqError as exc:
+                logger.debug("fail-back: %s", exc)
+        # Who only publishes has left it for the sake of one node, perhaps.
+        return BROKERS.answered_within(url, transport.probe_interval * 2) and (
+            bool(transport.consumed) or BROKERS.is_whole(url)
+        )
 
     @staticmethod
     def _is_due(last: dict[str, float], url: str, interval_s: float) -> bool:
@@ -239,36 +252,29 @@ class Failback:
     def came_back(self, url: str) -> None:
         """Sweep what is left at *url* soon: somebody leaves it for the primary."""
         self._swept.pop(url, None)
+        self._forwarded.clear()
 
     # -- what was left elsewhere
 
-    def _sweep_in_turn(self, transport: FailbackTransport, url: str, *, spool: bool) -> None:
+    def _sweep_in_turn(self, transport: FailbackTransport, url: str) -> None:
         if self._is_due(self._swept, url, _SWEPT_EVERY_S):
-            self._sweep(transport, url, spool=spool)
+            self._sweep(transport, url)
 
-    def _sweep(self, transport: FailbackTransport, url: str, *, spool: bool) -> None:
-        """Move to the primary what waits at *url*.
-
-        In the queues that *transport* consumes from; of a *spool*, in all durable ones.
-        """
-        self._filled.add(url)  # until a look finds nothing
+    def _sweep(self, transport: FailbackTransport, url: str) -> None:
+        """Move to the primary what waits at *url* in the queues that *transport* consumes from."""
         if BROKERS.in_back_off(url):
             return
         try:
             BROKERS.ask(url)
         except ReliqError:
             return
-        found = 0
-        gone = None if spool else self._gone.setdefault(url, {})
+        gone = self._gone.setdefault(url, {})
         with transport.temporary_connection(url, gone=gone) as there:
-            consumed = (name for queue in transport.consumed for name in names_of(there, queue))
-            for queue in there.queues() if spool else consumed:
+            for queue in chain(*(names_of(there, queue) for queue in transport.consumed)):
                 status = there.status(queue)
                 if status is None or not is_durable(status.declared):
                     continue
-                left = status.ready + status.delayed + status.unacked + status.dead
-                if left:
-                    found += left
+                if status.ready + status.delayed + status.unacked + status.dead:
                     # Somebody must return what dead consumers of that broker held.
                     there.post_restore(queue, transport.lease_ms, ignore_result)
                     there.wait_for_replies()
@@ -276,8 +282,6 @@ class Failback:
                         self._move_home(there, primary, queue, url)
                     if self._stop.is_set():
                         break
-        if not found:
-            self._filled.discard(url)
 
     def _move_home(self, there: Store, primary: Store, queue: str, url: str) -> None:
         if not _reaches(primary, queue):

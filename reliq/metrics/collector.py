@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, merged_measures
+from ..admin.spools import is_spool, spool_status
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
 from ..forks import OwnLock
@@ -61,7 +62,9 @@ class Collector(PrometheusCollector):
             raise ConfigurationError("expected the URL of at least one broker, got none")
         options = {**_PATIENCE, **(transport_options or {})}
         self._celery_names = celery_names
-        self._brokers = [_Broker(url, options, all_queues) for url in urls]
+        self._spools = [url for url in urls if is_spool(url)]
+        brokers = [url for url in urls if not is_spool(url)]
+        self._brokers = [_Broker(url, options, all_queues) for url in brokers]
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: registering must not ask the brokers."""
@@ -72,6 +75,9 @@ class Collector(PrometheusCollector):
         families = Families(self._celery_names)
         for broker in self._brokers:
             broker.collect(families)
+        for url in self._spools:
+            with suppress(ReliqError):  # there may be none yet
+                families.add_spool(spool_status(url))
         return families.all()
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from ..admin.spools import SpoolStatus
     from ..store.inspection import Consumer, Measure, Node
 
 _QUEUE = ("broker", "queue")
@@ -74,6 +75,13 @@ NODES = {
         "Of a cluster: queues known to be at the node that could not be read.",
     ),
     "memory": ("reliq_node_memory_bytes", "Of a cluster: what the data of the node takes."),
+}
+
+SPOOLS = {
+    "publishes": ("reliq_spool_publishes", "Publishes that wait in the spool for a broker."),
+    "oldest_s": ("reliq_spool_oldest_age_seconds", "Since the oldest of them; 0 for none."),
+    "bytes": ("reliq_spool_bytes", "The size of the spool on the disk."),
+    "doubtful": ("reliq_spool_doubtful", "Forwarded publishes that may be stored twice."),
 }
 
 PARTITIONS = (
@@ -171,6 +179,10 @@ class Families:
             for key, (name, text) in NODES.items()
         }
         self.partitions = GaugeMetricFamily(*PARTITIONS, labels=_QUEUE)
+        self.spools = {
+            key: GaugeMetricFamily(name, text, labels=["spool"])
+            for key, (name, text) in SPOOLS.items()
+        }
         self.batches = BatchFamilies()
         self.celery = {
             key: GaugeMetricFamily(name, text, labels=["queue_name"])
@@ -187,7 +199,7 @@ class Families:
                 self.celery[key].add_metric([queue], value)
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
-        cluster = (*self.nodes.values(), self.partitions)
+        cluster = (*self.nodes.values(), self.partitions, *self.spools.values())
         some = (family for family in cluster if family.samples)
         return [*first, *some, *rest, *self.batches.all()]
 
@@ -199,6 +211,11 @@ class Families:
         self.nodes["untold"].add_metric(labels, untold)
         if node.memory_bytes is not None:
             self.nodes["memory"].add_metric(labels, node.memory_bytes)
+
+    def add_spool(self, status: SpoolStatus) -> None:
+        """Add one spool."""
+        for key, family in self.spools.items():
+            family.add_metric([status.spool], getattr(status, key))
 
     def add_partitions(self, broker: str, queue: str, untold: int) -> None:
         """Add how many partitions of a queue that is divided could not be read."""

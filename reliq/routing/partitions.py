@@ -58,8 +58,7 @@ _NODE_PATIENCE_S = 1.0
 def declare(store: Store, queue: str, arguments: bytes, meta: Mapping[str, str]) -> QueueDeclared:
     """Declare *queue* and, where that is said there, its partitions.
 
-    The layout of a queue that is there holds, whatever *meta* says. Where the engine has no
-    partitions it is one queue.
+    The layout of a queue that is there holds, whatever *meta* says. A spool notes it as it is.
     """
     count = int(meta.get("partitions", 1))
     if count == 1 or not store.has_partitions:
@@ -206,10 +205,6 @@ def divide(
             f"queue {queue!r}: expected a whole number of partitions from 1 to {MOST_PARTITIONS}, "
             f"got: {partitions!r}"
         )
-    if not store.has_partitions and partitions > 1:
-        raise ConfigurationError(
-            f"queue {queue!r} cannot be divided at {store.broker}: a file has one partition of each"
-        )
     if number_of(queue):
         raise ConfigurationError(f"{queue!r} is a partition: divide {queue_of(queue)!r}")
     with _alone(store, queue) as still_mine:
@@ -334,7 +329,7 @@ def adopt(store: Store, partition: str) -> None:
 
 def names_of(store: Store, queue: str) -> Sequence[str]:
     """Return the names of the partitions that *queue* may have, itself first; asks the broker."""
-    layout = store.layout(queue) if store.has_partitions and not number_of(queue) else None
+    layout = None if number_of(queue) else store.layout(queue)
     return (queue,) if layout is None else partition_names(queue, layout.end)
 
 

@@ -93,7 +93,7 @@ class Spread:
     @staticmethod
     def _ask(store: Store, queue: str) -> bool:
         """Ask how *queue* is divided; False where it is not there."""
-        layout = store.layout(queue) if store.has_partitions else None
+        layout = store.layout(queue)
         if layout is not None:
             store.partitions[queue] = layout.partitions
         return layout is not None

@@ -216,13 +216,13 @@ class BrokerInfo:
     broker: str
     """Its URL, without a password."""
     engine: str
-    """What stores the messages: redis, valkey, sqlite ..."""
+    """The server's name: redis or valkey."""
     version: str
     role: str
     """master or replica; of a cluster, of how many masters; "" where there is no such thing."""
     uptime_s: int | None
     memory_bytes: int | None
-    """That its data takes: in memory, or on disk for an engine that has it there."""
+    """That its data takes."""
     memory_limit_bytes: int | None
     """None: no limit of its own."""
     persistence: str

@@ -1,4 +1,4 @@
-"""The numbers that more than one file goes by: of both engines, and of their scripts.
+"""The numbers that more than one file goes by, and the scripts.
 
 A script names those that it uses (``-- limits: BATCH``), and the loader writes them into it.
 """

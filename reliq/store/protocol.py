@@ -1,10 +1,10 @@
 """The contract of an engine: what stands above talks to a broker only through it.
 
-Longer than other files, because it is read as a whole: by who writes an engine. Its sections
-are named as the files in which the engines do what they say.
+Longer than other files, because it is read as a whole. Its sections are named as the files of
+``engines/redis`` that do what they say.
 
-An engine keeps the invariants of docs/design.md: each method that changes
-state is one atomic step on the broker. Deadlines come from the broker's clock.
+It keeps the invariants of docs/design.md: each method that changes state is one atomic step on
+the broker. Deadlines come from the broker's clock.
 
 ``post_*`` methods start a step and return; their callback gets the result, or
 the ReliqError it ended with, from whichever thread reads the reply. All other
@@ -241,11 +241,9 @@ class Store(Protocol):
     ) -> None:
         """Return when what :meth:`publish` has stored is as safe as *level* says.
 
-        "replicated": on so many replicas; "fsynced": on the broker's disk; an
-        engine that has no such step between storing and being as safe as it can
-        be returns at once, and its :meth:`require_confirm` refuses what it can never do.
-        Raises NotConfirmed after *timeout_ms*. It holds for DUPLICATEs too: what
-        an earlier try has stored, over whatever connection, is waited for.
+        "replicated": on so many replicas; "fsynced": on the broker's disk. Raises NotConfirmed
+        after *timeout_ms*. It holds for DUPLICATEs too: what an earlier try has stored, over
+        whatever connection, is waited for.
         """
 
     # -- consuming
@@ -440,7 +438,7 @@ class Store(Protocol):
     # -- partitions: queues in their own right, named by reliq.message.queue_names
 
     has_partitions: bool
-    """Whether a queue can be divided: else each is one partition, and none of these does more."""
+    """Whether a queue can be divided; False at a spool, which only notes how."""
 
     partitions: dict[str, int]
     """Of queues that are divided: into how many partitions, as this connection was told last."""

@@ -92,9 +92,6 @@ class Publication(NamedTuple):
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
     """Whether the number is that of a move: it is remembered for as long as moves may take."""
-    unconfirmed: bool = False
-    """Whether it was tried at another broker before, which may have it. An engine that is
-    a spool gives it to no consumer: a move takes it there, under the same number."""
     create: bool = True
     """Whether the anonymous exchange creates a queue for it that is not there."""
 
@@ -244,8 +241,6 @@ class Move(NamedTuple):
     """Failed deliveries; -1 when it was never delivered before."""
     dead_letter: DeadLetter | None = None
     """What is known of its death, where it is a dead letter and stays one."""
-    origin: tuple[str, int] | None = None
-    """Of an unconfirmed publish (see Publication): its publisher and its number there."""
 
 
 class Liveness(NamedTuple):

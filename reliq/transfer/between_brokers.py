@@ -12,13 +12,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound, QueueFull
-from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
 from ..message.queue_arguments import queue_arguments
 from ..message.queue_names import queue_of
-from ..routing.partitions import adopt
 from ..routing.partitions import declare as declare_queue
-from ..store.values import CREATED, FULL, NO_QUEUE, Publication
+from ..store.values import FULL, NO_QUEUE
 from .numbered import move_all, pages
 
 if TYPE_CHECKING:
@@ -54,21 +52,8 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     def accepted(low_water: int, moves: Sequence[Move]) -> list[str]:
         if not there.takes(moves):
             return [move.tag for move in moves]
-        # An unconfirmed one the target may have had before it was stored here: it knows by the
-        # number of who published it.
-        known = [move for move in moves if move.origin is not None]
-        others = [move for move in moves if move.origin is None]
-        outcomes = []
-        if others:
-            arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in others]
-            outcomes += target.accept(to, origin, low_water, arriving)
-        if known:  # where it was tried first, which may be a partition there, too
-            tried = [_again(queue, move) for move in known]
-            found = target.publish(tried)
-            if to != queue and CREATED in found:
-                adopt(target, queue)
-            outcomes += found
-        return _stored(to, (*others, *known), outcomes)
+        arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in moves]
+        return _stored(to, moves, target.accept(to, origin, low_water, arriving))
 
     while True:
         low_water, moves = source.move_out(queue, name)
@@ -78,16 +63,6 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     for page in pages(source, queue):
         dead_letters = {dead_letter.tag: dead_letter for dead_letter in page}
         yield move_all(source, queue, name, list(dead_letters), accepted)
-
-
-def _again(queue: str, move: Move) -> Publication:
-    """Return what publishes *move* as whoever published it first would try it again."""
-    publisher, number = move.origin or ("", 0)
-    rank = rank_of(move.tag)
-    numbers = (publisher, number, 0)
-    times = (move.delay_ms, move.ttl_ms)
-    tag = new_tag(rank, job=is_of_job(move.tag))
-    return Publication(queue, tag, move.envelope, rank, *numbers, *times, "", b"", moved=True)
 
 
 def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import refuse_sqlite
 from ..failover.brokers import STRATEGIES
 
 SCHEMES = {
@@ -10,7 +11,7 @@ SCHEMES = {
     "reliq-unix": "reliq.transports.redis:UnixTransport",
     "reliq-sentinel": "reliq.transports.sentinel:Transport",
     "reliq-cluster": "reliq.transports.cluster:Transport",
-    "reliq-sqlite": "reliq.transports.sqlite:Transport",
+    "reliq-spool": "reliq.transports.spool:Transport",
 }
 
 
@@ -19,5 +20,5 @@ def register() -> None:
     from kombu.connection import failover_strategies  # noqa: PLC0415 - see plugin.py
     from kombu.transport import TRANSPORT_ALIASES  # noqa: PLC0415
 
-    TRANSPORT_ALIASES.update(SCHEMES)
+    TRANSPORT_ALIASES.update(SCHEMES, **{"reliq-sqlite": refuse_sqlite})
     failover_strategies.update(STRATEGIES)

@@ -84,7 +84,7 @@ class Transport(virtual.Transport):
         store = session.open_store()
         self.link = Link(session, store, Routes(store))
         session.registration.topology.give(self.link.routes, self.declarations.queues)
-        store.keeps_long = self.failback.may_spool
+        store.keeps_long = bool(self.failback.spools)
 
     def _make_parts(self) -> None:
         options = self.options
@@ -174,7 +174,7 @@ class Transport(virtual.Transport):
         if other is not self:
             passed: Channel = other.create_channel(connection)
             return passed
-        channel = Channel(self)
+        channel: Channel = self.Channel(self)
         self.channels.append(channel)
         return channel
 
@@ -247,7 +247,7 @@ class Transport(virtual.Transport):
         self.loop.deferred.clear()
         self.loop.forget()
         self.link = self.link.over(self.link.session.open_store())
-        self.link.store.keeps_long = self.failback.may_spool
+        self.link.store.keeps_long = bool(self.failback.spools)
 
     # -- what drives it
 

@@ -18,6 +18,7 @@ from ..errors import (
     BatchUncertain,
     BrokerTimeout,
     BrokerUnavailable,
+    MessageRefused,
     NotConfirmed,
     NotFound,
     QueueFull,
@@ -33,14 +34,15 @@ from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
 from .job_entries import enter, entry_of, withdraw
 from .outgoing import goes_elsewhere
-from .sending import Entry, NotStored, send
+from .parts import Parts
+from .sending import Entry, NotStored
 
 if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Publication
     from .job_entries import JobEntry
     from .outgoing import Outgoing
-    from .parts import Parts
+    from .publishing import Publishing
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
@@ -54,13 +56,19 @@ class _BatchUncertain(
     __doc__ = BatchUncertain.__doc__
 
 
+class PublishingParts(Parts, Protocol):
+    """What a publish batch needs of its transport."""
+
+    publishing: Publishing
+
+
 class Owner(Protocol):
     """Who has batches: a channel."""
 
     closed: bool
 
     @property
-    def transport(self) -> Parts:
+    def transport(self) -> PublishingParts:
         """What it publishes over."""
 
 
@@ -247,7 +255,7 @@ class PublishBatch:
         if not item.exchange and item.confirm.by_storing:
             return 1
         channel = self.channel
-        if channel.closed or self._blind:
+        if channel.closed or self._blind or not channel.transport.publishing.knows_routes:
             return 1
         try:
             link = channel.transport.link
@@ -319,7 +327,7 @@ class PublishBatch:
         if entered:
             try:
                 enter(self._store, [found for _, found in entered])
-            except (BatchClosed, NotFound):
+            except (BatchClosed, MessageRefused, NotFound):
                 jobs = {entry for entry, _ in entered}
                 flushed, self._uncertain = self._uncertain, []
                 self._new = [entry for entry in flushed if entry not in jobs]
@@ -347,6 +355,7 @@ class PublishBatch:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
         redeclare = self.channel.transport.declarations.redeclare
+        send = self.channel.transport.publishing.send
         if not self.channel.closed:
             try:
                 return send(link, self._uncertain, redeclare)

@@ -6,11 +6,12 @@ say to which.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from kombu.utils.url import parse_url
+
+from ..errors import refuse_sqlite
 
 # What of a Kombu connection a URL says, by its name in each.
 PARTS = {
@@ -21,7 +22,7 @@ PARTS = {
     "password": "password",
     "virtual_host": "virtual_host",
 }
-_EMBEDDED = "reliq-sqlite:"
+_SPOOL = "reliq-spool:"
 # Whose URLs name parts of one broker.
 _GROUPED = ("reliq-sentinel:", "reliq-cluster:")
 # What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
@@ -32,9 +33,11 @@ def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
     """Return (all brokers of a Kombu connection, the one it is set to now); () for one.
 
     All Sentinels of a list are one broker, and so are all nodes of a cluster: their URLs,
-    separated by semicolons.
+    separated by semicolons. Raises ConfigurationError for a list with ``reliq-sqlite://``.
     """
     urls, current = _listed(client)
+    if any(url.startswith("reliq-sqlite:") for url in urls):
+        refuse_sqlite()
     brokers = {url: url for url in urls}
     for scheme in _GROUPED:
         group = [url for url in urls if url.startswith(scheme)]
@@ -99,17 +102,9 @@ def arguments_of(client: Any) -> dict[str, Any]:
     return arguments
 
 
-def is_embedded(url: str) -> bool:
-    """Whether *url* is a broker in a file."""
-    return url.startswith(_EMBEDDED)
-
-
 def is_spool(url: str) -> bool:
-    """Whether *url* is a broker in a file that there is; looking at it must not create it."""
-    if not is_embedded(url):
-        return False
-    path = parse_url(url)["virtual_host"]
-    return bool(path) and Path(path).expanduser().exists()
+    """Whether *url* is a publisher's journal, which is no broker."""
+    return url.startswith(_SPOOL)
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """``channel.client``: what probes that were written for Kombu's Redis transport ask it.
 
-There is no Redis client here: keys are reliq's, and a file has none. Two questions have an
+There is no Redis client here: keys are reliq's. Two questions have an
 answer that is cheap and safe; the others, one that says who knows.
 """
 

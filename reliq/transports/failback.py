@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import Connection
 
-from ..errors import BrokerUnavailable, NotConfirmed, ReliqError
+from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError
 from ..failover.brokers import BROKERS, admit, without_password
 from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
+from ..spool.journal import JOURNALS
 from ..store.nodes import goes_on
-from .broker_urls import PARTS, arguments_of, is_embedded, is_spool, urls_of
+from .broker_urls import PARTS, arguments_of, is_spool, urls_of
+from .forwarding import forward
 from .link import Linked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..options import Options
     from ..store.protocol import Store
@@ -104,8 +106,12 @@ class Failback:
         self.urls, self.url = urls_of(transport.client)
         self.arguments = arguments_of(transport.client)
         """What a Connection to another broker of the list is made with."""
-        self._due = False
-        """Whether the primary broker answers again."""
+        self.home = self.urls[0] if self.urls else ""
+        """The broker that it goes back to: from a spool to the first that answers."""
+        self.due = False
+        """Whether that broker answers again."""
+        self.spools = [url for url in self.urls if is_spool(url)]
+        """Those of the list that are no brokers."""
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
 
@@ -131,16 +137,6 @@ class Failback:
         return sorted({item.of_queue for item in subscriptions if not item.no_ack})
 
     @property
-    def may_spool(self) -> bool:
-        """Whether one of the other brokers is a file, there or not."""
-        return any(is_embedded(url) for url in self.urls[1:])
-
-    @property
-    def spools(self) -> Sequence[str]:
-        """Those of the other brokers that are files of this machine."""
-        return [url for url in self.urls[1:] if is_spool(url)]
-
-    @property
     def stays(self) -> bool:
         """Whether no other broker is used while this one answers."""
         return self._options.failback and self.url == self.urls[0]
@@ -159,6 +155,11 @@ class Failback:
         if not self.urls:
             self._open()
             return
+        if self.spools and self._options.confirm == "replicated":
+            raise ConfigurationError(
+                "expected confirm to be 'none', 'accepted' or 'fsynced' where a spool is in the "
+                "list of brokers, got: 'replicated', which a spool cannot give"
+            )
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
@@ -166,6 +167,7 @@ class Failback:
             BROKERS.failed(self.url)
             raise
         BROKERS.answered(self.url)
+        self._check_spools()
         self._say_where("it was the first to answer")
         self.watch_primary()
 
@@ -190,7 +192,7 @@ class Failback:
 
     def watch_primary(self) -> None:
         """Have the fail-back look after this transport: away, consuming, or beside a spool."""
-        if not self.urls or not self._options.failback:
+        if not self.urls or not (self._options.failback or self.spools):
             return
         if self.url != self.urls[0] or self.consumed or self.spools:
             FAILBACK.watch(self)
@@ -231,26 +233,27 @@ class Failback:
 
     # -- back to the primary
 
-    def primary_answers(self) -> None:
-        """Learn that the primary answers again; called by the fail-back's thread."""
-        if not self._due:
+    def broker_answers(self, url: str) -> None:
+        """Learn that a broker to go back to answers again; called by the fail-back's thread."""
+        if not self.due:
             FAILBACK.came_back(self.url)
-        self._due = True
+        self.home = url
+        self.due = True
         self._transport.link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
         FAILBACK.go_on()
         transport = self._transport
-        if not self._due or transport.turns.subscriptions or transport.unacked:
+        if not self.due or transport.turns.subscriptions or transport.unacked:
             return
-        self._due = False
-        primary = Connection(self.urls[0], **self.arguments)
+        self.due = False
+        primary = Connection(self.home, **self.arguments)
         other = primary.transport
         try:
             other.link.store.connect()
         except ReliqError as exc:
-            BROKERS.failed(self.urls[0])
+            BROKERS.failed(self.home)
             logger.info("%s: staying where we are", exc)
             primary.release()
             return
@@ -269,11 +272,11 @@ class Failback:
         for name in PARTS:
             setattr(transport.client, name, getattr(primary, name))
         FAILBACK.came_back(self.url)
-        self.url = self.urls[0]
+        self.url, self.home = self.home, self.urls[0]
         self.leave()
         self.watch_primary()
         BROKERS.answered(self.url)
-        self._say_where("the first broker answers again")
+        self._say_where("it answers again")
 
     def disconnect_when_drained(self) -> None:
         """End the connection where the primary answers and nothing is left to consume here.
@@ -281,7 +284,7 @@ class Failback:
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
         FAILBACK.go_on()
-        if not self._due or not self.consumed or self._transport.link.session.leases.held:
+        if not self.due or not self.consumed or self._transport.link.session.leases.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
@@ -289,7 +292,7 @@ class Failback:
             if not item.no_ack
         ):
             return
-        self._due = False
+        self.due = False
         if not BROKERS.answered_within(self.urls[0], self._fresh_s):
             return
         FAILBACK.came_back(self.url)
@@ -306,6 +309,41 @@ class Failback:
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
+    # -- spools
+
+    def _check_spools(self) -> None:
+        """See that each spool can be used, before it is needed; raises ConfigurationError.
+
+        And note which data the broker has: a publish whose reply is lost may be spooled.
+        """
+        if not self.spools or self.url in self.spools:
+            return
+        for url in self.spools:
+            JOURNALS.at_url(url, self._options).check()
+        store = self._transport.link.store
+        BROKERS.data[store.broker] = store.broker_id()
+
+    def forward(self, url: str, stopped: Callable[[], bool]) -> None:
+        """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
+        for spool in self.spools:
+            journal = JOURNALS.at_url(spool, self._options)
+            if journal.exists and not journal.is_empty():
+                with self._connected(url) as broker:
+                    redeclare = broker.declarations.redeclare
+                    for _ in forward(journal, broker.link, redeclare, self._options, stopped):
+                        pass
+
+    @contextmanager
+    def _connected(self, url: str) -> Iterator[Any]:
+        """Give the transport of a connection to *url* to a block; what is owed there is sent."""
+        with Connection(url, **self.arguments) as connection:
+            transport = connection.transport
+            transport.establish_connection()
+            try:
+                yield transport
+            finally:
+                transport.close_connection(None)
+
     @contextmanager
     def temporary_connection(
         self, url: str, *, gone: dict[str, str] | None = None
@@ -316,12 +354,7 @@ class Failback:
         it is kept from one visit to the next, and says who had no connection. And batches there
         are looked after.
         """
-        with Connection(url, **self.arguments) as connection:
-            transport = connection.transport
-            transport.establish_connection()
-            try:
-                if gone is not None:
-                    transport.link.session.duties.visit(transport.link.store, gone)
-                yield transport.link.store
-            finally:
-                transport.close_connection(None)
+        with self._connected(url) as transport:
+            if gone is not None:
+                transport.link.session.duties.visit(transport.link.store, gone)
+            yield transport.link.store

@@ -69,7 +69,7 @@ def publications(
                 False,
             )
         else:
-            own, number, low_water, publisher, _, unconfirmed = PUBLISHER.number(
+            own, number, low_water, publisher, _, unconfirmed = tag.publisher.number(
                 tag, queue, rank, store.broker
             )
         made.append(
@@ -86,7 +86,6 @@ def publications(
                 exchange,
                 version,
                 False,
-                unconfirmed,
                 # Where it may be stored already elsewhere, it must be found in the same one.
                 create if queue == name else unconfirmed,
             )

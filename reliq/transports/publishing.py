@@ -14,6 +14,7 @@ from ..signals import emit_published, message_published
 from ..store.values import NO_QUEUE, STALE
 from .job_entries import enter, entry_of, withdraw
 from .outgoing import list_created, publications, publish, refuse_full, stored_of
+from .sending import send
 
 if TYPE_CHECKING:
     from ..store.values import Publication
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 class Publishing:
     """What channels publish, over one transport."""
 
+    knows_routes = True
+    """Whether the bindings of the broker can be asked for."""
+
+    send = staticmethod(send)
+
     def __init__(
         self,
         transport: Parts,
@@ -37,7 +43,7 @@ class Publishing:
     ) -> None:
         self._transport = transport
         self._declarations = declarations
-        self._posting = posting
+        self.posting = posting
         self._unroutable = unroutable
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
@@ -116,7 +122,7 @@ class Publishing:
             if confirm.level == "none" and BATCH not in item.headers:
                 # Not tried again once it is sent, so without a number: whatever is sent once more
                 # (Redis has forgotten the script) would come after later numbers, and be refused.
-                self._posting.post(item, publications(item, queues, None, link.store))
+                self.posting.post(item, publications(item, queues, None, link.store))
             else:
                 confirm.require(link.store)
                 items, outcomes = publish(link.store, item, queues, tag)
@@ -126,8 +132,8 @@ class Publishing:
                 if not stored:
                     self._unroutable.report("", item.routing_key)
                 confirm.wait(link.store, stored)
-        elif BATCH not in item.headers and self._posting.is_for(item, properties):
-            self._posting.post(item)
+        elif BATCH not in item.headers and self.posting.is_for(item, properties):
+            self.posting.post(item)
         else:
             confirm.require(link.store)
             stored = self._publish_routed(item, tag)

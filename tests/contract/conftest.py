@@ -15,9 +15,7 @@ def pytest_generate_tests(metafunc):
     """Give each test every engine, but for what EXCLUDED names."""
     if "running_engine" in metafunc.fixturenames:
         test = metafunc.function.__name__
-        without = getattr(metafunc.module, "EXCLUDED", {})
         names = [name for name in ENGINES if test not in EXCLUDED.get(name, {})]
-        names = [name for name in names if name not in without]
         metafunc.parametrize("running_engine", names, indirect=True, scope="session")
 
 

@@ -7,13 +7,8 @@ EXCLUDED: those tests are not collected for it, all others are.
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import sqlite3
-import tempfile
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
@@ -25,8 +20,6 @@ from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.keys import queue_keys
 from reliq.engines.redis.store import RedisStore
-from reliq.engines.sqlite.location import location
-from reliq.engines.sqlite.store import SqliteStore
 from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
@@ -35,7 +28,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from reliq.store.protocol import Store
 
@@ -188,53 +181,6 @@ class FakeRedisEngine(_OverRedis):
         self._thread.join()
 
 
-class SqliteEngine:
-    """A file of its own; every store opens it anew."""
-
-    def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="reliq-sqlite-"))
-        self._path = self._directory / "broker.db"
-        self._rows: sqlite3.Connection | None = None
-
-    def connect(self, consumer: str, **options: Any) -> Store:
-        """Open the file."""
-        store = SqliteStore(location(str(self._path)), parse(options), consumer)
-        store.connect()
-        return store
-
-    def clear(self) -> None:
-        """Delete every row."""
-        self.connect("clear").close()
-        with self.rows() as connection:
-            tables = connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
-            ).fetchall()
-            for (table,) in tables:
-                connection.execute(f"DELETE FROM {table}")
-
-    @contextlib.contextmanager
-    def rows(self) -> Iterator[sqlite3.Connection]:
-        """Look at the file itself: all at one instant."""
-        if self._rows is None:
-            self._rows = sqlite3.connect(
-                self._path, isolation_level=None, timeout=10, check_same_thread=False
-            )
-        self._rows.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._rows
-        finally:
-            self._rows.execute("COMMIT")
-
-    def forget_caches(self) -> None:
-        """Do nothing: it keeps none."""
-
-    def stop(self) -> None:
-        """Remove the file."""
-        if self._rows is not None:
-            self._rows.close()
-        shutil.rmtree(self._directory)
-
-
 _NO_INFO = "fakeredis has no INFO: no run id, no uptime"
 _SMALL = "TcpFakeServer cannot send a reply that is larger than what its socket takes at once"
 _CLOSES = "TcpFakeServer closes a connection with each error it replies"
@@ -262,18 +208,6 @@ NOT_ON_FAKEREDIS = {
     "test_one_message_comes_whatever_its_size": _SMALL,
 }
 
-_NO_DOUBT = "a file does not tell what was never stored from what is lost"
-
-NOT_ON_SQLITE = {
-    "test_what_was_never_stored_is_taken_out": _NO_DOUBT,
-    "test_a_producer_that_died": _NO_DOUBT,
-    "test_a_doubt_is_looked_into_soon": _NO_DOUBT,
-    "test_a_partition_that_is_to_go": "a file has one partition of each queue",
-    "test_partitions_are_looked_into": "a file has one partition of each queue",
-    "test_replicas_are_never_refused_beforehand": "a file never has replicas: it is refused",
-    "test_a_young_server_restores_nothing": "there is no server that could have been away",
-}
-
 _BESIDE = "the version of the bindings is read beside the script, so what is stale may be stored"
 
 NOT_ON_CLUSTER = {
@@ -288,10 +222,8 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "redis": RedisEngine,
     "cluster": ClusterEngine,
     "fakeredis": FakeRedisEngine,
-    "sqlite": SqliteEngine,
 }
 EXCLUDED: dict[str, dict[str, str]] = {
     "cluster": NOT_ON_CLUSTER,
     "fakeredis": NOT_ON_FAKEREDIS,
-    "sqlite": NOT_ON_SQLITE,
 }

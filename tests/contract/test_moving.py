@@ -66,7 +66,7 @@ def reply(**properties):
 
 def test_replies_make_no_queue_there(source, target, caplog):
     """Who waited for them has gone with its queue: they are dropped, and the log says so."""
-    source.publish(message(envelope=reply()), message(envelope=reply(), number=1, unconfirmed=True))
+    source.publish(message(envelope=reply()), message(envelope=reply(), number=1))
     assert 2 == move(source, target)
     assert {} == source.places()
     assert target.store.status("q") is None

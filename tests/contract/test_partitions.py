@@ -18,8 +18,6 @@ from reliq.routing.spread import SPREAD
 from reliq.store.values import CLOSED, CREATED, DUPLICATE, NO_QUEUE, STORED, Layout
 from tests.contract.steps import LONG_MS, message
 
-EXCLUDED = {"sqlite": "a file has one partition of each queue"}
-
 
 def declare(steps, count, **arguments):
     """Declare q with so many partitions."""

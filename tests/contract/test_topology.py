@@ -1,10 +1,7 @@
 import pytest
 
-from reliq.errors import ConfigurationError
 from reliq.message.envelope import pack
-from reliq.message.queue_arguments import queue_arguments
-from reliq.routing import partitions
-from reliq.store.values import CREATED, NO_QUEUE, Layout
+from reliq.store.values import CREATED, NO_QUEUE
 from tests.contract.steps import LONG_MS, message
 
 # -- queues
@@ -330,16 +327,3 @@ def test_a_queue_that_is_not_there_is_not_bound(store):
     store.delete("q")
     store.store.unbind_queue("q")
     assert {b"other"} == store.store.exchange_table("e").bindings
-
-
-def test_an_engine_that_cannot_divide_has_one_partition_of_each_queue(store):
-    """Whatever is declared; the same code runs on every engine."""
-    if store.store.has_partitions:
-        return  # test_partitions.py
-    given = queue_arguments("q", False, {"x-partitions": 4})
-    assert "created" == partitions.declare(store.store, "q", *given).outcome
-    assert Layout(1, 1) == store.store.layout("q")
-    assert ["q"] == store.store.queues()
-    with pytest.raises(ConfigurationError, match="cannot be divided"):
-        partitions.divide(store.store, "q", 2)
-    assert Layout(1, 1) == partitions.divide(store.store, "q", 1)

@@ -1,4 +1,4 @@
-"""A file as the last URL of a list: it takes what is published while Redis is away."""
+"""A spool as the last URL of a list: it takes what is published while no broker answers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ import sys
 import time
 
 import pytest
-from kombu import Connection
+from celery import Celery
+from kombu import Connection, Exchange, Queue
 
+import reliq
 from reliq.admin import Inspector
-from reliq.engines.redis.connect import Address
-from reliq.engines.redis.store import RedisStore
-from reliq.engines.sqlite.location import location
-from reliq.engines.sqlite.store import SqliteStore
-from reliq.errors import QueueFull
-from reliq.message.delivery_tag import new_tag
-from reliq.options import parse
-from reliq.store.values import STORED, Publication
-from reliq.transfer.between_brokers import move_queue
-from tests.integration.kombu_client import declare, publish
+from reliq.admin.spools import spool_status
+from reliq.errors import BrokerRefused, ConfigurationError, MessageRefused
 from tests.support.audits import assert_balanced
+from tests.support.disks import run_on_small_disk
 from tests.support.journal import Journal
 from tests.support.processes import Process
-from tests.support.sentinels import SentinelGroup
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -55,13 +50,19 @@ def counts(url, queue="celery"):
     return {place: n for place in PLACES if (n := getattr(status, place))}
 
 
+def spooled_in(path):
+    """Return how many publishes wait in the spool at *path*."""
+    return spool_status(str(path)).publishes if path.exists() else 0
+
+
 class Spooled:
     """Redis, a file for when it is away, publishers that list both, and their tasks."""
 
     def __init__(self, redis_factory, site_factory, tmp_path):
         self.redis = redis_factory(appendonly=True)
         self.home = self.redis.url("reliq")
-        self.spool = f"reliq-sqlite:///{tmp_path}/spool.db"
+        self.path = tmp_path / "spool.db"
+        self.spool = f"reliq-spool:///{self.path}"
         self.site = site_factory(self.redis, **SETTINGS, broker_transport_options=FAST)
         self.site.broker = f"{self.home};{self.spool}"
         self.tmp_path = tmp_path
@@ -90,10 +91,10 @@ class Spooled:
         command = ["tests.integration.apps.spooling", self.site.broker, self.sent.path]
         return self.start(command, "publisher")
 
-    def mover(self):
-        """Start a carrier: the command."""
-        command = ["reliq.cli", "move", "--all", "--from", self.spool, "--to", self.home]
-        return self.start(command, "mover")
+    def forwarder(self):
+        """Start a forwarder: the command."""
+        command = ["reliq.cli", "spool", "forward", str(self.path), "--url", self.home]
+        return self.start(command, "forwarder")
 
     def confirmed(self):
         """Return the ids of the tasks that were confirmed to publishers."""
@@ -119,8 +120,14 @@ class Spooled:
         wait_until(done, timeout_s=90, what=lambda: f"{len(missing)} are missing\n{self.tails()}")
         twice = {task: n for task, n in self.site.journal.started().items() if n > 1}
         assert {} == twice
-        wait_until(lambda: {} == counts(self.spool), timeout_s=60, what=self.tails)
+        wait_until(lambda: 0 == spooled_in(self.path), timeout_s=60, what=self.tails)
         wait_until(lambda: {} == counts(self.home), timeout_s=30)
+
+    def end_and_all_done(self):
+        """End the publishers in order, and wait for what they were told is stored."""
+        publishers = [p for p in self.processes if p.running and "publisher" in p.log_path.name]
+        end(publishers)
+        self.all_done()
 
     def close(self):
         """End everything."""
@@ -132,12 +139,11 @@ class Spooled:
 
 @pytest.fixture
 def spooled(redis_factory, site_factory, tmp_path):
-    """Return Redis with a spool beside it; both balance at the end."""
+    """Return Redis with a spool beside it; it balances at the end."""
     spooled = Spooled(redis_factory, site_factory, tmp_path)
     yield spooled
     spooled.close()
     assert_balanced(spooled.home)
-    assert_balanced(spooled.spool)
 
 
 def redis_is_away(spooled, seconds):
@@ -168,24 +174,18 @@ def end(publishers):
 @pytest.mark.parametrize(
     "seconds", [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(240)])]
 )
-@pytest.mark.parametrize("consumes", ["both", "home"])
-def test_redis_is_away_under_load(spooled, seconds, consumes):
-    """Every task that was confirmed runs, and none twice; no publish fails.
-
-    Whether or not the worker can reach the spool: where it cannot, the publishers carry
-    home what is in it.
-    """
-    urls = spooled.site.broker if consumes == "both" else spooled.home
-    spooled.site.worker(pool="prefork", concurrency=2, broker=urls)
+def test_redis_is_away_under_load(spooled, seconds):
+    """Every task that was confirmed runs, and none twice; no publish fails."""
+    spooled.site.worker(pool="prefork", concurrency=2)
     publishers = redis_is_away(spooled, seconds)
-    wait_until(lambda: {} == counts(spooled.spool), timeout_s=60, what=spooled.tails)
+    wait_until(lambda: 0 == spooled_in(spooled.path), timeout_s=60, what=spooled.tails)
     end(publishers)
     assert [] == spooled.sent.entries("refused")
     spooled.all_done()
 
 
-def test_carriers_are_killed(spooled):
-    """Publishers on their way home, and the command, die at any point: all runs once."""
+def test_publishers_and_forwarders_are_killed(spooled):
+    """Wherever they die, in a second outage too: every confirmed task runs once."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -193,256 +193,337 @@ def test_carriers_are_killed(spooled):
     spooled.wait_confirmed(20)
     spooled.redis.kill()
     spooled.wait_confirmed(500)
-    spooled.redis.start()
+    publishers.pop().kill_group()
     for _ in range(5):
-        mover = spooled.mover()
-        goal = sum(counts(spooled.spool).values()) - chance.randint(1, 80)
+        spooled.redis.start()
+        movers = [spooled.forwarder() for _ in range(2)]
+        goal = spooled_in(spooled.path) - chance.randint(1, 80)
         wait_until(
-            lambda m=mover, g=goal: sum(counts(spooled.spool).values()) <= g or not m.running,
+            lambda m=movers, g=goal: (
+                spooled_in(spooled.path) <= g or not any(mover.running for mover in m)
+            ),
             interval_s=chance.uniform(0.001, 0.01),
             what=spooled.tails,
         )
-        mover.kill_group()
-        if publishers:
+        spooled.redis.kill()
+        for mover in movers:
+            mover.kill_group()
+        spooled.wait_confirmed(20)
+        if publishers and chance.random() < 0.5:
             publishers.pop().kill_group()
+    spooled.redis.start()
     spooled.site.worker(pool="prefork", concurrency=2)
-    spooled.all_done()
+    spooled.publisher()  # somebody has the list
+    spooled.wait_confirmed(1)
+    spooled.end_and_all_done()
 
 
-def test_a_worker_whose_child_dies_carries_on(spooled):
-    """A prefork worker forks while it carries a long spool: it neither hangs nor gives up."""
-    count = 20_000
-    store = SqliteStore(location(spooled.spool.removeprefix("reliq-sqlite:///")), parse({}), "x")
-    for start in range(0, count, 1000):
-        store.publish(
-            [
-                Publication("other", new_tag(5), b"x", 5, "p", start + n, 0, 0, -1, "", b"")
-                for n in range(1, 1001)
-            ]
-        )
-    store.close()
-    worker = spooled.site.worker(pool="prefork", concurrency=2, broker=spooled.site.broker)
-    spooled.site.broker = spooled.home  # nobody else carries
-    for _ in range(3):
-        left = counts(spooled.spool, "other").get("ready", 0)
-        wait_until(
-            lambda n=left: counts(spooled.spool, "other").get("ready", 0) < n,
-            timeout_s=60,
-            what=worker.tail,
-        )
-        spooled.site.journal.wait_started(spooled.site.send("die_first").id)
-        spooled.site.journal.wait_finished(spooled.site.send("record").id, timeout_s=30)
-    assert counts(spooled.spool, "other")["ready"]
-    wait_until(lambda: {} == counts(spooled.spool, "other"), timeout_s=60, what=worker.tail)
-    assert {"ready": count} == counts(spooled.home, "other")
-    assert 0 == worker.shut_down()
-
-
-def test_a_new_publisher_empties_the_spool(spooled):
-    """What a process left there that is gone, whoever publishes at home next carries."""
+def test_a_new_publisher_forwards(spooled):
+    """What a process left in the spool that is gone, the next one with the list forwards."""
     first = spooled.publisher()
     spooled.wait_confirmed(1)
     spooled.redis.kill()
     spooled.wait_confirmed(20)
     first.kill_group()
-    left = sum(counts(spooled.spool).values())
+    left = spooled_in(spooled.path)
     assert left >= 20
     spooled.redis.start()
     second = spooled.publisher()
-    wait_until(lambda: {} == counts(spooled.spool), timeout_s=30, what=spooled.tails)
+    wait_until(lambda: 0 == spooled_in(spooled.path), timeout_s=30, what=spooled.tails)
     end([second])
     assert counts(spooled.home)["ready"] >= left
 
 
-def test_a_reply_that_never_came(spooled):
-    """Redis has the message and could not say so: the one in the spool is given to nobody."""
-    options = {**FAST, "socket_timeout": 0.5}
-    spooled.site.config["broker_transport_options"] = options
+def test_a_worker_waits_at_the_spool_and_comes_back(spooled):
+    """A worker that starts in an outage takes nothing, stays, and runs tasks afterwards."""
     spooled.site.send("record_late")
-    spooled.redis.freeze()
-    doubtful = spooled.site.send("record_late").id
-    certain = spooled.site.send("record_late").id
-    assert {"ready": 1, "unacked": 1} == counts(spooled.spool)
-    spooled.site.worker(pool="solo", broker=spooled.spool)
-    spooled.site.journal.wait_finished(certain)
-    wait_until(lambda: {"unacked": 1} == counts(spooled.spool), what="its ack, and no more")
-    spooled.redis.thaw()
-    wait_until(lambda: {"ready": 2} == counts(spooled.home))
-    wait_until(lambda: {} == counts(spooled.spool), timeout_s=60)
-    assert {"ready": 2} == counts(spooled.home)
-    spooled.site.worker(pool="solo", broker=spooled.home)
-    spooled.site.journal.wait_finished(doubtful)
-    spooled.all_done()
+    spooled.redis.kill()
+    task = spooled.site.send("record_late").id
+    worker = spooled.site.worker(pool="solo", ready=False)
+    wait_until(lambda: "reliq-spool" in worker.log(), timeout_s=60, what=worker.tail)
+    assert 2 > spooled_in(spooled.path) > 0
+    spooled.redis.start()
+    spooled.site.journal.wait_finished(task, timeout_s=60)
+    assert 0 == worker.shut_down()
+    assert spooled_in(spooled.path) == 0
 
 
-def test_a_sentinel_group_is_away(site_factory, tmp_path):
-    """All its servers: publishers go to the spool; what they, and one that died, left comes home.
+# -- in one process
 
-    The Sentinels of a list are one broker, which is home.
-    """
-    group = SentinelGroup(replicas=0, sentinels=2)
-    spool = f"reliq-sqlite:///{tmp_path}/spool.db"
+
+class Away:
+    """A list of one Redis and a spool, and the Redis killed."""
+
+    def __init__(self, server, tmp_path, url=None):
+        self.server = server
+        self.path = tmp_path / "spool.db"
+        self.home = server.url("reliq")
+        self.urls = [url or self.home, f"reliq-spool:///{self.path}"]
+
+    def connect(self, **options):
+        """Return a connection by the list."""
+        options = {**FAST, "socket_timeout": 1.0, "socket_connect_timeout": 1.0, **options}
+        return Connection(self.urls, transport_options=options, failover_strategy="primary")
+
+    def publish(self, connection, body, routing_key="q", **options):
+        """Publish with a retry policy, as Celery does."""
+        policy = {"max_retries": 5, "interval_start": 0, "interval_step": 0.1}
+        connection.Producer().publish(
+            body, routing_key=routing_key, retry=True, retry_policy=policy, **options
+        )
+
+    def back(self):
+        """Start Redis again, and wait until the spool is empty."""
+        self.server.start()
+        wait_until(lambda: 0 == spooled_in(self.path), timeout_s=30)
+
+    def bodies(self, queue="q"):
+        """Return what is ready in *queue*, in order."""
+        with Connection(self.home) as connection:
+            got = []
+            while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
+                got.append(message.payload)
+        return got
+
+
+@pytest.fixture
+def away(redis_factory, tmp_path):
+    """Return a Redis of the test's own, and a spool; it balances at the end."""
+    away = Away(redis_factory(appendonly=True), tmp_path)
+    yield away
+    assert_balanced(away.home)
+
+
+def test_order_delay_and_ttl(away):
+    """Forwarded in order; a delay counts from the publish; an expired one is counted."""
+    with away.connect() as connection:
+        away.publish(connection, -1)
+        away.server.kill()
+        for n in range(300):
+            away.publish(connection, n)
+        away.publish(connection, "late", "later", headers={"x-delay": 600_000})
+        away.publish(connection, "gone", expiration=0.01)
+        away.back()
+        assert [-1, *range(300)] == away.bodies()
+        with Inspector(away.home) as inspector:
+            assert [0, 1] == inspector.due("later", every_s=500.0, points=2)[:2]
+        assert 1 == spool_status(str(away.path)).expired
+
+
+def test_an_empty_redis_gets_the_declarations(redis_factory, tmp_path):
+    """A Redis without persistence comes back empty: queues and bindings are declared first."""
+    away = Away(redis_factory(), tmp_path)
+    queue = Queue("bound", Exchange("topics", "topic"), "a.#", queue_arguments={"x-max-length": 50})
+    with away.connect() as connection:
+        away.publish(connection, 1, "a.b", exchange=queue.exchange, declare=[queue])
+        away.server.kill()
+        away.publish(connection, 2, "a.b", exchange=queue.exchange, declare=[queue])
+        away.publish(connection, 3, "a.c", exchange=queue.exchange)
+        away.back()
+        assert [2, 3] == away.bodies("bound")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_reply_that_never_came(redis_factory, tmp_path, stored):
+    """Redis may have it, and only its number tells: it is stored once, whichever is so."""
+    server = redis_factory(appendonly=True)
+    proxy = Proxy(server)
+    away = Away(server, tmp_path, proxy.url())
     try:
-        group.start()
-        server = group.servers[0]
-        options = {**FAST, **group.options, "socket_connect_timeout": 1}
-        site = site_factory(server, **SETTINGS, broker_transport_options=options)
-        site.broker = f"{group.url()};{spool}"
-        home = server.url("reliq")
-        site.send("record_late")
-        assert {"ready": 1} == counts(home)
-        server.kill()
-        first = site.send("record_late").id
-        second = site.send("record_late").id
-        # The first was under way as the server died: nobody knows whether it arrived.
-        assert {"ready": 1, "unacked": 1} == counts(spool)
-        server.start()
-        wait_until(lambda: {} == counts(spool), timeout_s=60)
-        site.worker(pool="solo")
-        for task in (first, second):
-            site.journal.wait_finished(task)
-        with Connection(spool) as connection:
-            publish(connection, "celery", "left by another")
-        site.worker(pool="solo", name="finder")
-        wait_until(lambda: {} == counts(spool), timeout_s=60)
-        assert_balanced(home)
-        assert_balanced(spool)
+        with away.connect() as connection:
+            away.publish(connection, 0)
+            proxy.refusing = True  # every connection but the one that there is
+            if stored:
+                proxy.cut_replies(0)
+            else:
+                proxy.cut_at(b"doubtful")
+            away.publish(connection, "doubtful")
+            away.publish(connection, "certain")
+            assert 1 == proxy.cuts
+            assert 2 == spooled_in(away.path)
+            proxy.refusing = False
+            wait_until(lambda: 0 == spooled_in(away.path), timeout_s=30)
+            assert [0, "doubtful", "certain"] == away.bodies()
     finally:
-        group.destroy()
+        proxy.close()
 
 
-def test_delayed_and_dead_letters_come_home(redis_factory, tmp_path):
-    """By the command, with their time and their reason."""
-    server = redis_factory()
-    home, spool = server.url("reliq"), f"reliq-sqlite:///{tmp_path}/spool.db"
-    with Connection(spool) as connection:
-        declare(connection, "q")
-        publish(connection, "q", 1)
-        publish(connection, "q", 2, headers={"x-delay": 60_000})
-        connection.default_channel.basic_get("q").reject()
-        publish(connection, "q", 3)
-    with Inspector(spool) as source, Inspector(home) as target:
-        assert 3 == sum(source.move("q", target))
-        (dead_letter,) = target.dead_letters("q")
-        assert "rejected" == dead_letter.reason
-    assert {"ready": 1, "delayed": 1, "dead": 1} == counts(home, "q")
-    for url in (home, spool):
-        assert_balanced(url)
-
-
-# -- what Redis may have already
-
-
-@pytest.fixture
-def home(redis_server, redis_url):
-    """Return a store of Redis."""
-    store = RedisStore(Address(host="127.0.0.1", port=redis_server.port), parse({}), "s/1")
-    store.connect()
-    store.declare_queue("q", False, b"", {})
-    yield store
-    store.close()
-    assert_balanced(redis_url)
-
-
-@pytest.fixture
-def spool(tmp_path):
-    """Return a store of a file."""
-    store = SqliteStore(location(f"{tmp_path}/spool.db"), parse({}), "s/2")
-    store.connect()
-    yield store
-    store.close()
-    assert_balanced(f"reliq-sqlite:///{tmp_path}/spool.db")
-
-
-def tried(number, *, unconfirmed=False, delay_ms=0, low_water=0):
-    """Return a message of one publisher."""
-    numbers = ("p", number, low_water)
-    return Publication(
-        "q", new_tag(5), b"%d" % number, 5, *numbers, delay_ms, -1, "", b"", False, unconfirmed
+def test_many_calls_and_threads(away):
+    """A batch of publishes goes in whole; jobs of batches and broadcasts do not go in."""
+    app = Celery("x", broker=away.urls, set_as_current=False)
+    app.conf.update(
+        broker_transport_options=FAST,
+        broker_failover_strategy="primary",
+        task_publish_retry_policy={"max_retries": 5, "interval_start": 0, "interval_step": 0.1},
     )
 
+    @app.task(name="t")
+    def task(n):
+        """Do nothing."""
 
-def test_nobody_gets_what_is_in_doubt(spool):
-    """It is unacked, held by no consumer, and stays so whatever passes over it."""
-    assert [2] == spool.publish([tried(1, unconfirmed=True)])
-    assert [] == spool.reserve("q", 9, 60_000, False).deliveries
-    results = []
-    spool.post_restore("q", 1, results.append, True)
-    spool.wait_for_replies()
-    assert {} == results[0].by_consumer
-    status = spool.status("q")
-    assert (0, 1) == (status.ready, status.unacked)
-
-
-def test_what_home_has_is_not_stored_again(spool, home):
-    """Of two that were tried there, one arrived: each is there once."""
-    assert [STORED] == home.publish([tried(1)])
-    spool.publish([tried(1, unconfirmed=True), tried(2, unconfirmed=True), tried(3)])
-    assert 3 == sum(move_queue(spool, home, "q"))
-    taken = home.reserve("q", 9, 60_000, False).deliveries
-    assert [b"1", b"2", b"3"] == sorted(item.envelope for item in taken)
-    assert 0 == spool.status("q").stored
-
-
-def test_it_has_been_worked_on_there(spool, home):
-    """Finished at home meanwhile: it does not run again."""
-    home.publish([tried(1)])
-    taken = home.reserve("q", 1, 60_000, False).deliveries
-    home.post_ack("q", [taken[0].tag], lambda _: None)
-    home.wait_for_replies()
-    spool.publish([tried(1, unconfirmed=True)])
-    sum(move_queue(spool, home, "q"))
-    assert 0 == home.status("q").stored
+    task.delay(-1)
+    batch = reliq.Batch("jobs", app=app)
+    with batch:
+        task.delay(0)
+        away.server.kill()
+        with pytest.raises(MessageRefused, match="spool"):
+            task.delay(1)
+        with pytest.raises(reliq.PartlyPublished, match="1 that were taken are not"):
+            reliq.publish_many(task, [1])
+        away.server.start()
+    away.server.kill()
+    reliq.publish_many(task, range(500))
+    app.control.broadcast("ping")
+    assert 500 == spooled_in(away.path)
+    away.back()
+    batch.close()
+    assert 502 == counts(away.home)["ready"]
 
 
-def test_it_arrives_there_after_it_was_moved(spool, home):
-    """The first try was held back by the network: it is a duplicate."""
-    spool.publish([tried(1, unconfirmed=True)])
-    sum(move_queue(spool, home, "q"))
-    assert [0] == home.publish([tried(1)])
-    assert 1 == home.status("q").ready
+def test_confirmations(away):
+    """The spool keeps "fsynced" and refuses "replicated"; the option is refused at connect."""
+    with away.connect() as connection:
+        away.publish(connection, 0)
+        away.server.kill()
+        away.publish(connection, 1, confirm="fsynced")
+        with pytest.raises(MessageRefused, match="replicated"):
+            away.publish(connection, 2, confirm="replicated")
+        assert 1 == spooled_in(away.path)
+        away.back()
+    with (
+        pytest.raises(ConfigurationError, match="replicated"),
+        away.connect(confirm="replicated") as connection,
+    ):
+        connection.connect()
 
 
-def test_carried_twice_it_is_there_once(spool, home):
-    """Who moved it died before it was taken out here."""
-    spool.publish([tried(1, unconfirmed=True, delay_ms=60_000)])
-    name = f"broker:{home.broker_id()}"
-    _, (move,) = spool.move_out("q", name)
-    assert ("p", 1) == move.origin
-    assert 50_000 < move.delay_ms <= 60_000
-    assert move._replace(delay_ms=0) == spool.move_out("q", name)[1][0]._replace(delay_ms=0)
-    sum(move_queue(spool, home, "q"))
-    assert 1 == home.status("q").delayed
+def test_a_full_spool_refuses(away):
+    """What does not fit is refused with the limit's name, and all that was confirmed is there."""
+    with away.connect(spool_max="1MB") as connection:
+        away.publish(connection, -1)
+        away.server.kill()
+        confirmed = 0
+        try:
+            while confirmed < 2000:
+                away.publish(connection, [confirmed, "x" * 1000])
+                confirmed += 1
+        except BrokerRefused as exc:
+            assert "spool_max" in str(exc)  # noqa: PT017 - counted until then
+        assert confirmed > 500
+        assert confirmed == spooled_in(away.path)
+        away.back()
+        assert list(range(confirmed)) == [body[0] for body in away.bodies()[1:]]
 
 
-def test_letters_that_go_elsewhere_leave_what_is_in_doubt(spool, home):
-    """Dead letters of the queue are routed on beside it: it still goes home."""
-    spool.publish([tried(1, unconfirmed=True)])
-    assert [] == spool.begin_move("q", "queue:other", [])[1]
-    assert 1 == sum(move_queue(spool, home, "q"))
-    assert 1 == home.status("q").ready
+def test_a_full_disk_refuses(tmp_path):
+    """The same on a full disk: nothing that was confirmed is lost, and the reason is told."""
+    done = run_on_small_disk("tests.integration.apps.full_disk", tmp_path, 3)
+    assert "disk is full; nothing was stored" in done.stdout, done.stderr
+    confirmed, there = map(int, done.stdout.split()[-2:])
+    assert confirmed == there > 100
 
 
-def test_a_queue_that_is_full_at_home_holds_up_no_other(spool, home, redis_url):
-    """What is unconfirmed of one queue waits for room there; the next one is moved meanwhile."""
-    home.delete_queue("q")
-    home.declare_queue("q", False, b"x", {"max_length": "1", "overflow": "reject-publish"})
-    home.publish([tried(9)])
-    spool.publish([tried(1, unconfirmed=True), tried(1)._replace(queue="r")])
-    with Connection(f"{redis_url};{spool.broker}", transport_options=FAST) as connection:
-        publish(connection, "other", "at home")
-        wait_until(lambda: {"ready": 1} == counts(redis_url, "r"))
-    assert 1 == spool.status("q").unacked
+def another_programs(path):
+    """Make a database of another program."""
+    import sqlite3
+
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    path.chmod(0o600)
 
 
-def test_home_is_full_and_rejects(spool, home):
-    """What may be there stays in the spool until there is room, and that is said."""
-    home.delete_queue("q")
-    home.declare_queue("q", False, b"x", {"max_length": "1", "overflow": "reject-publish"})
-    home.publish([tried(9)])
-    spool.publish([tried(1, unconfirmed=True)])
-    with pytest.raises(QueueFull, match="full on the target"):
-        sum(move_queue(spool, home, "q"))
-    assert 1 == spool.status("q").unacked
-    home.purge("q")
-    assert 1 == sum(move_queue(spool, home, "q"))
+def newer(path):
+    """Make a spool of a newer format."""
+    import sqlite3
+
+    from reliq.spool.journal import Journal as SpoolJournal
+
+    SpoolJournal(str(path), 10**9, 5.0).check()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 99")
+    other.close()
+
+
+def readable(path):
+    """Make a file that others may read."""
+    path.touch(0o644)
+    path.chmod(0o644)
+
+
+def text(path):
+    """Make a file of text."""
+    path.touch(0o600)
+    path.write_text("no database " * 1000)
+
+
+def link(path):
+    """Make a link to another file."""
+    path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (another_programs, "another program"),
+        (newer, "format 99"),
+        (readable, "chmod 600"),
+        (link, "no link"),
+        (lambda path: path.mkdir(), "cannot be opened"),
+        (text, "another program"),
+    ],
+)
+def test_an_unusable_spool_is_reported_at_start(away, prepare, said):
+    """Not in the outage; and nothing there is touched."""
+    prepare(away.path)
+    before = away.path.read_bytes() if away.path.is_file() else None
+    with away.connect() as connection, pytest.raises(ConfigurationError, match=said):
+        connection.connect()
+    assert before == (away.path.read_bytes() if away.path.is_file() else None)
+
+
+def test_a_spool_alone_is_refused(tmp_path):
+    """A spool is no broker: the error names the list, and what works without a server."""
+    with (
+        Connection(f"reliq-spool:///{tmp_path}/spool.db") as connection,
+        pytest.raises(ConfigurationError, match="reliq-embedded"),
+    ):
+        connection.connect()
+
+
+def test_a_fork_publishes_and_the_parent_goes_on(away):
+    """Neither shares the other's file: all of both is forwarded once."""
+    with away.connect() as connection:
+        away.publish(connection, "first")
+        away.server.kill()
+        away.publish(connection, "parent")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                away.publish(connection, "child")
+                code = 0
+            finally:
+                os._exit(code)
+        assert 0 == os.waitpid(child, 0)[1]
+        away.publish(connection, "parent again")
+        assert 3 == spooled_in(away.path)
+        away.back()
+        assert ["child", "first", "parent", "parent again"] == sorted(away.bodies())
+
+
+def test_a_full_queue_holds_up_no_other(away):
+    """What a full queue rejects stays in the spool until there is room."""
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    with away.connect() as connection:
+        Queue("full", queue_arguments=arguments, channel=connection).declare()
+        away.publish(connection, 0, "full")
+        away.server.kill()
+        away.publish(connection, 1, "full")
+        away.publish(connection, 2)
+        away.server.start()
+        wait_until(lambda: {"ready": 1} == counts(away.home, "q"), timeout_s=30)
+        assert 1 == spooled_in(away.path)
+        assert [0] == away.bodies("full")
+        wait_until(lambda: 0 == spooled_in(away.path), timeout_s=30)
+        assert [1] == away.bodies("full")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.model import brokers, embedded
+from tests.model import brokers
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tests.model.brokers import Broker
 
-BROKERS = ("fakeredis", "redis", "cluster", "sqlite")
+BROKERS = ("fakeredis", "redis", "cluster")
 
 
 def running(name: str) -> AbstractContextManager[Broker]:
     """Run the broker of that name."""
-    own = {"sqlite": embedded.running_sqlite, "cluster": brokers.running_cluster}
-    return own[name]() if name in own else brokers.running(name)
+    return brokers.running_cluster() if name == "cluster" else brokers.running(name)

@@ -35,12 +35,6 @@ def test_any_order_of_steps_on_a_cluster():
         run(broker, examples=100)
 
 
-def test_any_order_of_steps_on_sqlite():
-    """In a file, too, every row of which is looked at after each step."""
-    with running("sqlite") as broker:
-        run(broker, examples=100)
-
-
 @pytest.mark.parametrize("broker", ["fakeredis", "redis", "cluster"])
 def test_whatever_is_said_of_jobs(broker):
     """A batch counts its jobs as the oracle says, over every engine."""

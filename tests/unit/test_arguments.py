@@ -2,7 +2,7 @@ import pytest
 
 from reliq.errors import ConfigurationError
 from reliq.message.envelope import unpack
-from reliq.message.queue_arguments import queue_arguments
+from reliq.message.queue_arguments import INSTANT_MS, queue_arguments
 
 
 def test_no_arguments():
@@ -24,7 +24,7 @@ def test_arguments_become_what_scripts_need():
     expected = {
         "auto_delete": "1",
         "expires": "60000",
-        "message_ttl": "0",
+        "message_ttl": str(INSTANT_MS),
         "max_priority": "255",
         "lease": "100",
     }

@@ -22,7 +22,7 @@ LAYERS = (
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
     {"reliq.store"},
-    {"reliq.engines", "reliq.integrations", "reliq.routing", "reliq.signals"},
+    {"reliq.engines", "reliq.integrations", "reliq.routing", "reliq.signals", "reliq.spool"},
     {"reliq.transfer"},
     {"reliq.failover"},
     {"reliq.consumer"},
@@ -39,7 +39,7 @@ CIRCLES: tuple[set[str], ...] = ()
 BORDERS = {
     "redis": ("reliq.engines.redis",),
     "hiredis": ("reliq.engines.redis",),
-    "sqlite3": ("reliq.engines.sqlite",),
+    "sqlite3": ("reliq.spool",),
     "kombu": (
         "reliq.transports",
         "reliq.integrations",
@@ -69,7 +69,6 @@ ENGINE_CHOOSERS = (
     "reliq.transports.redis",
     "reliq.transports.cluster",
     "reliq.transports.sentinel",
-    "reliq.transports.sqlite",
     "reliq.migration.kombu_url",
     "reliq.admin.permissions",  # the rules are Redis's own
 )

@@ -1,11 +1,14 @@
 """A list of URLs of several schemes: a connection is where Kombu has switched it to."""
 
 import pytest
+from celery import Celery
 from kombu import Connection
 
+from reliq import ConfigurationError
+from reliq.admin import Inspector
 from reliq.transports.broker_urls import reset_inherited_url, urls_of
 
-SPOOL = "reliq-sqlite:////var/spool/reliq.db"
+SPOOL = "reliq-spool:////var/spool/reliq.db"
 
 
 def switched(*urls):
@@ -25,7 +28,7 @@ def switched(*urls):
         ("reliq://a:7000/1", "reliq://b"),
         ("reliq://a:7000/1", SPOOL, "reliq://b"),
         ("reliqs://a:7000", "reliq://a"),
-        ("reliq://a", "reliq-sqlite:///spool.db", SPOOL),
+        ("reliq://a", "reliq-spool:///spool.db", SPOOL),
     ],
 )
 def test_the_last_one_switched_to(urls):
@@ -48,6 +51,21 @@ def test_what_was_said_apart_stays():
     connection = Connection(["reliq://a", "reliq://b"], port=7000)
     reset_inherited_url(connection)
     assert 7000 == connection.port
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        Connection,
+        Inspector,
+        lambda url: Connection(["reliq://localhost:1", url]).connect(),
+        lambda url: Celery(broker=url).connection_for_write(),
+    ],
+)
+def test_a_file_is_no_broker(use):
+    """At the start, also of a list, and the error names what is there in its place."""
+    with pytest.raises(ConfigurationError, match="reliq-embedded:////folder .*reliq-spool:////"):
+        use("reliq-sqlite:////tmp/broker.db")
 
 
 def test_sentinels_are_one_broker():

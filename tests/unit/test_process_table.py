@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import reliq.cli  # everything that registers a part
-import reliq.engines.sqlite
 import reliq.metrics  # noqa: F401
 from reliq import forks
 
@@ -44,7 +43,7 @@ def test_every_lock_is_in_the_table():
     assert set(found) == {name for name in rows if "ock" in name or name.startswith(OTHERS)}
 
 
-OTHERS = ("_OpenFiles", "RedisNotifier", "SqliteNotifier", "SlotMap")
+OTHERS = ("SlotMap",)
 
 
 def test_every_thread_is_in_the_table():

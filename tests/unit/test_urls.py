@@ -56,7 +56,7 @@ def test_what_helps_is_said():
         ("reliq://:12/hush@a:1/0", "reliq://a:1/0"),
         ("reliq://:hush?hush@a:1/0", "reliq://..."),
         ("reliq-unix:///run/me@here.sock", "reliq-unix:///run/me@here.sock"),
-        ("reliq-sqlite:////home/me@here/x.db", "reliq-sqlite:////home/me@here/x.db"),
+        ("reliq-spool:////home/me@here/x.db", "reliq-spool:////home/me@here/x.db"),
         ("reliq://:hush@a:1;reliq://b:2", "reliq://a:1;reliq://b:2"),
     ],
 )

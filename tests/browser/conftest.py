@@ -14,7 +14,6 @@ import pytest
 from tests.browser.chromium import chromium
 from tests.browser.looking import Browsing
 from tests.browser.served import users
-from tests.support.files import FileBroker
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.web import WebProcess
@@ -79,17 +78,6 @@ def stand(tmp_path_factory):
         stack.callback(stand.close)
         stand.site.worker(app=APP, pool="threads", concurrency=4, queues=SERVED)
         yield stand
-
-
-@pytest.fixture
-def file_stand(tmp_path):
-    """Return a stand over a file, with a worker."""
-    stand = Stand(FileBroker(tmp_path), tmp_path)
-    try:
-        stand.site.worker(app=APP, pool="threads", concurrency=4, queues=SERVED)
-        yield stand
-    finally:
-        stand.close()
 
 
 @pytest.fixture

@@ -24,10 +24,8 @@ def never_reloaded(page):
     assert page.evaluate(STAYS) is True
 
 
-@pytest.mark.parametrize("engine", ["redis", "sqlite"])
-def test_the_overview_changes_by_itself(engine, request, sign_in, tmp_path):
+def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
     """An operator and a viewer see a queue come, fill and empty as its tasks run."""
-    stand = request.getfixturevalue({"redis": "stand", "sqlite": "file_stand"}[engine])
     pages = [sign_in(stand.url, user).open(live=True) for user in ("otto", "vera")]
     for page, user, role in zip(pages, ("otto", "vera"), ("operator", "read only"), strict=True):
         expect(page.locator(".who")).to_contain_text(user)

@@ -13,8 +13,7 @@ from reliq.admin import Inspector
 from tests.support.audits import assert_balanced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from kombu.message import Message
 
@@ -51,8 +50,6 @@ class Client:
     @contextmanager
     def inspector(self, prefix: str = "") -> Iterator[Any]:
         """Yield reliq's Inspector of this broker."""
-        from reliq.admin import Inspector
-
         with Inspector(self.url, transport_options={"global_keyprefix": prefix}) as inspector:
             yield inspector
 
@@ -98,26 +95,6 @@ def client(redis_server, redis_url):
         client.close()
         client.raw.close()
     client.audit()
-
-
-@pytest.fixture(params=["redis", "sqlite"])
-def connect(request: Any, tmp_path: Path) -> Iterator[Callable[[], Connection]]:
-    """Return a function that connects to the broker of one of the engines; it is audited."""
-    if request.param == "redis":
-        yield request.getfixturevalue("client").connect
-        return
-    url = f"reliq-sqlite:///{tmp_path / 'broker.db'}"
-    opened: list[Connection] = []
-
-    def connect() -> Connection:
-        opened.append(Connection(url, transport_options=FAST))
-        return opened[-1]
-
-    yield connect
-    for connection in opened:
-        connection.release()
-    with Inspector(url) as inspector:
-        assert [] == [result for result in inspector.audit() if not result.balanced]
 
 
 def declare(connection: Connection, name: str, **arguments: Any) -> Queue:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from celery import Celery
 
@@ -10,11 +12,10 @@ from tests.support.site import close_app
 
 
 @pytest.fixture
-def app(tmp_path):
-    """Return an app of a broker of its own, and one task."""
-    broker_file = tmp_path / "broker.db"
-    found = Celery("shop", broker=f"reliq-sqlite:///{broker_file}")
-    found.broker_file, found.ran = broker_file, []
+def app(redis_url):
+    """Return an app, and one task."""
+    found = Celery("shop", broker=redis_url)
+    found.ran = []
 
     @found.task(name="told", shared=False)
     def told(batch):
@@ -53,7 +54,7 @@ def test_what_is_no_option(option, value):
         Batch(**{option: value})
 
 
-def test_a_callback_of_another_kind_of_broker(app):
+def test_a_callback_of_another_kind_of_broker(app, redis_server):
     """A callback is published where its batch is."""
     other = Celery("other", broker="memory://localhost", set_as_current=False)
     batch = Batch("enrol", on_complete=other.signature("told"), app=app)
@@ -62,7 +63,8 @@ def test_a_callback_of_another_kind_of_broker(app):
             pytest.fail("it was opened")
     finally:
         close_app(other)
-    assert not app.broker_file.exists()
+    with closing(redis_server.client()) as client:
+        assert [] == client.keys()
 
 
 def test_a_callback_that_would_run_at_once(app):

@@ -18,12 +18,6 @@ from tests.support.waiting import wait_until
 ENDS_S = 30
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def url(request, client, tmp_path):
-    """Return the URL of a broker."""
-    return client.url if request.param == "redis" else f"reliq-sqlite:///{tmp_path}/broker.db"
-
-
 @pytest.fixture
 def app(url):
     """Return an app that publishes there."""

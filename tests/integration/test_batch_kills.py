@@ -15,7 +15,6 @@ from reliq.store.jobs import DONE, Change
 from reliq.store.values import Lease
 from tests.integration.kills import AFTER, ALL_WELL, BEFORE, HANDLED, SENT, SOME_BAD, Case, Killing
 from tests.support.cluster import RedisCluster
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -24,14 +23,10 @@ BOTH = {"succeeded": 2}
 PARENT = "parent"
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def killing(request, tmp_path):
-    """Return a site: a Redis, or a file."""
-    if request.param == "redis":
-        broker = request.getfixturevalue("redis_factory")()
-    else:
-        broker = FileBroker(tmp_path)
-    found = Killing(broker, "reliq", tmp_path)
+@pytest.fixture
+def killing(fresh_redis, tmp_path):
+    """Return a site."""
+    found = Killing(fresh_redis, "reliq", tmp_path)
     yield found
     found.close()
 
@@ -58,15 +53,12 @@ PRODUCERS = [
 LISTED = PRODUCERS[[case.step for case in PRODUCERS].index("listed")]
 
 
-@pytest.mark.parametrize("killing", ["redis"], indirect=True)
 def test_producers(killing):
     """What they have not stored is found and is no job; the batch is sealed for them."""
-    cases = [case for case in PRODUCERS if case is not LISTED or "sqlite" not in killing.url]
-    killing.kill_producers(cases)
-    killing.ended([case for case in cases if case is not LISTED])
-    if LISTED in cases:  # a name without a batch
-        with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
-            wait_until(lambda: LISTED.name not in store.batches.batches(100))
+    killing.kill_producers(PRODUCERS)
+    killing.ended([case for case in PRODUCERS if case is not LISTED])
+    with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
+        wait_until(lambda: LISTED.name not in store.batches.batches(100))  # without a batch
 
 
 def test_a_point_that_is_not_there(killing):
@@ -292,7 +284,6 @@ FORGOTTEN = [
     for name, step, when in (
         ("to-be", "forget", BEFORE),
         ("half", "unlink", AFTER),
-        ("half-file", "forget-some", BEFORE),
         ("quite", "forget", AFTER),
     )
 ]
@@ -300,12 +291,10 @@ FORGOTTEN = [
 
 def test_forgotten(killing):
     """What was forgotten half way is forgotten by the next one."""
-    other = "half" if "sqlite" in killing.url else "half-file"
-    cases = [case for case in FORGOTTEN if not case.name.startswith(f"{other}-forg")]
-    killing.kill_workers(cases)
-    killing.worker(queues=[*(case.name for case in cases), "callbacks"])
+    killing.kill_workers(FORGOTTEN)
+    killing.worker(queues=[*(case.name for case in FORGOTTEN), "callbacks"])
     with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
-        for case in cases:
+        for case in FORGOTTEN:
             wait_until(lambda case=case: store.batches.batch(case.name) is None)
             wait_until(lambda case=case: case.name not in store.batches.batches(100))
             wait_until(lambda case=case: len(killing.heard(case.name)) == len(case.said))

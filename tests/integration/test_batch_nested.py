@@ -12,27 +12,17 @@ from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
 from tests.contract.jobs import TAG, begin, end, enter, lost
-from tests.support.cluster import RedisCluster
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Return a cluster of three masters."""
-    with RedisCluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=["redis", "sqlite", "cluster"])
-def url(request, tmp_path):
+@pytest.fixture(params=["redis", "cluster"])
+def url(request):
     """Return the URL of a broker."""
     if request.param == "redis":
         return request.getfixturevalue("redis_url")
-    if request.param == "cluster":  # batches are in several slots, at several nodes
-        return request.getfixturevalue("cluster").url()
-    return f"reliq-sqlite:///{tmp_path / 'broker.db'}"
+    return request.getfixturevalue("cluster").url()  # in several slots, at several nodes
 
 
 @pytest.fixture

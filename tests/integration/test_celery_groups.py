@@ -8,17 +8,12 @@ one that was kept by what went wrong, until the garbage collector ran, made the 
 from __future__ import annotations
 
 import gc
-import sqlite3
-import threading
 from collections import Counter
 from contextlib import closing, contextmanager
 
 import pytest
 from celery import group
 from celery.result import AsyncResult
-
-from tests.support.files import FileBroker
-from tests.support.site import CelerySite
 
 TASKS = 100
 ROUNDS = 3
@@ -76,37 +71,3 @@ def test_the_connection_was_killed_before_the_first(site):
     with closing(raw):
         groups = groups_of(site.app, killed)
     assert_they_come(site, groups)
-
-
-@contextmanager
-def contended(path):
-    """Have another writer hold the file for a moment, again and again."""
-    ended = threading.Event()
-
-    def write():
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=20)) as other:
-            while not ended.is_set():
-                other.execute("BEGIN IMMEDIATE")
-                ended.wait(0.005)
-                other.execute("ROLLBACK")
-                ended.wait(0.005)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        writer.join()
-
-
-def test_the_file_is_locked_now_and_then(redis_server, redis_url, tmp_path, tmp_path_factory):
-    """Another writer that is in the way of one publish or another."""
-    broker = FileBroker(tmp_path)
-    config = {"result_backend": redis_server.url("redis", db=1)}
-    site = CelerySite(broker, "reliq", tmp_path_factory.mktemp("site"), config)
-    try:
-        site.send("add", 1, 1)
-        assert_they_come(site, groups_of(site.app, lambda: contended(broker.path)))
-    finally:
-        site.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from types import SimpleNamespace
 
 import pytest
 from kombu import Connection
@@ -14,15 +13,10 @@ from tests.support.waiting import wait_until
 QUIET = {"task_ignore_result": True, "result_backend": None}
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def make_site(request, tmp_path, site_factory):
-    """Return a function that makes a Celery application, by its settings, on one of the engines."""
-    if request.param == "redis":
-        server = request.getfixturevalue("fresh_redis")
-    else:
-        url = f"reliq-sqlite:///{tmp_path / 'broker.db'}"
-        server = SimpleNamespace(url=lambda scheme, db=0: url)
-    return lambda **config: site_factory(server, **QUIET, **config)
+@pytest.fixture
+def make_site(fresh_redis, site_factory):
+    """Return a function that makes a Celery application, by its settings."""
+    return lambda **config: site_factory(fresh_redis, **QUIET, **config)
 
 
 def second(site, **options):

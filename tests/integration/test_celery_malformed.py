@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kombu.utils.uuid import uuid
 
 from reliq.admin import Inspector
-from tests.support.files import FileBroker
 from tests.support.processes import Process
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
@@ -261,16 +260,6 @@ def children(site):
     """Return the processes, or their numbers, of the pool."""
     (stats,) = site.app.control.inspect(timeout=20, limit=1).stats().values()
     return set(stats["pool"].get("processes", ()))
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_over_a_file(tmp_path, site_factory, pool):
-    """A broker that is a file has the same."""
-    site = site_factory(FileBroker(tmp_path), result_backend=None)
-    hostile = Hostile(site, site.worker(pool=pool, concurrency=2))
-    for task in TASKS:
-        hostile.throws_bad_among_good(task)
-    hostile.found_bad(2 * len(TASKS))
 
 
 @pytest.mark.parametrize("count", [1, 2])

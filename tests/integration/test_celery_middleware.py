@@ -12,7 +12,6 @@ from celery.exceptions import Reject, TaskRevokedError
 
 from reliq import Batch
 from reliq.admin import Inspector
-from tests.support.files import FileBroker
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
@@ -357,23 +356,6 @@ def test_the_examples_of_the_document_do_what_they_say(site):
     )
     worker.wait_log("an invoice for order 7 of acme")
     worker.wait_log("rows: 1, of acme", times=2)  # not 2: the first was not committed
-    site.settled()
-
-
-@pytest.mark.slow
-def test_middleware_over_a_file(tmp_path, redis_server, site_factory):
-    """SQLite: the order, and a dead letter with the error."""
-    backend = redis_server.url("redis", db=1)
-    site = site_factory(FileBroker(tmp_path), result_backend=backend)
-    middled = Middled(site, site.worker(app=APP, pool="threads", concurrency=2))
-    result = middled.send("record")
-    assert result.get(timeout=RESULT_S) == result.id
-    assert 2 == len(middled.ended(result.id))
-    refused = middled.send("record", where="deliver-b:ValueError")
-    with pytest.raises(ValueError, match="as told"):
-        refused.get(timeout=RESULT_S)
-    site.settled(dead=1)
-    assert [(refused.id, "rejected", "ValueError: as told")] == middled.dead_letters()
     site.settled()
 
 

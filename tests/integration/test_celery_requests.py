@@ -7,8 +7,6 @@ import json
 
 import pytest
 
-from tests.support.files import FileBroker
-from tests.support.waiting import wait_until
 from tests.support.workers import POOLS
 
 APP = "tests.integration.apps.seen"
@@ -33,12 +31,8 @@ def seen(tmp_path, redis_server, site_factory):
         client = redis_server.client()
         client.flushall()
         client.close()
-        if scheme == "reliq-sqlite":
-            backend = redis_server.url("redis", db=1)
-            site = site_factory(FileBroker(tmp_path), result_backend=backend, **DEFAULTS)
-        else:
-            site = site_factory(redis_server, **DEFAULTS)
-            site.broker = redis_server.url(scheme)
+        site = site_factory(redis_server, **DEFAULTS)
+        site.broker = redis_server.url(scheme)
         path = tmp_path / f"seen-{scheme}"
         site.seen = lambda: [json.loads(line) for line in path.read_text().splitlines()]
         site.running = site.worker(
@@ -59,14 +53,6 @@ def test_a_task_sees_the_eta_that_it_waited_for(seen, pool):
     assert "x-eta" not in request
     (received,) = site.seen()
     assert None is received["eta"]  # what Celery's worker would hold it for
-    site.settled()
-
-
-def test_a_task_sees_the_eta_that_it_waited_for_in_a_file(seen):
-    """The same over SQLite."""
-    site = seen("reliq-sqlite")
-    eta = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
-    assert eta.isoformat() == site.send("seen", eta=eta).get(timeout=RESULT_S)["eta"]
     site.settled()
 
 
@@ -207,15 +193,3 @@ def test_inspect_scheduled_is_bounded(seen):
     assert 115 == site.app.control.purge() + site.app.connection().default_channel.queue_purge(
         "other"
     )
-
-
-def test_inspect_scheduled_over_a_file(seen):
-    """The same over SQLite."""
-    site = seen("reliq-sqlite")
-    task = site.send("seen", countdown=3600)
-    inspect = site.app.control.inspect([site.running.name], timeout=5)
-    ((item,),) = inspect.scheduled().values()
-    assert task.id == item["request"]["id"]
-    assert item["request"]["hostname"].startswith("reliq-sqlite:///")
-    wait_until(lambda: 1 == site.counts()["delayed"])
-    assert 1 == site.app.control.purge()

@@ -1,4 +1,4 @@
-"""`reliq batch`, the audit of batches, and what the doctor says of them: over both engines."""
+"""`reliq batch`, the audit of batches, and what the doctor says of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
@@ -33,15 +32,14 @@ from tests.support.processes import INTERRUPTED
 from tests.support.waiting import wait_until
 
 SOON = 0.1
-_OF_BATCH = "WHERE id = ? AND batch = (SELECT number FROM batches WHERE id = ?)"
 
 
 class Broker:
-    """A broker with batches, whose engine is looked into where a test breaks something."""
+    """A broker with batches, whose keys are looked into where a test breaks something."""
 
-    def __init__(self, url, raw=None, path=None):
-        self.url, self._raw, self._path = url, raw, path
-        self.store = connect(url, {}, "owner/1", create=True)
+    def __init__(self, url, raw=None):
+        self.url, self._raw = url, raw
+        self.store = connect(url, {}, "owner/1")
         self.batches = self.store.batches
 
     def open(self, batch="b", jobs=0, name="import", **fields):
@@ -80,43 +78,24 @@ class Broker:
 
     def set(self, batch, **fields):
         """Write fields of a batch: counters, and times."""
-        if self._raw is not None:
-            self._raw.hset(batch_keys("", batch).batch, mapping=fields)
-            return
-        with closing(sqlite3.connect(self._path)) as rows, rows:
-            for name, value in fields.items():
-                rows.execute(f"UPDATE batches SET {name} = ? WHERE id = ?", (value, batch))
+        self._raw.hset(batch_keys("", batch).batch, mapping=fields)
 
     def unlist_failure(self, batch, job):
         """Take a job off the list of those that failed."""
-        if self._raw is not None:
-            assert 1 == self._raw.zrem(batch_keys("", batch).failures, job)
-            return
-        with closing(sqlite3.connect(self._path)) as rows, rows:
-            rows.execute(f"UPDATE jobs SET failed_at = NULL {_OF_BATCH}", (job, batch))
+        assert 1 == self._raw.zrem(batch_keys("", batch).failures, job)
 
     def remove_job(self, batch, job):
         """Remove a job, and leave the counters."""
-        if self._raw is not None:
-            assert 1 == self._raw.hdel(batch_keys("", batch).jobs, job)
-            return
-        with closing(sqlite3.connect(self._path)) as rows, rows:
-            rows.execute(f"DELETE FROM jobs {_OF_BATCH}", (job, batch))
+        assert 1 == self._raw.hdel(batch_keys("", batch).jobs, job)
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def broker(request, tmp_path):
-    """Return a broker of one of the engines, empty."""
-    if request.param == "redis":
-        made = Broker(request.getfixturevalue("redis_url"))
-        made._raw = request.getfixturevalue("redis_server").client()
-    else:
-        path = tmp_path / "broker.db"
-        made = Broker(f"reliq-sqlite:///{path}", path=path)
-    yield made
-    made.store.close()
-    if made._raw is not None:
-        made._raw.close()
+@pytest.fixture
+def broker(redis_url, redis_server):
+    """Return a broker, empty."""
+    with redis_server.client() as raw:
+        made = Broker(redis_url, raw)
+        yield made
+        made.store.close()
 
 
 @pytest.fixture

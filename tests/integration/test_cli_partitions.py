@@ -167,9 +167,9 @@ def test_a_partition_that_is_made_meanwhile(broker, monkeypatch, change):
         assert [change == "pause"] * len(NAMES) == [store.status(name).paused for name in NAMES]
 
 
-def test_it_is_moved_to_a_broker_that_divides_it_otherwise(broker, tmp_path):
-    """Each message once, whichever partition it was in; to a file, too."""
-    target = f"reliq-sqlite:///{tmp_path}/there.db"
+def test_it_is_moved_to_a_broker_that_divides_it_otherwise(broker, fresh_redis):
+    """Each message once, whichever partition it was in."""
+    target = fresh_redis.url("reliq")
     kill(broker, 2)
     moved = run(broker, "move", "q", "--from", broker, "--to", target)
     assert 0 == moved.returncode, moved.stderr

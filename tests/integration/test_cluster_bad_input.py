@@ -19,13 +19,6 @@ from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Return a cluster of two masters."""
-    with RedisCluster(2) as cluster:
-        yield cluster
-
-
 def refused(url, *words, error=ConfigurationError, **options):
     """Fail unless Kombu's connection and the inspector refuse *url* in these words."""
     wrapped = (error, OperationalError)

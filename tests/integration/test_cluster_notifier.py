@@ -20,13 +20,6 @@ from tests.support.waiting import wait_until
 QUEUES = [f"queue{number}" for number in range(3 * MOST)]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Return a cluster of three masters."""
-    with RedisCluster(3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def store(cluster):
     """Return a store over it."""

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cluster import RedisCluster
 from tests.support.site import CelerySite
 from tests.support.workers import POOLS
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
 QUEUES = ("celery", "red", "green", "blue")
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Return a cluster of three masters."""
-    with RedisCluster(3) as cluster:
-        yield cluster
 
 
 @pytest.fixture

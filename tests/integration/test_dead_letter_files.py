@@ -16,10 +16,9 @@ from tests.support.commands import RELIQ, data, environment
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(params=["redis", "file"])
-def inspector(request, client, tmp_path):
+@pytest.fixture
+def inspector(url):
     """Return an inspector of a broker with a queue `orders` that has two dead letters."""
-    url = client.url if request.param == "redis" else f"reliq-sqlite:///{tmp_path}/broker.db"
     with Connection(url) as connection:
         declare(connection, "orders")
         publish(connection, "orders", 1, 2)
@@ -27,7 +26,6 @@ def inspector(request, client, tmp_path):
             connection.default_channel.basic_get("orders").reject()
     with Inspector(url) as inspector:
         yield inspector
-        assert all(result.balanced for result in inspector.audit())
 
 
 def exported(inspector, path, header=(), record=()):

@@ -96,7 +96,7 @@ def test_both_hold_every_file_of_the_package(built):
     assert of_the_package() == {name for name in installed if not name.startswith(about)}
 
 
-def test_the_wheel_in_a_bare_environment(built, bare):
+def test_the_wheel_in_a_bare_environment(built, bare, url):
     """Installed without the source, it says its version, runs the demo, and finds what breaks it.
 
     Without its own __init__.py, which pip takes away with the other project named reliq.
@@ -110,7 +110,6 @@ def test_the_wheel_in_a_bare_environment(built, bare):
     (run,) = json.loads(bare.run("reliq", "demo", "--tasks", "100", "--json"))["runs"]
     assert (True, 100, 0, 0) == (run["ok"], run["ran"], run["lost"], run["finished_twice"])
 
-    url = f"reliq-sqlite:///{bare.cwd}/broker.db"
     script = "import kombu, kombu.serialization, sys; kombu.Connection(sys.argv[1]).connect()"
     bare.run("python", "-W", "error", "-c", script, url)
     assert "ok" == installation(bare, url)["severity"]

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import gc
 import logging
-import sqlite3
-import threading
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from kombu import Exchange, Queue
 from kombu.exceptions import ContentDisallowed
 
 from reliq import BatchUncertain
-from tests.support.audits import assert_balanced
 
-from .kombu_client import Client, declare, get, publish
+from .kombu_client import declare, get, publish
 
 POLICY = {"max_retries": 3, "interval_start": 0, "interval_step": 0, "interval_max": 0}
 
@@ -159,48 +156,6 @@ def test_a_connection_that_was_killed(client, act, silence_s):
     time.sleep(silence_s)  # the case itself: for so long the connection is not used
     errors = (*connection.connection_errors, *ERRORS)
     assert not outlives(do, *errors)
-
-
-@contextmanager
-def locked(path, for_s):
-    """Have somebody else write to the file for so long."""
-    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    holder.execute("BEGIN IMMEDIATE")
-    timer = threading.Timer(for_s, holder.execute, ("ROLLBACK",))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.join()
-        holder.close()
-
-
-@pytest.mark.parametrize("for_s", [0.1, 0.6])
-@pytest.mark.parametrize("act", ACTS)
-def test_a_file_that_is_locked(tmp_path, act, for_s):
-    """Both where it waits for the file and gets it, and where socket_timeout ends the wait."""
-    path = tmp_path / "broker.db"
-    client = FileClient(path)
-    try:
-        connection = client.connect(socket_timeout=0.3)
-        declare(connection, "q")
-        declare(connection, "other")
-        do = act(connection)
-        errors = (*connection.connection_errors, *ERRORS)
-        with locked(path, for_s):
-            assert not outlives(do, *errors)
-    finally:
-        client.close()
-    assert_balanced(client.url, {})
-
-
-class FileClient(Client):
-    """An application with a file as its broker."""
-
-    def __init__(self, path):
-        self.url = f"reliq-sqlite:///{path}"
-        self._connections = []
-        self._prefixes = set()
 
 
 def test_a_message_that_may_not_be_decoded(client):

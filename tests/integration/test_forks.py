@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from kombu import Connection, Consumer, Queue
 
 from reliq.admin import Inspector
-from reliq.errors import NotFound
+from reliq.admin.spools import spool_status
 from tests.integration.apps.forks import SLOWER
 from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
 COMMAND = [sys.executable, "-m", "tests.integration.apps.forks"]
-
-
-@pytest.fixture(params=["redis", "file"])
-def url(request, tmp_path):
-    """Return the URL of a broker of each engine; it balances at the end."""
-    if request.param == "redis":
-        url = request.getfixturevalue("redis_url")
-        yield url
-        assert_balanced(url)
-        return
-    broker = FileBroker(tmp_path)
-    yield broker.url()
-    broker.assert_sound()
 
 
 @pytest.fixture
@@ -110,37 +95,19 @@ def test_a_busy_thread_blocks_no_child(url):
     assert int(run("busy", url)) == stored(url)
 
 
-@contextmanager
-def standing_still(url, redis_server):
-    """Let no step of the broker end."""
-    if not url.startswith("reliq-sqlite"):
-        redis_server.freeze()
-        try:
-            yield
-        finally:
-            redis_server.thaw()
-        return
-    path = url.removeprefix("reliq-sqlite:///")
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("ROLLBACK")
-
-
 def test_locks_of_threads_that_are_not_there(url, redis_server, started):
-    """A child of a fork without hooks does not wait for a thread that its parent has.
-
-    Where it cannot go on, because the thread was writing to a file, an error says so.
-    """
+    """A child of a fork without hooks does not wait for a thread that its parent has."""
     process = started("waiting", url)
     assert "ready\n" == process.stdout.readline()
-    with standing_still(url, redis_server):
+    redis_server.freeze()
+    try:
         process.stdin.write("\n")
         process.stdin.flush()
         assert "forked\n" == process.stdout.readline()
+    finally:
+        redis_server.thaw()
     code, _ = process.communicate(timeout=40)
-    refused = url.startswith("reliq-sqlite")
-    assert (3 if refused else 0, 1 if refused else 2) == (int(code), stored(url))
+    assert (0, 2) == (int(code), stored(url))
 
 
 def test_children_outlive_their_parent(url):
@@ -183,27 +150,17 @@ def test_forks_that_follow_each_other_do_not_end_renewal(url, started, every_s):
 def test_forks_that_follow_each_other_do_not_keep_a_spool(
     redis_factory, tmp_path, started, every_s
 ):
-    """A process that only forks still learns that home answers, and carries its spool there."""
-    server = redis_factory()
-    home, spool = server.url("reliq"), FileBroker(tmp_path).url()
+    """A process that only forks still learns that home answers, and forwards its spool."""
+    server, path = redis_factory(), tmp_path / "spool.db"
+    home = server.url("reliq")
     server.kill()
-    process = started("spooled", f"{home};{spool}", every_s)
+    process = started("spooled", f"{home};reliq-spool:///{path}", every_s)
     assert "spooled\n" == process.stdout.readline()
     server.start()
-    with Inspector(home) as inspector:
-
-        def arrived():
-            """Return whether all are here: a move takes them away before it stores them."""
-            with suppress(NotFound):  # none of them, yet
-                return inspector.status("q").ready == 50
-            return False
-
-        wait_until(arrived, timeout_s=30)
-    with Inspector(spool) as inspector:
-        assert 0 == inspector.status("q").ready
+    wait_until(lambda: 0 == spool_status(str(path)).publishes, timeout_s=30)
+    assert 50 == stored(home)
     process.communicate("", timeout=20)
     assert_balanced(home)
-    assert_balanced(spool)
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])

@@ -28,9 +28,9 @@ def bound(connection, name, exchange):
 
 
 @pytest.mark.parametrize("end", ["unbind", "delete", "auto_delete", "by another"])
-def test_an_exchange_goes_with_its_last_binding(connect, end):
+def test_an_exchange_goes_with_its_last_binding(client, end):
     """Not with the one before; whichever way the binding goes."""
-    connection, other = connect(), connect()
+    connection, other = client.connect(), client.connect()
     exchange = Exchange("x", "fanout", auto_delete=True)
     first, last = (bound(connection, name, exchange) for name in ("first", "last"))
     first.unbind_from(exchange, "key")
@@ -48,9 +48,9 @@ def test_an_exchange_goes_with_its_last_binding(connect, end):
     assert not has_exchange(other, "x")
 
 
-def test_an_exchange_without_a_binding_waits_for_its_first(connect):
+def test_an_exchange_without_a_binding_waits_for_its_first(client):
     """One that nothing was bound to yet stays, and so does one without auto_delete."""
-    connection = connect()
+    connection = client.connect()
     Exchange("x", "fanout", auto_delete=True)(connection.default_channel).declare()
     queue = bound(connection, "q", Exchange("stays", "fanout"))
     queue.delete()
@@ -58,16 +58,16 @@ def test_an_exchange_without_a_binding_waits_for_its_first(connect):
     assert has_exchange(connection, "stays")
 
 
-def test_an_exchange_that_has_gone_comes_back_with_who_declared_it(connect):
+def test_an_exchange_that_has_gone_comes_back_with_who_declared_it(client):
     """Bound again over the same connection, it is of its type, and routes."""
-    connection = connect()
+    connection = client.connect()
     exchange = Exchange("x", "fanout", auto_delete=True)
     queue = bound(connection, "q", exchange)
     queue.unbind_from(exchange, "key")
     assert not has_exchange(connection, "x")
     queue.bind_to(exchange, "key")
     assert has_exchange(connection, "x")
-    connect().Producer().publish("all", exchange="x", routing_key="other")
+    client.connect().Producer().publish("all", exchange="x", routing_key="other")
     assert "all" == get(connection, "q").payload
 
 

@@ -17,9 +17,9 @@ def reply(connection, queue, **properties):
     )
 
 
-def test_a_reply_makes_no_queue(connect, caplog):
+def test_a_reply_makes_no_queue(client, caplog):
     """It is dropped, as AMQP drops it, and the log says so once; one that is waited for comes."""
-    connection = connect()
+    connection = client.connect()
     for _ in range(2):
         reply(connection, "gone")
     assert not exists(connection, "gone")
@@ -41,20 +41,20 @@ def test_a_reply_that_is_missed_can_be_an_error(client):
     assert not exists(connection, "gone")
 
 
-def test_a_request_makes_its_queue(connect):
+def test_a_request_makes_its_queue(client):
     """It says where the answer goes; and anything that answers nothing makes one, too."""
-    connection = connect()
+    connection = client.connect()
     reply(connection, "requests", reply_to="me")
     publish(connection, "plain", "x")
     assert exists(connection, "requests")
     assert exists(connection, "plain")
 
 
-def test_a_queue_that_was_to_go_is_not_made_by_who_declared_it(connect):
+def test_a_queue_that_was_to_go_is_not_made_by_who_declared_it(client):
     """It went with its consumer, and what its own process publishes then is dropped."""
-    connection = connect()
+    connection = client.connect()
     declare(connection, "brief", expires=60)
-    connect().default_channel.queue_delete("brief")
+    client.connect().default_channel.queue_delete("brief")
     publish(connection, "brief", "late")
     publish(connection, "amq.gen-of-somebody", "late")
     assert not exists(connection, "brief")

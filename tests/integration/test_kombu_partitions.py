@@ -505,18 +505,6 @@ def test_a_batch_that_is_uncertain_names_the_queue(redis_factory):
     assert "%p" not in str(raised.value)
 
 
-def test_a_file_takes_it_as_one_queue(tmp_path):
-    """The same application runs on a file: nothing is divided there."""
-    url = f"reliq-sqlite:///{tmp_path}/broker.db"
-    with Connection(url, transport_options=FAST) as connection:
-        queue = divided()
-        headers = {"x-partition-key": "a"}
-        for number in range(5):
-            connection.Producer().publish(number, routing_key="q", declare=[queue], headers=headers)
-        assert ["q"] == store_of(connection).queues()
-        assert list(range(5)) == take(connection, queue, 5)
-
-
 def test_signals_name_the_queue(connection):
     """Not a partition of it."""
     seen = []

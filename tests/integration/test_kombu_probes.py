@@ -8,17 +8,12 @@ from kombu import Connection
 
 from reliq.errors import BrokerUnavailable
 from tests.integration.kombu_client import declare, publish
-from tests.support.files import FileBroker
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def connection(request, client, tmp_path):
-    """Give a connection to a broker of each engine."""
-    if request.param == "redis":
-        yield client.connect()
-        return
-    with Connection(FileBroker(tmp_path).url()) as connection:
-        yield connection
+@pytest.fixture
+def connection(client):
+    """Return a connection."""
+    return client.connect()
 
 
 def test_a_probe_is_answered(connection):

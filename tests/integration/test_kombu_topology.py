@@ -254,9 +254,9 @@ def test_names_with_odd_characters(client):
         assert sorted(inspector.queues()) == sorted(names)
 
 
-def test_a_queue_that_expires_before_it_is_bound(connect):
+def test_a_queue_that_expires_before_it_is_bound(client):
     """It is declared again, and bound then: no binding is left of a queue that is gone."""
-    connection, other = connect(), connect()
+    connection, other = client.connect(), client.connect()
     channel = connection.default_channel
     exchange = Exchange("x", "direct")(channel)
     exchange.declare()

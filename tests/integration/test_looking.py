@@ -1,4 +1,4 @@
-"""What the inspector tells a page: history, messages, searches, over each kind of broker."""
+"""What the inspector tells a page: history, messages, searches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,7 @@ from reliq.engines.urls import connect as engine
 from reliq.store.history import noted, snapshots, thinned
 from reliq.store.values import Lease
 from tests.integration.kombu_client import FAST, Taker, declare, publish
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(params=["redis", "sqlite"])
-def url(request, tmp_path):
-    """Return the URL of an empty broker of each kind."""
-    if request.param == "redis":
-        return request.getfixturevalue("redis_url")
-    found = FileBroker(tmp_path).url()
-    Connection(found).ensure_connection().release()
-    return found
 
 
 @pytest.fixture

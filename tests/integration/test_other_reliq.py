@@ -19,11 +19,10 @@ WITH_BOTH = {
 
 
 @pytest.fixture
-def url(tmp_path):
-    """Return the URL of a file with a queue."""
-    url = f"reliq-sqlite:///{tmp_path}/broker.db"
-    with Connection(url) as connection, connection.SimpleQueue("orders"):
-        return url
+def url(redis_url):
+    """Return the URL of a broker with a queue."""
+    with Connection(redis_url) as connection, connection.SimpleQueue("orders"):
+        return redis_url
 
 
 @pytest.fixture

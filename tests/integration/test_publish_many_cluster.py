@@ -16,9 +16,8 @@ from tests.support.audits import assert_balanced
 from tests.support.site import close_app
 from tests.support.waiting import wait_until
 
-from .test_cluster_spool import bare_cluster, owner, restart_one
+from .test_cluster_spool import owner, restart_one
 
-__all__ = ["bare_cluster"]
 pytestmark = pytest.mark.slow
 
 OPTIONS = {
@@ -67,11 +66,10 @@ def numbers_until(node):
     yield from range(700, 2000)
 
 
-def test_the_node_of_the_queue_dies(bare_cluster, make_app, tmp_path, monkeypatch):
+def test_the_node_of_the_queue_dies(bare_cluster, make_app, tmp_path):
     """The rest goes to the spool, and comes home when the node is back."""
-    monkeypatch.setattr("reliq.failover.failback._SWEPT_EVERY_S", 0.5)
-    home, spool = bare_cluster.url(), f"reliq-sqlite:///{tmp_path}/spool.db"
-    app = make_app(f"{home};{spool}")
+    home = bare_cluster.url()
+    app = make_app(f"{home};reliq-spool:///{tmp_path}/spool.db")
     victim = owner(bare_cluster, queue_key("", "celery", "meta"))
     assert 2000 == reliq.publish_many(TASK, numbers_until(victim), app=app)
     restart_one(bare_cluster, victim)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
-import time
-from contextlib import closing
 
 import pytest
 from kombu import Connection, Consumer, Queue
 
 from tests.integration.kombu_client import declare, publish
 from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -62,16 +58,6 @@ def test_a_process_that_ends_leaves_nothing(redis_server, redis_url, how, left):
     assert left == len(kept)
     assert all(3_500_000 < ms <= 3_600_000 for ms in kept)
     assert_balanced(redis_url)
-
-
-@pytest.mark.parametrize(("how", "left"), [("closes", 0), ("just ends", 0), ("is killed", 2)])
-def test_a_process_that_ends_leaves_nothing_in_a_file(tmp_path, how, left):
-    """The same."""
-    broker = FileBroker(tmp_path)
-    run(broker.url(), how)
-    with closing(sqlite3.connect(broker.path)) as rows:
-        assert (left,) == rows.execute("SELECT count(*) FROM publishers").fetchone()
-    broker.assert_sound()
 
 
 def test_what_lost_a_reply_is_remembered(redis_server, redis_url, scheme):
@@ -159,20 +145,6 @@ def test_a_deleted_queue_takes_them_with_it(redis_server, redis_url):
     assert_balanced(redis_url)
 
 
-def test_a_deleted_queue_takes_them_with_it_in_a_file(tmp_path):
-    """The same."""
-    broker = FileBroker(tmp_path)
-    run(broker.url(), "is killed")
-    with Connection(broker.url()) as connection:
-        connection.default_channel.queue_delete("a")
-    with closing(sqlite3.connect(broker.path)) as rows:
-        now = time.time() * 1000
-        kept = dict(rows.execute("SELECT queue, until FROM publishers"))
-    assert 50_000 < kept["a"] - now <= 60_000
-    assert 3_500_000 < kept["b"] - now <= 3_600_000
-    broker.assert_sound()
-
-
 def test_an_auto_delete_queue_takes_them_with_it(redis_server, redis_url):
     """It is deleted by the step in which its last consumer leaves."""
     client = redis_server.client()
@@ -203,7 +175,7 @@ def test_those_of_the_dead_are_found_by_who_publishes(redis_server, redis_url):
 def test_beside_a_spool_they_are_kept_for_a_day(redis_server, redis_url, tmp_path):
     """What is unconfirmed waits there while Redis is away, and is known by its number then."""
     client = redis_server.client()
-    with Connection(f"{redis_url};reliq-sqlite:///{tmp_path / 'spool.db'}") as connection:
+    with Connection(f"{redis_url};reliq-spool:///{tmp_path / 'spool.db'}") as connection:
         publish(connection, "q", 1)
         (ms,) = records(client)
         assert 86_000_000 < ms <= 86_400_000

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from reliq.metrics import Collector
 from tests.integration.test_metrics import Samples
-from tests.support.files import FileBroker
 from tests.support.journal import FINISHED
 from tests.support.waiting import wait_until
 
@@ -50,18 +49,14 @@ class Scaler:
         self._collector.close()
 
 
-@pytest.mark.parametrize(
-    ("engine", "pool"),
-    [("redis", "prefork"), ("redis", "threads"), ("redis", "solo"), ("sqlite", "prefork")],
-)
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 @pytest.mark.parametrize("task", ["record", "record_late"])
 def test_no_scaler_sees_nothing_while_a_task_runs(
-    engine, pool, task, site_factory, redis_server, redis_url, tmp_path
+    pool, task, site_factory, redis_server, redis_url
 ):
     """From the publish to the end of the task the sum is above 0, and 0 soon after that."""
     del redis_url  # emptied
-    server = redis_server if engine == "redis" else FileBroker(tmp_path)
-    site = site_factory(server, result_backend=None, task_ignore_result=True)
+    site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
     site.worker(pool=pool, concurrency=2)
     scaler = Scaler(site.broker, site.transport_options)
     try:

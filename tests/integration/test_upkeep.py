@@ -1,4 +1,4 @@
-"""What goes, or comes back, though nobody asks for it: over Redis and in a file."""
+"""What goes, or comes back, though nobody asks for it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from kombu import Connection, Exchange, Queue
 from reliq import NotFound
 from reliq.admin import Inspector
 from tests.integration.kombu_client import FAST, Taker, declare, get, publish
-from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 
 # Takes one message of the queue, by consuming or by polling, and holds it for ever.
@@ -41,18 +39,6 @@ with Connection(url, transport_options=options) as connection:
     print("held", flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture(params=["redis", "sqlite"])
-def url(request, tmp_path):
-    """Return the URL of an empty broker of each kind; its ledgers are audited."""
-    if request.param == "redis":
-        found = request.getfixturevalue("redis_url")
-    else:
-        found = FileBroker(tmp_path).url()
-        Connection(found).ensure_connection().release()
-    yield found
-    assert_balanced(found)
 
 
 @pytest.fixture

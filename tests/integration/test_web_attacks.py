@@ -28,11 +28,10 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(redis_url):
     """Return a broker with a queue that has one message."""
-    found = f"reliq-sqlite:///{tmp_path / 'broker.db'}"
-    fill(found, "q", [1])
-    return found
+    fill(redis_url, "q", [1])
+    return redis_url
 
 
 def basic(name, password, peer="127.0.0.1"):

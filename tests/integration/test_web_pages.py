@@ -1,4 +1,4 @@
-"""What the pages show and do, over HTTP, on each kind of broker."""
+"""What the pages show and do, over HTTP."""
 
 from __future__ import annotations
 
@@ -21,20 +21,9 @@ from tests.contract.steps import message
 from tests.integration.kombu_client import FAST, Taker
 from tests.integration.test_web_guard import walk
 from tests.integration.web_client import OURS, fill, kill, page, read
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 
 HEADERS = {"task": "shop.pay", "id": "job-1", "argsrepr": "(1,)", "kwargsrepr": "{}"}
-
-
-@pytest.fixture(params=["redis", "sqlite"])
-def url(request, tmp_path):
-    """Return the URL of an empty broker of each kind."""
-    if request.param == "redis":
-        return request.getfixturevalue("redis_url")
-    found = FileBroker(tmp_path).url()
-    Connection(found).ensure_connection().release()
-    return found
 
 
 @pytest.fixture
@@ -217,13 +206,13 @@ def test_a_batch_is_sealed_and_cancelled(url, browser):
     assert "not opened" in browser.get("/batch?id=none").text
 
 
-def test_one_of_several_brokers_is_away(redis_url, tmp_path):
+def test_one_of_several_brokers_is_away(redis_url, fresh_redis):
     """The others are shown, and say whose they are; an export hides nothing, so it is refused."""
     fill(redis_url, "q", 1)
     kill(redis_url, "q", 1)
-    file = FileBroker(tmp_path).url()
-    fill(file, "elsewhere", 1)
-    with page("reliq://127.0.0.1:1/0", redis_url, file, redact=["x"]) as browser:
+    other = fresh_redis.url("reliq")
+    fill(other, "elsewhere", 1)
+    with page("reliq://127.0.0.1:1/0", redis_url, other, redact=["x"]) as browser:
         found = read(browser.get("/"))
         assert "Away" in found.text
         assert any("queue=q&broker=1" in link for link in found.links)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tests.outside import fetching
 from tests.outside.suites import FAILED, Suite, assert_as_expected
 from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +29,10 @@ class CelerySuite:
     """
 
     def __init__(
-        self, cache: Path, directory: Path, engine: str, start_redis: Callable[[], RedisServer]
+        self, cache: Path, directory: Path, start_redis: Callable[[], RedisServer]
     ) -> None:
         self.source = fetching.fetch_source("celery", cache)
         self.directory = directory
-        self.engine = engine
         self.start_redis = start_redis
         self.brokers: list[str] = []
 
@@ -74,19 +72,15 @@ class CelerySuite:
         """Return what became of each test; a log of the run is kept under *name*."""
         directory = self.directory / name
         directory.mkdir()
-        environments = [self._environment(directory / str(number)) for number in range(processes)]
+        environments = [self._environment() for _ in range(processes)]
         common = {"REDIS_HOST": "127.0.0.1", "WORKER_LOGLEVEL": "INFO"}  # as in their tox.ini
         suite = Suite(self.source, directory, common, environments)
         found = suite.run(arguments, timeout_s=timeout_s)
         return {test.removeprefix(FOLDER): outcome for test, outcome in found.items()}
 
-    def _environment(self, folder: Path) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         server = self.start_redis()
-        if self.engine == "redis":
-            broker = server.url("reliq", db=2)
-        else:
-            folder.mkdir()
-            broker = FileBroker(folder).url()
+        broker = server.url("reliq", db=2)
         self.brokers.append(broker)
         return {
             "TEST_BROKER": broker,

@@ -6,10 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 
-import pytest
-
 from tests.support.audits import wait_settled
-from tests.support.files import FileBroker
 from tests.support.site import FAST
 from tests.support.waiting import stays_true, wait_until
 from tests.support.workers import app_environment
@@ -17,24 +14,18 @@ from tests.support.workers import app_environment
 SENDING = "Sending due task"
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def broker(request, redis_url, tmp_path):
-    """Give a broker of each engine."""
-    return redis_url if request.param == "redis" else FileBroker(tmp_path).url()
-
-
 class DjangoSite:
     """A Django project with a database of its own."""
 
     app = "tests.outside.programs.django_site"
 
-    def __init__(self, broker, journal, directory):
+    def __init__(self, redis_url, journal, directory):
         self.extra = {
             "DATABASE": str(directory / "django.db"),
             "DJANGO_SETTINGS_MODULE": self.app,
         }
         config = {"broker_transport_options": FAST}
-        self.environment = app_environment(broker, journal, config, self.extra)
+        self.environment = app_environment(redis_url, journal, config, self.extra)
         self.options = {"app": self.app, "config": config}
         self.manage("django", "migrate", "--verbosity", "0")
 
@@ -53,17 +44,17 @@ class DjangoSite:
 
 
 def test_django_celery_beat_sends_what_the_database_says(
-    broker, journal, tmp_path, worker_factory, beat_factory, monkeypatch
+    redis_url, journal, tmp_path, worker_factory, beat_factory, monkeypatch
 ):
     """Tasks of the database run once each time they are due, until they are disabled there."""
-    django = DjangoSite(broker, journal, tmp_path)
+    django = DjangoSite(redis_url, journal, tmp_path)
     for name, value in django.extra.items():
         monkeypatch.setenv(name, value)
-    worker_factory(broker, **django.options)
+    worker_factory(redis_url, **django.options)
     # Before beat begins: what changes between its first reading of the plan and its first look for
     # changes django-celery-beat never notices.
     django.manage("tests.outside.programs.django_plan", "plan")
-    beat = beat_factory(broker, **django.options, arguments=["--scheduler", "django"])
+    beat = beat_factory(redis_url, **django.options, arguments=["--scheduler", "django"])
 
     def notes():
         return Counter(entry.key for entry in journal.entries("note"))
@@ -75,7 +66,7 @@ def test_django_celery_beat_sends_what_the_database_says(
     sent = beat.log().count(SENDING)
     stays_true(lambda: beat.log().count(SENDING) == sent, for_s=3, what="a plan without tasks")
     assert 0 == stop(beat)
-    wait_settled(broker, "celery", transport_options=FAST)
+    wait_settled(redis_url, "celery", transport_options=FAST)
     # Beat said so each time it sent a task; Django sent one more, as its transaction was done.
     assert sent + 1 == len(journal.started()) == notes().total()
     assert {1} == {*journal.started().values()}

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from tests.outside import fetching
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 
 APP = "tests.outside.programs.batches"
@@ -21,16 +20,12 @@ def batches(source_cache):
     return fetching.install_beside(["celery-batches>=0.10"], source_cache)
 
 
-@pytest.mark.parametrize("engine", ["redis", "sqlite"])
-def test_batches_are_whole_and_survive_a_worker(
-    engine, batches, site_factory, redis_server, redis_url, tmp_path
-):
+def test_batches_are_whole_and_survive_a_worker(batches, site_factory, redis_server, redis_url):
     """Tasks come ten at a time, each once; what a killed worker had gathered comes again."""
     del redis_url  # emptied
-    server = redis_server if engine == "redis" else FileBroker(tmp_path)
     # It takes a batch ahead and acks it as a whole when it was given to the task.
     config = {"worker_prefetch_multiplier": 0, "task_ignore_result": True, "result_backend": None}
-    site = site_factory(server, **config)
+    site = site_factory(redis_server, **config)
     env = {"PYTHONPATH": os.pathsep.join([str(batches), str(fetching.ROOT)])}
     first = site.worker(app=APP, env=env)
     ids = [site.send("gather").id for _ in range(25)]

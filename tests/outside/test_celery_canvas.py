@@ -53,12 +53,11 @@ LEISURELY = {
 
 
 @pytest.fixture
-def suite(engine, source_cache, tmp_path, redis_factory):
-    """Give Celery's suite over brokers of an engine."""
-    return CelerySuite(source_cache, tmp_path, engine, redis_factory)
+def suite(source_cache, tmp_path, redis_factory):
+    """Give Celery's suite."""
+    return CelerySuite(source_cache, tmp_path, redis_factory)
 
 
-@pytest.mark.parametrize("engine", ["redis"])
 def test_celerys_tests_of_canvas_pass(suite):
     """Celery's own tests of chains, groups and chords pass, but for what takes leisure."""
     suite.run(
@@ -74,9 +73,8 @@ def test_celerys_tests_of_canvas_pass(suite):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800, method="signal")
-@pytest.mark.parametrize("engine", ["redis", "sqlite"])
 def test_all_of_celerys_tests_of_canvas_pass(suite):
-    """All of Celery's own tests of chains, groups and chords pass over both engines."""
+    """All of Celery's own tests of chains, groups and chords pass."""
     suite.run(
         ["test_canvas.py"],
         failing=FAILING,

@@ -27,12 +27,9 @@ RACING = {
 }
 
 
-@pytest.mark.parametrize("engine", ["redis", "sqlite"])
-def test_celerys_tests_of_tasks_and_remote_control_pass(
-    engine, source_cache, tmp_path, redis_factory
-):
-    """Celery's own tests of tasks and of remote control pass over both engines."""
-    CelerySuite(source_cache, tmp_path, engine, redis_factory).run(
+def test_celerys_tests_of_tasks_and_remote_control_pass(source_cache, tmp_path, redis_factory):
+    """Celery's own tests of tasks and of remote control pass."""
+    CelerySuite(source_cache, tmp_path, redis_factory).run(
         FILES, failing={}, skipped=SKIPPED, racing=RACING, at_least=72, timeout_s=500
     )
 
@@ -45,6 +42,6 @@ def test_celerys_tests_of_workers_and_of_groups_in_chains_pass(
 ):
     """Celery's own tests of workers, and of groups in chains, pass, each by themselves."""
     # Beside others they fail over redis:// too: they leave state in the process.
-    CelerySuite(source_cache, tmp_path, "redis", redis_factory).run(
+    CelerySuite(source_cache, tmp_path, redis_factory).run(
         [file], failing={}, skipped={}, at_least=at_least, processes=1, timeout_s=300
     )

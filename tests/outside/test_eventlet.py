@@ -1,4 +1,4 @@
-"""Celery's eventlet pool over a server, or a cluster of them; over a file it is refused."""
+"""Celery's eventlet pool over a server, or a cluster of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 from tests.integration.test_celery_malformed import Hostile
 from tests.support.cluster import RedisCluster
-from tests.support.files import FileBroker
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import ROOT, CeleryWorker
+from tests.support.workers import ROOT
 
 TASKS = 200
 QUEUES = ("celery", "red", "green", "blue")
@@ -42,20 +41,6 @@ def test_malformed_messages_end_no_worker(site):
     """What makes Celery's own code raise is a dead letter in this pool too; the good ones run."""
     hostile = Hostile(site, site.worker(pool="eventlet", concurrency=2))
     hostile.takes_bad_among_good("record_late")
-
-
-def test_a_file_is_refused_with_eventlet(site, tmp_path):
-    """A worker says in one sentence that a file is no broker for it, and what is one."""
-    broker = FileBroker(tmp_path).url()
-    worker = CeleryWorker(
-        broker, site.journal, directory=tmp_path, name="refused", pool="eventlet", concurrency=2
-    )
-    try:
-        assert 0 != worker.wait(30)
-        assert "cannot be used with eventlet" in worker.tail()
-        assert "gevent, or a Redis (reliq://)" in worker.tail()
-    finally:
-        worker.kill_group()
 
 
 def test_two_large_commands_over_one_connection(redis_url):

@@ -7,31 +7,22 @@ import sys
 import pytest
 
 from tests.outside.web import WebServer
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 from tests.support.workers import TASKS_APP, app_environment
 
 TASKS = 20
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def watched(request, site_factory, redis_server, redis_url, tmp_path):
-    """Give a Celery application over a broker of each engine, with results in Redis."""
-    if request.param == "redis":
-        return site_factory(redis_server)
-    return site_factory(FileBroker(tmp_path), result_backend=redis_server.url("redis", db=1))
-
-
 @pytest.fixture
-def flower(watched, tmp_path):
+def flower(site, tmp_path):
     """Give Flower beside a worker that sends events."""
-    watched.worker(arguments=["--events"], concurrency=2)
+    site.worker(arguments=["--events"], concurrency=2)
     command = [sys.executable, "-m", "celery", "-A", TASKS_APP, "flower"]
     command += ["--address=127.0.0.1", "--port={port}", "--inspect_timeout=5000"]
     environment = app_environment(
-        watched.broker,
-        watched.journal,
-        watched.config,
+        site.broker,
+        site.journal,
+        site.config,
         {"FLOWER_UNAUTHENTICATED_API": "true"},
     )
     server = WebServer(command, env=environment, directory=tmp_path, ready="/healthcheck")
@@ -39,7 +30,7 @@ def flower(watched, tmp_path):
     server.close()
 
 
-def test_flower_shows_workers_and_tasks_and_controls_them(watched, flower):
+def test_flower_shows_workers_and_tasks_and_controls_them(site, flower):
     """Workers, their queues, what ran, failed and was revoked: all of it as over redis://."""
     name = "worker1@test"
 
@@ -59,7 +50,7 @@ def test_flower_shows_workers_and_tasks_and_controls_them(watched, flower):
     flower.post(f"/api/task/revoke/{later}", params={"terminate": "false"}).raise_for_status()
 
     for number, task in enumerate(sent):
-        assert number + 1 == watched.app.AsyncResult(task).get(timeout=30)
+        assert number + 1 == site.app.AsyncResult(task).get(timeout=30)
     wait_until(
         lambda: {"SUCCESS": {*sent}, "FAILURE": {failed}} == states(flower, {*sent, failed}),
         what=lambda: f"every task in Flower; have {states(flower, {*sent, failed})}",
@@ -78,8 +69,8 @@ def test_flower_shows_workers_and_tasks_and_controls_them(watched, flower):
     )
 
     # Revoked, it is dropped as soon as it is due; so long it waits in the broker.
-    assert later in watched.app.control.inspect().revoked()[name]
-    watched.settled(delayed=1)
+    assert later in site.app.control.inspect().revoked()[name]
+    site.settled(delayed=1)
 
     flower.post(f"/api/worker/shutdown/{name}").raise_for_status()
     wait_until(lambda: not flower.get("/api/workers", params={"status": 1}).json().get(name))

@@ -6,11 +6,8 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from tests.outside.web import WebServer
 from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 from tests.support.workers import TASKS_APP, app_environment
 
@@ -43,13 +40,11 @@ def rows(flower):
     return [cells[at : at + 6] for at in range(0, len(cells), 6)]
 
 
-@pytest.mark.parametrize("engine", ["redis", "sqlite"])
-def test_the_broker_tab_shows_every_queue(engine, site_factory, redis_server, redis_url, tmp_path):
+def test_the_broker_tab_shows_every_queue(site_factory, redis_server, redis_url, tmp_path):
     """Ready, unacked, delayed and consumers of the workers' queues, without any setting."""
     del redis_url  # emptied
     backend = redis_server.url("redis", db=1)
-    server = redis_server if engine == "redis" else FileBroker(tmp_path)
-    site = site_factory(server, result_backend=backend, **ONE_AT_A_TIME)
+    site = site_factory(redis_server, result_backend=backend, **ONE_AT_A_TIME)
     site.worker()
     for _ in range(4):
         site.send("record_late", 3600)

@@ -5,28 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.outside import fetching
 from tests.outside.suites import Suite, assert_as_expected
 from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 from tests.support.servers import free_port
 
 HERE = Path(__file__).parent
-
-
-# What fails, why, and whose it is.
-FAILING = {
-    "redis": {},
-    "sqlite": {
-        f"TestFailover::test_failover_to_alias_alternate_is_allowed[{options}]": (
-            "Kombu's: Connection.switch keeps the port of the URL before until it connects, "
-            "where the next URL names none, as a file's never does"
-        )
-        for options in ("plain", "prefixed")
-    },
-}
 
 
 def run(cache, directory, live, dead):
@@ -41,10 +25,8 @@ def run(cache, directory, live, dead):
     return {name.removeprefix("::"): value for name, value in found.items()}
 
 
-@pytest.mark.parametrize("engine", ["redis", "sqlite"])
-def test_kombus_functional_classes_pass(engine, source_cache, tmp_path, redis_server, redis_url):
+def test_kombus_functional_classes_pass(source_cache, tmp_path, redis_url):
     """Every class of Kombu's functional suite passes, with and without a key prefix."""
-    live = redis_url if engine == "redis" else FileBroker(tmp_path).url()
     dead = f"reliq://127.0.0.1:{free_port()}/0"
-    found = run(source_cache, tmp_path, live, dead)
-    assert_as_expected(found, failing=FAILING[engine], skipped={}, at_least=88)
+    found = run(source_cache, tmp_path, redis_url, dead)
+    assert_as_expected(found, failing={}, skipped={}, at_least=88)

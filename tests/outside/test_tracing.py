@@ -12,24 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.support.audits import wait_settled
-from tests.support.files import FileBroker
 from tests.support.waiting import wait_until
 from tests.support.workers import app_environment
 
 APP = "tests.outside.programs.traced"
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def broker(request, redis_url, tmp_path):
-    """Give a broker of each engine."""
-    return redis_url if request.param == "redis" else FileBroker(tmp_path).url()
-
-
-def publish(broker, journal, outcome, env):
+def publish(redis_url, journal, outcome, env):
     """Publish the task from a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", APP, outcome],
-        env=app_environment(broker, journal, extra=env),
+        env=app_environment(redis_url, journal, extra=env),
         capture_output=True,
         text=True,
         timeout=60,
@@ -39,12 +32,12 @@ def publish(broker, journal, outcome, env):
 
 
 @pytest.fixture
-def spans(broker, journal, worker_factory, tmp_path):
+def spans(redis_url, journal, worker_factory, tmp_path):
     """Give the spans of one task that two retries with a countdown follow, by name."""
     path = tmp_path / "spans"
     env = {"SPANS": str(path)}
-    worker_factory(broker, app=APP, env=env)
-    publish(broker, journal, "succeed", env)
+    worker_factory(redis_url, app=APP, env=env)
+    publish(redis_url, journal, "succeed", env)
 
     def read():
         found = {}
@@ -54,7 +47,7 @@ def spans(broker, journal, worker_factory, tmp_path):
         return found
 
     wait_until(lambda: len(read().get("run/retry_twice", [])) == 3, what=read)
-    wait_settled(broker, "celery")
+    wait_settled(redis_url, "celery")
     found = read()
     for same in found.values():
         same.sort(key=lambda span: span["start_time"])
@@ -140,16 +133,16 @@ def sentry():
     sentry.close()
 
 
-def test_sentry_follows_a_task_through_its_retries(broker, journal, worker_factory, sentry):
+def test_sentry_follows_a_task_through_its_retries(redis_url, journal, worker_factory, sentry):
     """The request, three runs and the error of the last are one trace, and nothing is lost."""
     env = {"REPORTS": sentry.dsn}
-    worker_factory(broker, app=APP, env=env)
-    publish(broker, journal, "fail", env)
+    worker_factory(redis_url, app=APP, env=env)
+    publish(redis_url, journal, "fail", env)
     wait_until(
         lambda: len(sentry.of("transaction", "retry_twice")) == 3 and sentry.of("event"),
         what=lambda: [(item.get("type"), item.get("transaction")) for item in sentry.events],
     )
-    wait_settled(broker, "celery")
+    wait_settled(redis_url, "celery")
 
     (request,) = sentry.of("transaction", "request")
     runs = sentry.of("transaction", "retry_twice")

@@ -15,7 +15,6 @@ import pytest
 
 from reliq.admin import Inspector
 from tests.support.audits import assert_balanced
-from tests.support.files import FileBroker
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
@@ -62,21 +61,8 @@ class UnixConnection(HTTPConnection):
         self.sock.connect(str(self.path))
 
 
-@pytest.fixture(params=["redis", "file"])
-def url(request, tmp_path):
-    """Return the URL of a broker of each engine; it balances at the end."""
-    if request.param == "redis":
-        url = request.getfixturevalue("redis_url")
-        yield url
-        assert_balanced(url)
-        return
-    broker = FileBroker(tmp_path)
-    yield broker.url()
-    broker.assert_sound()
-
-
 @pytest.fixture
-def serve(url, tmp_path):
+def serve(redis_url, tmp_path):
     """Return a function that starts a server; it is gone after the test."""
     started = []
 
@@ -89,7 +75,7 @@ def serve(url, tmp_path):
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
-                "RELIQ_TEST_BROKER": url,
+                "RELIQ_TEST_BROKER": redis_url,
                 "RELIQ_TEST_AT_START": at_start,
             },
         )
@@ -120,17 +106,18 @@ def get(path, name):
 
 @pytest.mark.parametrize("at_start", ["ping", "publish"])
 @pytest.mark.parametrize("name", SERVERS)
-def test_every_answered_request_has_stored_its_task(serve, url, name, at_start):
+def test_every_answered_request_has_stored_its_task(serve, redis_url, name, at_start):
     """What the master did before the fork, children do not take for theirs; none hangs."""
     process, path = serve(name, at_start)
     with ThreadPoolExecutor(8) as pool:
         pids = set(pool.map(lambda n: get(path, f"/{n}"), range(REQUESTS)))
     assert len(pids) > 1
     in_the_master = {"ping": 0, "publish": WORKERS if name == "uwsgi-lazy" else 1}[at_start]
-    with Inspector(url) as inspector:
+    with Inspector(redis_url) as inspector:
         status = inspector.status("celery")
         tags = [message.tag for message in inspector.peek("celery", limit=1000)]
     expected = REQUESTS + 1 + in_the_master
     assert [expected] * 3 == [status.ledger["published"], status.ready, len(set(tags))]
     process.signal(15)
     process.wait()
+    assert_balanced(redis_url)

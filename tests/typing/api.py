@@ -301,7 +301,7 @@ def look_at_it(options: Mapping[str, object]) -> Application:
     """Mount the page."""
     return reliq.web.app(
         "reliq://a",
-        "reliq-sqlite:////b",
+        "reliq-cluster://b",
         transport_options=options,
         allow_actions=True,
         user_header="X-User",

@@ -25,8 +25,6 @@ from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
-from reliq.engines.sqlite.batches import SqliteBatches
-from reliq.engines.sqlite.store import SqliteStore
 from reliq.engines.urls import connect
 from reliq.integrations.outcomes import job_of
 from reliq.message.envelope import decode
@@ -41,7 +39,7 @@ STEPS = frozenset(
     {
         *("listed", "open", "enter", "withdraw", "begin", "return", "end", "lose", "replay"),
         *("seal", "cancel", "tell", "note", "said", "publish", "retry", "callback", "reserve"),
-        *("ack", "release", "dead-letter", "read", "forget-events", "forget", "forget-some"),
+        *("ack", "release", "dead-letter", "read", "forget-events", "forget"),
         *("unlink", "nested-enter", "nested-end", "nested-replay", "nested-lose"),
     }
 )
@@ -182,11 +180,8 @@ class Killer:
             self._wrap(batches, name, steps)
         for name, steps in _OF_STORE.items():
             self._wrap(store, name, steps)
-        if wire is not None:
-            self._wrap(batches, "_list", _of_batch("listed"))
-            self._wrap(wire, "call", _of_unlink)
-        else:
-            self._wrap(batches, "_forget_some", lambda _: iter([Step("forget-some", "")]))
+        self._wrap(batches, "_list", _of_batch("listed"))
+        self._wrap(wire, "call", _of_unlink)
 
     def _wrap(self, owner: type, name: str, steps_of: Callable[..., Iterator[Step]]) -> None:
         function = getattr(owner, name)
@@ -264,9 +259,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _classes(url: str) -> tuple[type, type, type | None]:
-    if url.startswith("reliq-sqlite"):
-        return SqliteBatches, SqliteStore, None
+def _classes(url: str) -> tuple[type, type, type]:
     if url.startswith("reliq-cluster"):
         return ClusterBatches, ClusterStore, ClusterWire
     return RedisBatches, RedisStore, Wire

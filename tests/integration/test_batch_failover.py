@@ -52,11 +52,13 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
     with closing(batch), closing(client):
         with suppress(KeyboardInterrupt), batch:
             job = client.send_task("end_late", ("succeed",)).id
+            killed = Change("begin", "killed", token=1, text="a worker that was killed")
+            batch._connected().batches.change(batch.id, [Change("enter", "killed", "waiting"), killed])
             raise KeyboardInterrupt
         worker = site.worker(app=QUICK, pool="threads", concurrency=1)
         ran = site.journal.finished
         wait_until(lambda: {"said", job} <= ran().keys(), timeout_s=40, what=worker.tail)
-        assert {"error": 1} == {state: n for state, n in batch.status().counts.items() if n}
+        assert {"error": 2} == {state: n for state, n in batch.status().counts.items() if n}
 
 
 def publish_next_try(urls, errback):

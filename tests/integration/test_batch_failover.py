@@ -8,9 +8,11 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
+from reliq import BrokerTimeout, PartlyPublished
 from reliq.admin import Inspector
 from reliq.batches import Batch
 from reliq.store.jobs import Change
+from reliq.transports import batch as batch_module
 from tests.integration.test_celery_failover import brokers  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
 
@@ -53,7 +55,9 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
         with suppress(KeyboardInterrupt), batch:
             job = client.send_task("end_late", ("succeed",)).id
             killed = Change("begin", "killed", token=1, text="a worker that was killed")
-            batch._connected().batches.change(batch.id, [Change("enter", "killed", "waiting"), killed])
+            batch._connected().batches.change(
+                batch.id, [Change("enter", "killed", "waiting"), killed]
+            )
             raise KeyboardInterrupt
         worker = site.worker(app=QUICK, pool="threads", concurrency=1)
         ran = site.journal.finished
@@ -109,3 +113,24 @@ def test_the_next_try_of_a_job_whose_batch_is_not_there(redis_factory, brokers):
     assert refused == []
     with Inspector(a.url("reliq")) as inspector:
         assert 1 == inspector.status("q").ready
+
+
+def test_jobs_that_the_first_broker_may_have_are_uncertain(redis_factory, monkeypatch):
+    """The second one has no such batch; of what was sent to the first it knows nothing."""
+    a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
+    send = batch_module.send
+
+    def send_and_hear_nothing(*args):
+        send(*args)
+        a.kill()
+        raise BrokerTimeout("no answer")
+
+    app = Celery(broker=[server.url("reliq") for server in (a, b)], set_as_current=False)
+    task = app.task(name="t", shared=False)(send_and_hear_nothing)
+    with closing(app), Batch("jobs", app=app) as batch:
+        monkeypatch.setattr(batch_module, "send", send_and_hear_nothing)
+        with pytest.raises(PartlyPublished) as caught:
+            batch.map(task, range(3), retry=True)
+        found = caught.value
+        assert (0, [], 3) == (found.sent, found.unsent, len(found.uncertain))
+        a.start()

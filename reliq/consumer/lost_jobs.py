@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import BrokerUnavailable
 from ..message.queue_names import partition_names
@@ -41,7 +41,11 @@ def nobody(worker: str) -> None:
 
 
 class LostJobs:
-    """What one session knows of jobs that may be lost."""
+    """What this process knows of jobs that may be lost."""
+
+    # Of each batch: what was at work, at the look before, for a worker that nobody knew. Not of
+    # one session: at a broker that is only visited each visit has another one.
+    _unheard: ClassVar[dict[str, set[tuple[str, int]]]] = {}
 
     def __init__(
         self,
@@ -50,8 +54,6 @@ class LostJobs:
     ) -> None:
         self._look_soon = look_soon
         self._runs = runs
-        # Of each batch: what was at work, at the look before, for a worker that nobody knew.
-        self._unheard: dict[str, set[tuple[str, int]]] = {}
 
     def sweep(self, batch: str, now_ms: int, missing_ms: int = MISSING_MS) -> Sweep:
         """Begin a look at all jobs of *batch*."""
@@ -63,7 +65,7 @@ class LostJobs:
     def _remember(self, batch: str, unheard: set[tuple[str, int]]) -> None:
         if unheard:
             while len(self._unheard) >= _MOST_REMEMBERED:
-                del self._unheard[next(iter(self._unheard))]
+                self._unheard.pop(next(iter(self._unheard)), None)
             self._unheard[batch] = unheard
 
 

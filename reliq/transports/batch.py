@@ -313,7 +313,8 @@ class PublishBatch:
     def _enter_jobs(self) -> list[tuple[Entry, JobEntry]]:
         """Have the jobs among them in their batches before they are stored; return these.
 
-        Raises BatchClosed, and then they are in this batch no more; the others are.
+        Raises BatchClosed or NotFound, and then they are in this batch no more; the others are. But
+        all stay where one was sent before, perhaps to another broker: it may be stored there.
         """
         entered = []
         for entry in self._uncertain:
@@ -329,6 +330,8 @@ class PublishBatch:
                 enter(self._store, [found for _, found in entered])
             except (BatchClosed, MessageRefused, NotFound):
                 jobs = {entry for entry, _ in entered}
+                if not all(entry.tag is None or entry.tag.settled for entry in jobs):
+                    raise
                 flushed, self._uncertain = self._uncertain, []
                 self._new = [entry for entry in flushed if entry not in jobs]
                 self.refused = tuple(place for place, entry in enumerate(flushed) if entry in jobs)

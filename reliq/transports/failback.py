@@ -139,7 +139,7 @@ class Failback:
     @property
     def stays(self) -> bool:
         """Whether no other broker is used while this one answers."""
-        return self._options.failback and self.url == self.urls[0]
+        return not self.urls or (self._options.failback and self.url == self.urls[0])
 
     @property
     def _fresh_s(self) -> float:

@@ -91,25 +91,22 @@ class Publishing:
     def _enter(self, entry: JobEntry) -> None:
         """Enter a job; raises as :func:`enter` does.
 
-        But for the next try of one whose batch is at another broker of the list: Celery makes a
-        dead letter of a task whose next try cannot be published. BrokerUnavailable: Kombu tries
-        again, and by then the connection may have gone there. Where it stays here the try is
-        published without its batch, as a message is that was moved here.
+        But for the next try of one whose batch is not here: Celery makes a dead letter of a task
+        whose next try cannot be published. BrokerUnavailable where the connection may go to where
+        it is: Kombu tries again. Else it is published without, as its message ran without.
         """
         batch, change = entry
-        failback = self._transport.failback
         try:
             enter(self._transport.link.store, (entry,))
         except NotFound as exc:
-            if not (change.retries and failback.urls):
+            if not change.retries:
                 raise
-            if failback.stays:
-                return
-            raise BrokerUnavailable(
-                f"batch {batch!r} is not at {self._transport.link.store.broker}: the next try of "
-                "its job is published where it is, at another broker of the list; nothing was "
-                "stored"
-            ) from exc
+            if not self._transport.failback.stays:
+                raise BrokerUnavailable(
+                    f"batch {batch!r} is not at {self._transport.link.store.broker}: the next try "
+                    "of its job is published where it is, at another broker of the list; nothing "
+                    "was stored"
+                ) from exc
 
     def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> bool:
         """Publish *item*; return whether it is known to be stored: what is only posted is not."""

@@ -7,9 +7,11 @@ that the checker can be shown to catch them.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
+import sys
 import time
 
 from celery import Celery
@@ -34,6 +36,23 @@ from tests.chaos.ledger import (
 from tests.chaos.settings import DIVIDED, PARTITIONS, QUEUES
 
 broken.register()
+
+
+def _tell_stacks():
+    """Have SIGUSR2 write the stacks of all threads to the log; in gevent those of all greenlets.
+
+    Those of the threads also where no Python runs any more.
+    """
+    gevent = sys.modules.get("gevent.monkey")
+    is_patched = gevent is not None and gevent.is_module_patched("threading")
+    if is_patched:
+        from gevent.util import print_run_info
+
+        signal.signal(signal.SIGUSR2, lambda *_: print_run_info(file=sys.__stderr__))
+    faulthandler.register(signal.SIGUSR2, file=sys.__stderr__, chain=is_patched)
+
+
+_tell_stacks()
 
 # Short, as all times of a run are: who looks after batches looks every 30 s, at all jobs every
 # five minutes, and takes those for lost whose messages are nowhere for a minute. Who is at the

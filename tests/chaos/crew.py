@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 APP = "tests.chaos.app"
 _WARM_S = 40.0
 _ORPHANED_S = 3.0
+_STACKS_S = 2.0
+"""In which a process writes its stacks."""
 
 
 class Slot:
@@ -185,10 +187,7 @@ class Crew:
             worker = slot.worker
             if worker is None or worker.running:
                 if slot.asked is not None and time.monotonic() - slot.asked > _WARM_S:
-                    self.findings.append(f"{slot.name}: still runs {_WARM_S:g} s after SIGTERM")
-                    assert worker is not None
-                    slot.killed = True
-                    worker.kill_group()
+                    self._still_runs(slot)
                 continue
             self._ended(slot, worker)
             slot.fill()
@@ -218,6 +217,17 @@ class Crew:
                 f"{slot.name}: ended by itself with exit code {code}: {worker.tail(3)}"
             )
         self._orphaned.append((time.monotonic() + _ORPHANED_S, worker))
+
+    def _still_runs(self, slot: Slot) -> None:
+        """Kill a worker that did not end when it was asked to; its stacks are in its log then."""
+        assert slot.worker is not None
+        self.findings.append(
+            f"{slot.name}: still runs {_WARM_S:g} s after SIGTERM; its stacks are in its log"
+        )
+        slot.killed = True
+        slot.worker.signal_group(signal.SIGUSR2)
+        time.sleep(_STACKS_S)
+        slot.worker.kill_group()
 
     def _end_orphans(self, now: float) -> None:
         """End, after a while, children that did not notice the end of their worker."""
@@ -254,9 +264,7 @@ class Crew:
             try:
                 worker.wait(_WARM_S)
             except AssertionError:
-                self.findings.append(f"{slot.name}: still runs {_WARM_S:g} s after SIGTERM")
-                slot.killed = True
-                worker.kill_group()
+                self._still_runs(slot)
             else:
                 self._ended(slot, worker)
             slot.worker = None

@@ -84,6 +84,11 @@ class Process:
         if self.running:
             os.kill(self.pid, number)
 
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the whole group; nothing if the main process has ended."""
+        if self.running:
+            os.killpg(self.pid, number)
+
     def kill(self) -> None:
         """SIGKILL the main process only, and wait for its end; its children are left alone."""
         self.signal(signal.SIGKILL)

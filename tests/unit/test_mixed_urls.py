@@ -58,13 +58,13 @@ def test_what_was_said_apart_stays():
     [
         Connection,
         Inspector,
-        lambda url: Connection(["reliq://localhost:1", url]).connect(),
+        lambda url: Connection(["reliq://localhost:1", url]).transport,
         lambda url: Celery(broker=url).connection_for_write(),
     ],
 )
 def test_a_file_is_no_broker(use):
     """At the start, also of a list, and the error names what is there in its place."""
-    with pytest.raises(ConfigurationError, match="reliq-embedded:////folder .*reliq-spool:////"):
+    with pytest.raises(ConfigurationError, match=r"reliq-embedded:////folder .*reliq-spool:////"):
         use("reliq-sqlite:////tmp/broker.db")
 
 

@@ -156,14 +156,6 @@ def here() -> int:
     return _generation
 
 
-def is_here(process: int) -> bool:
-    """Whether this is the process whose number is *process*; forgets nothing.
-
-    For destructors, which run anywhere.
-    """
-    return process == _generation and bool(_mark[0])
-
-
 def _become_child(certainly: bool = False) -> None:
     global _generation, _forgetting  # noqa: PLW0603 - a process is one
     with _changing():

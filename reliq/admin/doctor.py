@@ -1,4 +1,4 @@
-"""What is wrong with queues and consumers, on whatever engine; the broker's own is the engine's."""
+"""What is wrong with queues and consumers; the broker's own is the engine's."""
 
 from __future__ import annotations
 

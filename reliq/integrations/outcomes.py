@@ -9,7 +9,6 @@ they return and nobody did, it is told then.
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -260,9 +259,3 @@ def _begun(request: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return begun
-
-
-def is_shutting_down() -> bool:
-    """Whether this worker ends at once: what its children were at is delivered again."""
-    state = sys.modules.get("celery.worker.state")
-    return bool(getattr(state, "should_terminate", None))

@@ -206,14 +206,6 @@ def decode(data: bytes) -> Envelope:
     raise EnvelopeError("not an envelope: no version, or the wrong number of fields")
 
 
-def without_body(data: bytes) -> bytes:
-    """Return the envelope in *data* without its body; b"" for what is no envelope."""
-    try:
-        return encode(decode(data)._replace(body=b""))
-    except (EnvelopeError, MessageRefused):
-        return b""
-
-
 def is_reply(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
     """Whether a message answers another, as every reply over AMQP does: by its correlation id.
 

@@ -1,14 +1,14 @@
 """The history of a queue: snapshots of its counts and its ledger, packed into a few bytes each.
 
-An engine keeps blocks of sixty snapshots, and forgets the oldest block. What is in a block is said
-in ``engines/redis/lua/snapshot.lua``, which writes the same bytes as :func:`noted` does.
+The broker keeps blocks of sixty snapshots, and forgets the oldest block. What is in a block is said
+in ``engines/redis/lua/snapshot.lua``, which writes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .limits import HISTORY_BLOCKS, MINUTE_MS
 
@@ -54,82 +54,6 @@ class Snapshot:
     """Deliveries that failed: their lease ended without their holder, or they were requeued."""
     dead_lettered: int = 0
     expired: int = 0
-
-
-class Noted(NamedTuple):
-    """What a snapshot has changed: one block, and what is known of the last snapshot."""
-
-    block: int
-    records: bytes
-    last: str
-
-
-def block_of(at_ms: int, every_ms: int = MINUTE_MS) -> int:
-    """Return the number of the block that has the snapshot of *at_ms*."""
-    return at_ms // every_ms // PER_BLOCK
-
-
-def is_noted(last: str, now_ms: int, every_ms: int = MINUTE_MS) -> bool:
-    """Whether *last* is the snapshot of *now_ms*."""
-    return last.split(" ", 1)[0] == str(now_ms // every_ms)
-
-
-def counted(ledger: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the COUNTERS of a ledger."""
-
-    def of(name: str) -> int:
-        return ledger.get(name, 0)
-
-    # Events of jobs are numbered as leases are.
-    return (
-        of("published"),
-        max(of("token") - of("job_events"), 0),
-        of("acked"),
-        of("redelivered"),
-        of("lapsed") + of("nacked"),
-        of("dead_lettered"),
-        of("expired"),
-    )
-
-
-def noted(
-    last: str,
-    records: bytes,
-    now_ms: int,
-    gauges: Sequence[int],
-    counters: Sequence[int],
-    every_ms: int = MINUTE_MS,
-) -> Noted:
-    """Return what is to be stored for a snapshot at *now_ms*.
-
-    *records*: the block of that time, as it is stored; *last*: of the snapshot before.
-    """
-    current = now_ms // every_ms
-    before, size, *known = [int(text) for text in last.split()] or [-1, 0]
-    known = known if len(known) == len(counters) else list(counters)
-    grown = [max(now - then, 0) for now, then in zip(counters, known, strict=True)]
-    content = b"".join(map(_packed, (*gauges, *grown)))
-    again = records[-1] if records else 0
-    if (
-        before == current - 1
-        and records
-        and again < PER_BLOCK - 1
-        and records[-size - 1 : -1] == content
-    ):
-        records = records[:-1] + bytes((again + 1,))
-    else:
-        records += bytes((current % PER_BLOCK, *content, 0))
-    said = " ".join(map(str, (current, len(content), *counters)))
-    return Noted(current // PER_BLOCK, records, said)
-
-
-def _packed(number: int) -> bytes:
-    found = bytearray()
-    while number >= _MORE:
-        found.append(_MORE | number % _MORE)
-        number //= _MORE
-    found.append(number)
-    return bytes(found)
 
 
 def snapshots(

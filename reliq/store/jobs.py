@@ -66,7 +66,7 @@ MOST_ID = 255
 MOST_TEXT = 500
 """So many characters are kept of why a job failed."""
 MOST_NUMBER = 2**53 - 1
-"""The largest number that every engine counts with."""
+"""The largest number that scripts count with."""
 
 NESTED = "batch"
 """The tag of a job that is a batch: its id is the batch's, and it has no message."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from .users import User
 
-# Of which the place is a number that every engine counts with.
+# Of which the place is a number that scripts count with.
 _MOST = 2**31
 PAGE = 50
 """So many rows a page of a list has."""

@@ -125,7 +125,7 @@ def test_long_texts_are_cut(change, batches):
     ("number", "noted"), [(-1, 0.0), (10**400 // 1, 2.0**53 - 1), (0.1, 0.1), (2**60, 2.0**53 - 1)]
 )
 def test_numbers(change, batches, number, noted):
-    """Between nothing and the largest that every engine counts with."""
+    """Between nothing and the largest that scripts count with."""
     change(enter(), begin())
     said(batches, progress=(number, number, ""))
     assert [("j", "working", noted, noted, "")] == shown(batches)

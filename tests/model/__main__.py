@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from tests.model.engines import BROKERS, running
+from tests.model.brokers import BROKERS, running
 from tests.model.run import MACHINES, run
 
 

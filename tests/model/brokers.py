@@ -98,28 +98,22 @@ class ClusterBroker(Broker):
         return self.engine.client_of(key).lpop(key) is not None
 
 
-@contextlib.contextmanager
-def running_cluster() -> Iterator[Broker]:
-    """Run the model's broker on a cluster."""
-    with ClusterClock.installed():
-        engine = ClusterEngine()
-        broker = ClusterBroker(
-            engine, ClusterClock(engine.client_of, (QUEUE, OTHER, "%", "x", *BATCHES))
-        )
-        try:
-            yield broker
-        finally:
-            broker.close()
+BROKERS = ("fakeredis", "redis", "cluster")
 
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Broker]:
-    """Run the broker of that name: fakeredis or redis."""
+    """Run the broker of that name."""
     with contextlib.ExitStack() as stack:
         if name == "fakeredis":
             fake = FakeClock()
             stack.enter_context(fake.installed())
             broker = Broker(FakeRedisEngine(), fake)
+        elif name == "cluster":
+            stack.enter_context(ClusterClock.installed())
+            cluster = ClusterEngine()
+            places = (QUEUE, OTHER, "%", "x", *BATCHES)
+            broker = ClusterBroker(cluster, ClusterClock(cluster.client_of, places))
         else:
             stack.enter_context(ScriptedClock.installed())
             engine = RedisEngine()

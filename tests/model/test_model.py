@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.engines import running
+from tests.model.brokers import running
 from tests.model.mutants import MUTANTS, broken
 from tests.model.run import run
 

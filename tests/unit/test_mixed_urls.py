@@ -58,7 +58,7 @@ def test_what_was_said_apart_stays():
     [
         Connection,
         Inspector,
-        lambda url: Connection(["reliq://localhost:1", url]).connect(),
+        lambda url: Connection(["reliq://localhost:1", url]).transport,
         lambda url: Celery(broker=url).connection_for_write(),
     ],
 )

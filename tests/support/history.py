@@ -1,0 +1,61 @@
+"""Blocks of snapshots, written as ``snapshot.lua`` writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from reliq.store.history import PER_BLOCK
+from reliq.store.limits import MINUTE_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MORE = 0x80
+
+
+class Noted(NamedTuple):
+    """What a snapshot has changed: one block, and what is known of the last snapshot."""
+
+    block: int
+    records: bytes
+    last: str
+
+
+def noted(
+    last: str,
+    records: bytes,
+    now_ms: int,
+    gauges: Sequence[int],
+    counters: Sequence[int],
+    every_ms: int = MINUTE_MS,
+) -> Noted:
+    """Return what is to be stored for a snapshot at *now_ms*.
+
+    *records*: the block of that time, as it is stored; *last*: of the snapshot before.
+    """
+    current = now_ms // every_ms
+    before, size, *known = [int(text) for text in last.split()] or [-1, 0]
+    known = known if len(known) == len(counters) else list(counters)
+    grown = [max(now - then, 0) for now, then in zip(counters, known, strict=True)]
+    content = b"".join(map(_packed, (*gauges, *grown)))
+    again = records[-1] if records else 0
+    if (
+        before == current - 1
+        and records
+        and again < PER_BLOCK - 1
+        and records[-size - 1 : -1] == content
+    ):
+        records = records[:-1] + bytes((again + 1,))
+    else:
+        records += bytes((current % PER_BLOCK, *content, 0))
+    said = " ".join(map(str, (current, len(content), *counters)))
+    return Noted(current // PER_BLOCK, records, said)
+
+
+def _packed(number: int) -> bytes:
+    found = bytearray()
+    while number >= _MORE:
+        found.append(_MORE | number % _MORE)
+        number //= _MORE
+    found.append(number)
+    return bytes(found)

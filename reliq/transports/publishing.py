@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .parts import Parts
     from .posting import Posting
     from .unroutable import UnroutableMessages
+
+logger = logging.getLogger("reliq")
 
 
 class Publishing:
@@ -49,8 +53,16 @@ class Publishing:
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         if BATCH in item.headers:
             self._publish_job(item, properties, tag)
-        else:
+            return
+        try:
             self._publish(item, properties, tag)
+        except BrokerRefused as exc:
+            # A worker that connects asks its neighbours (mingle). A full memory must not end it:
+            # it is the worker that makes room.
+            asks = item.exchange.endswith(".pidbox") and WATCH.connects
+            if not (asks and "OOM" in exc.reply):
+                raise
+            logger.warning("%s; this worker goes on without an answer of its neighbours", exc)
 
     def _publish_job(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> None:
         """Publish a job: it is in its batch before, and taken out again if it was not stored."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from reliq.errors import BrokerRefused, ReliqError
+from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
 
 from .test_malformed_scripts import Junked, K
 
@@ -59,3 +63,28 @@ def test_full_memory_stops_only_what_is_new(full, name):
 def test_every_script_is_among_them(full):
     """The names above are all there are."""
     assert sorted(full.operations()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
+def test_workers_work_off_what_has_filled_it(redis_factory, tmp_path, pool):
+    """One that reconnects goes on; so does one that begins, with a queue and a neighbour."""
+    server = redis_factory(extra=["--maxmemory-policy", "noeviction"])
+    config = {"task_ignore_result": True, "result_backend": None}
+    site = CelerySite(server, "reliq", tmp_path, config)
+    with closing(site), server.client() as client:
+        first = site.worker(pool=pool, mingle=True)
+        tasks = [site.send("record", 0.5).id for _ in range(8)]
+        client.config_set("maxmemory", "1mb")
+        client.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(BrokerRefused, match="OOM"):
+            site.send("record")
+        begun = site.worker(pool=pool, mingle=True, queues=("celery", "new"))
+        for task in tasks:
+            site.journal.wait_finished(task, timeout_s=30)
+        wait_until(lambda: " ready." in begun.log())
+        assert first.running
+        assert begun.running
+        for worker in (first, begun):
+            assert "Traceback" not in worker.log()
+            assert 0 == worker.shut_down()
+        site.settled()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
-from . import keys
+from . import keys, scripts
 from .confirm import Confirmer
 from .keys import QueueKeys, queue_keys
 from .notifier import RedisNotifier
@@ -112,6 +112,11 @@ class StoreBase:
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
+
+    def _enlist(self, queues: str, queue: str) -> None:
+        """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
+        names = scripts.LIST_QUEUE.named(queues=queues, guard=keys.guard_of_all(self._prefix))
+        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     @property
     def notifier(self) -> Notifier:

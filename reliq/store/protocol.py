@@ -443,7 +443,7 @@ class Store(Protocol):
     """Whether a queue can be divided: else each is one partition, and none of these does more."""
 
     partitions: dict[str, int]
-    """Of queues that are divided: into how many partitions, as this connection was told last."""
+    """Of queues that are divided: into how many partitions, as this process was told last."""
 
     def layout(self, queue: str) -> Layout | None:
         """Return how *queue* is divided; None where there is no such queue."""

@@ -110,8 +110,9 @@ def publish(
     try:
         return _publish(store, item, queues, tag, version)
     except BrokerUnavailable as exc:
+        divided = SPREAD.divided(store, queues)
         if tag is not None:
-            SPREAD.refused(tag, exc.untouched.difference(before))
+            SPREAD.refused(tag, exc.untouched.difference(before), divided)
         raise
 
 

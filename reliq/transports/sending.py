@@ -101,8 +101,9 @@ class _Sending:
         try:
             last = self._store.publish(rest) if rest else []
         except BrokerUnavailable as exc:
+            divided = SPREAD.divided(self._store, {queue_of(item.queue) for item in rest})
             for tag, before in self._tried:
-                SPREAD.refused(tag, exc.untouched.difference(before))
+                SPREAD.refused(tag, exc.untouched.difference(before), divided)
             raise
         self._store.wait_for_replies()
         outcomes: list[int] = []

@@ -83,6 +83,7 @@ class StoreBase:
         self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
+        self.partitions: dict[str, int] = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
@@ -92,7 +93,6 @@ class StoreBase:
         self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
         self._began = monotonic()
-        self.partitions: dict[str, int] = {}
         self.keeps_long = False
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)

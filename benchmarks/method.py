@@ -61,6 +61,8 @@ METHOD = """\
   second on the same Redis under a key prefix of its own; what it gets during the restore, or in
   the quarter of a second after its begin if it is shorter, is compared with what it got just
   before.
+- Killed: a consumer with default options holds every message, another one waits in the queue; the
+  first is killed with SIGKILL. The time goes to the first and the last delivery to the other.
 - Growth: publish and consume rates with so many messages there already, of 100 bytes; delayed
   ones are due in an hour.
 - Memory: growth of `used_memory` for each no-op message that waits, and for each that a consumer

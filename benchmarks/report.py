@@ -20,7 +20,7 @@ HEADLINES = {
     "web-delay": "`task.delay()` in one thread, a second",
     "celery-prefork": "no-op tasks that a prefork worker runs, a second",
     "latency-idle-p50": "ms from `delay()` to an idle worker's task",
-    "restore-10000-ms": "ms until 10,000 tasks of a dead worker are ready again",
+    "restore-10000-ms": "ms to make 10,000 messages ready again whose leases have run out",
 }
 MARK, END_MARK = "<!-- benchmark table -->", "<!-- end of the benchmark table -->"
 

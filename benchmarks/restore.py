@@ -4,6 +4,9 @@ A consumer reserves every message and is SIGKILLed; when its leases have lapsed,
 consumer starts. Timed from outside, by watching the unacked messages go. A bystander, on the
 same Redis but under a key prefix of its own so that it restores nothing, exchanges messages
 before and meanwhile.
+
+And from end to end, with default options: from the kill of a consumer that holds every message
+to the last delivery to another one, which waits in the same queue.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kombu import Consumer
@@ -18,7 +22,7 @@ from kombu import Consumer
 from benchmarks import child, pacing
 from benchmarks.fill import fill
 from benchmarks.model import Figure, Row, Target
-from benchmarks.peers import connect, queue_of
+from benchmarks.peers import RELIQ, connect, queue_of
 from benchmarks.publish import QUEUE
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ MOST_OF_BASELINE = 2_000
 # Long enough for the victim to renew them all while it reserves more.
 LEAST_LEASE_S, LEASE_S_OF_LARGEST = 2.0, 6.0
 LOOK_EVERY_S = 0.005
+KILLED_SIZES = (5_000, 10_000)
+DEFAULT_LEASE_S = 60.0
 RESTORE_WITHIN_S = 300.0
 BYSTANDER, BYSTANDER_RATE, QUIET_SECONDS = "bystander", 200.0, 2.0
 LEAST_WINDOW_NS = 250_000_000
@@ -62,6 +68,25 @@ def survive(broker: Broker, visibility_timeout: float) -> None:
         while True:
             with suppress(TimeoutError):
                 connection.drain_events(timeout=1)
+
+
+def take_over(broker: Broker, count: int) -> Mapping[str, float]:
+    """Take and ack `count` messages with default options; return when (monotonic, s)."""
+    connection = connect(broker)
+    channel = connection.default_channel
+    came: list[float] = []
+
+    def take(message: Message) -> None:
+        came.append(time.monotonic())
+        message.ack()
+
+    with Consumer(channel, [queue_of(broker, QUEUE)], on_message=take):
+        print("consuming", flush=True)
+        while len(came) < count:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=1)
+    pause = max((after - before for before, after in pairwise(came)), default=0.0)
+    return {"first": came[0], "last": came[-1], "pause": pause}
 
 
 def watch(server: RedisServer, unacked_index: str, count: int) -> tuple[int, int]:
@@ -140,6 +165,34 @@ def measure(setting: Setting, full: int) -> Mapping[str, float]:
     }
 
 
+def measure_killed(setting: Setting, full: int) -> Mapping[str, float]:
+    """Return the ms from the kill to the first and the last delivery, and the longest pause."""
+    count = min(full, setting.largest)
+    fill(setting, count, size=BODY_SIZE)
+    victim = child.start(
+        reserve_all, broker=setting.broker, visibility_timeout=DEFAULT_LEASE_S, count=count
+    )
+    survivor = None
+    try:
+        child.wait_for_line(victim)
+        survivor = child.start(take_over, broker=setting.broker, count=count)
+        child.wait_for_line(survivor)
+        killed = time.monotonic()
+        child.stop(victim)
+        taken = child.result(survivor)
+    finally:
+        child.stop(victim)
+        if survivor is not None:
+            child.stop(survivor)
+    key = f"killed-{full}"
+    return {
+        f"{key}-first-ms": (taken["first"] - killed) * 1e3,
+        f"{key}-last-ms": (taken["last"] - killed) * 1e3,
+        f"{key}-all-ms": (taken["last"] - taken["first"]) * 1e3,
+        f"{key}-pause-ms": taken["pause"] * 1e3,
+    }
+
+
 def _bystander(
     key: str,
     quiet: Sequence[tuple[int, int]],
@@ -189,4 +242,30 @@ def _figure(full: int, core: bool) -> Figure:
     return Figure(key, rows, measured, most_rounds=most_rounds, warm_up=False, core=core)
 
 
-FIGURES = tuple(_figure(full, core=full == max(SIZES)) for full in SIZES)
+def _killed(full: int) -> Figure:
+    key, text = f"killed-{full}", f"{full:,}".replace(",", " ")
+    rows = (
+        Row(f"{key}-first-ms", f"kill of a holder of {text} to the first delivery", "ms"),
+        Row(f"{key}-last-ms", f"kill of a holder of {text} to the last delivery", "ms"),
+        Row(
+            f"{key}-all-ms",
+            f"first to last delivery of {text}",
+            "ms",
+            (Target("value_at_most", full / 10, "ms"),),
+        ),
+        Row(
+            f"{key}-pause-ms",
+            f"longest pause between two deliveries of {text}",
+            "ms",
+            (Target("value_at_most", 100, "ms"),),
+            digits=1,
+        ),
+    )
+    measured = partial(measure_killed, full=full)
+    return Figure(key, rows, measured, (RELIQ,), most_rounds=3, warm_up=False)
+
+
+FIGURES = (
+    *(_figure(full, core=full == max(SIZES)) for full in SIZES),
+    *(_killed(full) for full in KILLED_SIZES),
+)

@@ -10,22 +10,21 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .errors import PartlyPublished
 from .integrations.call_template import task_ids
 from .integrations.collecting import Collector, Telling
-from .integrations.task_calls import TaskCalls, Way, is_interrupt
+from .integrations.task_calls import TaskCalls, Way, interrupt_in
 from .transports.base import Transport
 from .transports.chunk import Chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from .errors import Flushable
 
     BeforeSend = Callable[[str, dict[str, Any], dict[str, Any]], object]
-    Job = tuple[str, str]
 
 _AT_ONCE = 500
 # What waits for its like is sent with the first item that comes after this.
@@ -64,31 +63,15 @@ def publish_many(
     return Many(calls, on_sent, before_send).publish(iterable)
 
 
-class Observer(Protocol):
-    """Who is told of each chunk, by pairs of a task's id and the queue that it goes to.
-
-    The queue is "" where an exchange decides, or where Celery publishes each call by itself.
-    """
-
-    def sending(self, jobs: Sequence[Job]) -> None:
-        """Learn of what is about to be sent; an exception keeps it from being sent."""
-
-    def sent(self, jobs: Sequence[Job]) -> None:
-        """Learn of what is stored."""
-
-    def not_sent(self, jobs: Sequence[Job]) -> None:
-        """Learn of what was announced, and was certainly not stored."""
-
-
 class _Taken:
     """Items that were taken together, and what became of each."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
-        self.jobs: list[Job] = []
+        self.ids: list[str] = []
         """Of those whose messages were made."""
         self.flushed = 0
-        """How many of the jobs were tried to be stored."""
+        """How many of these were tried to be stored."""
         self.stored: list[int] = []
         self.uncertain: list[int] = []
         self.batch: Flushable | None = None
@@ -99,10 +82,6 @@ class _Taken:
         known = {*self.stored, *self.uncertain}
         return [item for place, item in enumerate(self.items) if place not in known]
 
-    def ids(self, places: list[int]) -> list[str]:
-        """Return the ids of the tasks at *places*."""
-        return [self.jobs[place][0] for place in places]
-
 
 class Many:
     """One run over one iterable."""
@@ -112,12 +91,10 @@ class Many:
         calls: TaskCalls,
         on_sent: Callable[[list[str]], object] | None = None,
         before_send: BeforeSend | None = None,
-        observer: Observer | None = None,
     ) -> None:
         self._calls = calls
         self._on_sent = on_sent
         self._before_send = before_send
-        self._observer = observer
         self._sent = 0
 
     def publish(self, iterable: Iterable[Any]) -> int:
@@ -130,8 +107,8 @@ class Many:
                 more = _take(items, taken.items)
             except Exception as exc:
                 self._send(taken)
-                if is_interrupt(exc):
-                    raise
+                if (interrupt := interrupt_in(exc)) is not None:
+                    raise interrupt from None
                 raise self._stopped(exc, _Taken()) from exc
             self._send(taken)
         return self._sent
@@ -144,20 +121,20 @@ class Many:
         except Exception as exc:
             with suppress(Exception):  # this one's is said
                 self._tell(taken)
-            if is_interrupt(exc):
-                raise
+            if (interrupt := interrupt_in(exc)) is not None:
+                raise interrupt from None
             raise self._stopped(exc, taken) from exc
         try:
             self._tell(taken)
         except Exception as exc:
-            if is_interrupt(exc):
-                raise
+            if (interrupt := interrupt_in(exc)) is not None:
+                raise interrupt from None
             raise self._stopped(exc, taken) from exc
 
     def _tell(self, taken: _Taken) -> None:
         self._sent += len(taken.stored)
         if taken.stored and self._on_sent is not None:
-            self._on_sent(taken.ids(taken.stored))
+            self._on_sent([taken.ids[place] for place in taken.stored])
 
     def _send_all(self, taken: _Taken) -> None:
         calls = self._calls
@@ -178,19 +155,14 @@ class Many:
         """Have Celery publish each call by itself."""
         ids = task_ids(len(taken.items))
         for place, (item, task_id) in enumerate(zip(taken.items, ids, strict=True)):
-            job = (task_id, "")
-            taken.jobs.append(job)
-            self._announce([job])
+            taken.ids.append(task_id)
             try:
-                self._calls.apply(item, job[0], producer)
+                self._calls.apply(item, task_id, producer)
             except Exception as exc:
                 if self._calls.may_be_sent(exc):
                     taken.uncertain.append(place)
-                else:
-                    self._withdraw([job])
                 raise
             taken.stored.append(place)
-            self._confirm([job])
 
     def _send_together(self, taken: _Taken, producer: Any, way: Way) -> None:
         collector, chunk = Collector(producer), Chunk(producer)
@@ -200,14 +172,14 @@ class Many:
             for task_id, messages in calls:
                 if self._calls.retry_policy is not None:
                     chunk.retry(self._calls.retry_policy)
-                place, full = len(taken.jobs), False
+                place, full = len(taken.ids), False
                 for made in messages:
                     message = made
                     if before is not None:
                         before(name, made.headers, made.properties)
                         message = made._replace(differing=None)
                     full = chunk.add(place, message) or full
-                taken.jobs.append((task_id, messages[0].queue if messages else ""))
+                taken.ids.append(task_id)
                 if full:
                     self._flush(taken, chunk)
         except Exception:
@@ -217,45 +189,22 @@ class Many:
 
     def _flush(self, taken: _Taken, chunk: Chunk) -> None:
         """Store what is in *chunk*; note, and tell, what became of it also where this raises."""
-        places = range(taken.flushed, len(taken.jobs))
-        taken.flushed = len(taken.jobs)
+        places = range(taken.flushed, len(taken.ids))
+        taken.flushed = len(taken.ids)
         if not places:
             return
-        jobs = taken.jobs[places.start :]
-        try:
-            self._announce(jobs)
-        except Exception:
-            chunk.discard()
-            raise
         try:
             chunk.flush()
         finally:
             done = chunk.flushed
             gone = done.refused | done.uncertain
-            stored = [place for place in places if place not in gone]
-            taken.stored += stored
+            taken.stored += [place for place in places if place not in gone]
             taken.uncertain += [place for place in places if place in done.uncertain]
             taken.batch = done.batch
-            self._withdraw([taken.jobs[place] for place in places if place in done.refused])
-            self._confirm([taken.jobs[place] for place in stored])
-
-    # -- who is told
-
-    def _announce(self, jobs: Sequence[Job]) -> None:
-        if self._observer is not None:
-            self._observer.sending(jobs)
-
-    def _withdraw(self, jobs: Sequence[Job]) -> None:
-        if self._observer is not None and jobs:
-            self._observer.not_sent(jobs)
-
-    def _confirm(self, jobs: Sequence[Job]) -> None:
-        if self._observer is not None and jobs:
-            self._observer.sent(jobs)
 
     def _stopped(self, error: Exception, taken: _Taken) -> PartlyPublished:
         """Return what says that *error* has ended it."""
-        unsent, uncertain = taken.unsent, tuple(taken.ids(taken.uncertain))
+        unsent, uncertain = taken.unsent, tuple(taken.ids[place] for place in taken.uncertain)
         text = f"publishing many calls of {self._calls.name!r} stopped, {self._sent} are stored"
         if unsent:
             text += f", {len(unsent)} that were taken are not (unsent)"

@@ -7,6 +7,7 @@ as Kombu's are. Nothing here knows an engine or Kombu.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -274,7 +275,15 @@ RULES: dict[str, tuple[str, Check]] = {
     "sentinel_password": _optional(_typed(str, "a string")),
 }
 
+# Where a program hands on text only, as Airflow does; text is none of their values.
+_FROM_TEXT = frozenset({"consumer_timeout", "delivery_limit", "redelivery_backoff", "address_map"})
 _SECRETS = frozenset({"password", "sentinel_password"})
+
+
+def _from_text(value: Any) -> Any:
+    if value == "None":
+        return None
+    return json.loads(value) if isinstance(value, str) and value.startswith(("[", "{")) else value
 
 
 def parse(transport_options: Mapping[str, Any] | None) -> Options:
@@ -289,7 +298,7 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
             raise unknown("transport option", name, RULES)
         expected, check = rule
         try:
-            values[name] = check(value)
+            values[name] = check(_from_text(value) if name in _FROM_TEXT else value)
         except (TypeError, ValueError) as exc:
             got = "a value that is kept secret" if name in _SECRETS else repr(value)
             raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc

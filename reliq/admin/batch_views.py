@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..store.jobs import ENDED, STATES
+from ..transfer.batch_callbacks import FIELD
 
 if TYPE_CHECKING:
     from ..store.jobs import BatchRecord, Job
@@ -41,7 +42,7 @@ class BatchInfo:
     due: list[str]
     """Its callbacks that are to be published: success, complete, failure."""
     published: list[str]
-    """Those that were, or would have been where it has none."""
+    """Those that were; without those that it has not."""
 
     @property
     def bad(self) -> int:
@@ -117,7 +118,7 @@ def info_of(record: BatchRecord, now_ms: int) -> BatchInfo:
         record.ended_ms or None,
         max(now_ms - record.created_ms, 0) / 1000,
         list(record.due),
-        list(record.said),
+        [name for name in record.said if FIELD + name in record.fields],
     )
 
 

@@ -15,8 +15,8 @@ from ..errors import (
     require_one_of,
 )
 from ..store.batches import batches as parted
-from ..store.jobs import DONE, STATES, Change
-from ..transfer.batch_callbacks import publish_due
+from ..store.jobs import CALLBACKS, DONE, STATES, Change
+from ..transfer.batch_callbacks import FIELD, publish_due
 from ..transfer.nested_batches import cancel_nested
 from .batch_audit import BatchAudit, audited
 from .batch_views import (
@@ -160,8 +160,10 @@ class JobBatches:
             if (name is None or record.name == name)
             and (stage is None or stage_of(record) == stage)
         )
-        found = [info_of(record, now_ms) for record in islice(fit, skip, skip + limit)]
-        return found, records.untold
+        found = [record.id for record in islice(fit, skip, skip + limit)]
+        whole = self._store.batches.records(found, [FIELD + one for one in CALLBACKS])
+        there = (one for one in whole if one is not None and not isinstance(one, ReliqError))
+        return [info_of(record, now_ms) for record in there], records.untold
 
     def batch(self, batch: str) -> BatchInfo:
         """Return what is known of a batch."""

@@ -16,6 +16,7 @@ from ..transfer.batch_callbacks import FIELD
 from . import installation
 from .audit import audit
 from .batches import MOST, looked
+from .paging import page
 from .partitions import merged
 from .reporting import statuses
 
@@ -44,6 +45,7 @@ def examine(store: Store) -> list[Finding]:
         *_consumers(store, found, partial=bool(told.untold)),
         *installation.examine(),
         *_queues(merged(found)),
+        *_ended_leases(store, found),
         *_batches(store),
         *_ledgers(found),
     ]
@@ -82,26 +84,43 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
             raise
         remedy = "put right first what is wrong with the broker, and look again"
         return [Finding("consumers", "error", f"they could not be looked at: {exc}", remedy)]
-    return [*_stale(store, found, consumers), *_conflicts(consumers), *_versions(consumers)]
+    return [
+        *_stale(store, found, consumers),
+        *_passes(consumers),
+        *_conflicts(consumers),
+        *_versions(consumers),
+    ]
 
 
 def _stale(
     store: Store, statuses: list[QueueStatus], consumers: list[Consumer]
 ) -> Iterator[Finding]:
-    gone = [consumer for consumer in consumers if not consumer.connected]
-    for consumer in gone:
+    served = {queue for consumer in consumers if consumer.connected for queue in consumer.queues}
+    # Of each queue that stays and that nobody serves, what is in it: all that is unacked is theirs
+    # who died. How many each held, its last heartbeat tells, which may be older.
+    waiting = {
+        status.name: status.ready + status.delayed + status.unacked
+        for status in statuses
+        if status.name not in served and is_durable(status.declared)
+    }
+    quiet = True
+    for consumer in consumers:
+        left = [queue for queue in consumer.queues if queue in waiting]
+        wait = sum(waiting[queue] for queue in left)
+        if consumer.connected or not wait:
+            continue
+        quiet = False
         yield Finding(
             "consumers",
             "warning",
             f"consumer {consumer.id} is in the register and has no connection: it was killed, "
-            f"and held {consumer.held} messages",
-            f"start a worker for {', '.join(consumer.queues) or 'its queues'}: it returns them "
-            "within ten seconds",
+            f"and {wait} messages in its queues wait for another",
+            f"start a worker for {', '.join(left)}: it returns what was held within ten seconds",
         )
     known = {consumer.id for consumer in consumers}
     silent = defaultdict(list)
     for status in statuses:
-        if status.consumers:
+        if status.consumers and status.name in waiting:
             for name in set(store.consumers_of(status.name)) - known:
                 silent[name].append(status.name)
     for name, queues in sorted(silent.items()):
@@ -112,8 +131,22 @@ def _stale(
             "start a worker for these queues: it takes the name off them, and returns what "
             "it held when the leases have ended",
         )
-    if not gone and not silent:
-        yield Finding("consumers", "ok", f"{len(consumers)}, all connected")
+    if quiet and not silent:
+        gone = sum(not consumer.connected for consumer in consumers)
+        rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
+        yield Finding("consumers", "ok", f"{len(consumers)}, {rest}")
+
+
+def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
+    failing = {queue: (name.id, why) for name in consumers for queue, why in name.failing.items()}
+    for queue, (name, why) in sorted(failing.items()):
+        yield Finding(
+            "passes",
+            "error",
+            f"restore_visible on {queue!r} fails at consumer {name}: {why}",
+            "nothing that a killed worker held in this queue comes back meanwhile: fix what the "
+            "error names (a key that somebody else wrote, a missing permission), or report it",
+        )
 
 
 def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
@@ -189,6 +222,25 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
         yield Finding(
             "queues", "ok", f"{len(statuses)}, none paused, deserted or with dead letters"
         )
+
+
+def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding]:
+    """Look for messages of which nobody is left to take the lease away."""
+    for status in statuses:
+        if not status.unacked or status.consumers:
+            continue
+        now_ms = store.now_ms()
+        held = page(store, status.name, "unacked", _LOOKED_INTO, 0)
+        ended = [item for item in held if item.at_ms <= now_ms]
+        if ended:
+            more = " or more" if len(ended) == _LOOKED_INTO else ""
+            yield Finding(
+                "leases",
+                "warning",
+                f"the leases of {len(ended)}{more} messages of {status.name!r} have ended, and "
+                f"nobody consumes from it; held by {ended[0].consumer}",
+                "start a worker for it: the messages return then",
+            )
 
 
 def _batches(store: Store) -> Iterator[Finding]:

@@ -100,7 +100,7 @@ def report(store: Store, since: Report | None = None) -> Report:
     for status in merged(there):
         name = status.name
         try:
-            ages = [store.oldest_ms(part) for part in partitions[name]]
+            ages = [store.oldest_ms(part) for part in partitions[name] if status.ready]
             oldest = min((age for age in ages if age is not None), default=None)
         except BrokerRefused:
             left_out(store.broker, "ready messages of queues", [name])

@@ -13,10 +13,12 @@ from typing_extensions import Self
 
 from ..engines.urls import connect
 from ..errors import ConfigurationError, NotFound, ReliqError
+from ..forks import here
 from ..integrations.connections import current_app, current_connection, open_store
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
+from ..message.delivery_tag import new_tag
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
 from ..transfer.batch_callbacks import publish_due
 from ..transfer.nested_batches import cancel_nested
@@ -87,6 +89,7 @@ class Batch:
         self._opener = _opener(url, transport_options, self._app)
         self._store: Store | None = None
         self._block: AbstractContextManager[None] | None = None
+        self._process = here()
 
     @classmethod
     def get(
@@ -118,7 +121,7 @@ class Batch:
         except BaseException:
             self.close()
             raise
-        self._block = self.adding()
+        self._block, self._process = self.adding(), here()
         self._block.__enter__()
         return self
 
@@ -151,12 +154,12 @@ class Batch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Seal it, unless an exception leaves the block."""
+        """Seal it, unless an exception leaves the block, or a child that was forked in it."""
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(exc_type, exc, traceback)
         try:
-            if exc_type is None:
+            if exc_type is None and self._process == here():
                 self.seal()
         finally:
             self.close()
@@ -182,7 +185,7 @@ class Batch:
 
     def seal(self) -> None:
         """Say that there are no more jobs to come but by its own; harmless when repeated."""
-        self._change(Change("seal"))
+        self._change(Change("seal", tag=new_tag(0, job=True)))  # by its publisher's name
 
     def cancel(self, *, terminate: bool = False, signal: str = "SIGTERM") -> None:
         """Have what waits dropped when it would begin; what runs sees ``reliq.cancelled()``.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reliq.errors import ReliqError
+from reliq.hosts import host_of, is_loopback
 
 from .console import Refused
 from .options import broker_options, listening, priority_order_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from .target import Target
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 @click.command()
 @broker_options
 @listening(9742, "The address to listen on. There is no login: everyone who reaches it can read.")
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="On loopback: a name of this machine beside localhost (repeatable).",
+)
 @click.option("--all-queues", is_flag=True, help="Also temporary queues.")
 @click.option(
     "--celery-names",
@@ -34,6 +43,7 @@ def exporter(
     target: Target,
     host: str,
     port: int,
+    hosts: tuple[str, ...],
     all_queues: bool,
     celery_names: bool,
     priority_order: str | None,
@@ -82,9 +92,25 @@ def exporter(
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise Refused(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
+    if is_loopback(host):
+        server.set_app(_of_this_machine(server.get_app(), {name.lower() for name in hosts}))
     click.echo(f"serving metrics on http://{host}:{server.server_port}/metrics")
     stopped.wait()
     server.shutdown()
     server.server_close()
     thread.join()
     collector.close()
+
+
+def _of_this_machine(inner: Any, hosts: set[str]) -> Callable[..., Iterable[bytes]]:
+    """Return a WSGI application that answers only by a name of this machine, as the page does."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        host = host_of(environ.get("HTTP_HOST", "")).lower()
+        if is_loopback(host) or host in hosts:
+            found: Iterable[bytes] = inner(environ, start)
+            return found
+        start("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"ask for localhost, or allow the name with --allow-host\n"]
+
+    return answer

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import resource
 import signal
 import socket
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from reliq.hosts import is_loopback
 from reliq.web import app
-from reliq.web.access import LOOPBACK_ONLY, is_loopback
+from reliq.web.access import LOOPBACK_ONLY
 from reliq.web.passwords import hashed
+from reliq.web.seldom import Seldom
 
 from .console import Refused
 
@@ -25,6 +32,43 @@ __all__ = ["hashed", "serve"]
 
 _STOPS_WITHIN_S = 3
 _BACKLOG = 128
+# So long a connection may be without a whole header of a request, and no answer under way.
+_HEADER_S = 10.0
+_MOST_CONNECTIONS = 4096
+
+_full = Seldom(60.0)
+
+
+class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]  # h11's or httptools'
+    """One connection of several; one address has half of them at most."""
+
+    most = _MOST_CONNECTIONS
+    _seen: Any = None
+    _since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Take it, or end it at once where there are too many."""
+        super().connection_made(transport)
+        self._since = monotonic()
+        peer = self.client and self.client[0]
+        theirs = sum(bool(one.client) and one.client[0] == peer for one in self.connections)
+        if len(self.connections) > self.most or theirs > self.most // 2:
+            _full.warn("a connection from %s was refused, of %d that are open", peer, theirs)
+            transport.abort()
+
+    def end_if_late(self) -> None:
+        """End it where no request has become whole in time."""
+        if self.cycle is not self._seen or not (self.cycle is None or self.cycle.response_complete):
+            self._seen, self._since = self.cycle, monotonic()
+        elif monotonic() - self._since > _HEADER_S:
+            self.transport.close()
+
+
+def _in_one_line(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if getattr(context.get("exception"), "errno", None) in {errno.EMFILE, errno.ENFILE}:
+        _full.warn("no connection can be taken: %s", context["exception"])
+    else:
+        loop.default_exception_handler(context)
 
 
 class _Server(uvicorn.Server):
@@ -33,6 +77,17 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, application: Application) -> None:
         super().__init__(config)
         self._application = application
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        asyncio.get_running_loop().set_exception_handler(_in_one_line)
+        await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look at the connections; whether to stop."""
+        for one in list(self.server_state.connections) if counter % 10 == 0 else ():
+            one.end_if_late()  # type: ignore[union-attr]  # all of them are ours
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop."""
@@ -53,8 +108,13 @@ def serve(
         f"serving reliq on http://{shown}:{listening.getsockname()[1]}{application.root_path}/"
     )
     # A header that names the peer is believed by nobody but who was told to.
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files != resource.RLIM_INFINITY:  # the rest is for brokers, and for those not counted yet
+        _Connection.most = min(_MOST_CONNECTIONS, files * 3 // 4)
     config = uvicorn.Config(
         application,
+        http=_Connection,
+        backlog=min(_BACKLOG, max(_Connection.most // 8, 1)),
         log_level="warning",
         access_log=False,
         proxy_headers=False,

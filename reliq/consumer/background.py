@@ -132,16 +132,19 @@ class BackgroundLoop:
             left, self._left_store = self._left_store, None
         store = left or self._open_store()
         while rest.wait(self._next_tick - monotonic()):
-            store = self._turn(store)
-            self._next_tick = monotonic() + self._pause(self._failures)
+            store = self._turn(store, rest)
+            # What a pass has left behind goes on at once, after a tick; a fork waits for neither.
+            goes_on = store.waiting and not (self._failures or rest.interrupted)
+            self._next_tick = monotonic() + (0.0 if goes_on else self._pause(self._failures))
             self._ticked()
         if rest.paused:
             self._left_store = store
         else:
             store.close()
 
-    def _turn(self, store: Store) -> Store:
+    def _turn(self, store: Store, rest: _Rest) -> Store:
         """Do what is due, and wait for it; return the connection for the next time."""
+        until = monotonic() + self._leases.period_s
         try:
             self._carriers.read_replies()
             if not store.alive:
@@ -154,7 +157,10 @@ class BackgroundLoop:
             # It reads its own replies, so what it has no answer to is really late.
             self._duties.tick(store, unanswered_s=self._leases.period_s)
             store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
-            self._duties.do_all_later(store)
+            self._duties.do_all_later(store, renews=True)
+            while store.waiting and not rest.interrupted and monotonic() < until:
+                store.wait_for_replies(NODE_PATIENCE_S)  # the next step of a pass
+                self._duties.do_all_later(store, renews=True)
             self._failures = 0
         except ReliqError as exc:
             if not self._failures:
@@ -183,6 +189,11 @@ class _Rest:
         self._over = False
         self.paused = False
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the thread is to end, for good or for a fork."""
+        return self._over or self.paused
+
     def wait(self, seconds: float) -> bool:
         """Wait so long at most; False when the thread is to end.
 
@@ -193,7 +204,7 @@ class _Rest:
             return not self._over
         self._event.wait(seconds)
         self._event.clear()
-        return not (self._over or self.paused)
+        return not self.interrupted
 
     def cut(self) -> None:
         """End this pause: the next ones are shorter."""

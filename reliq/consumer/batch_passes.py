@@ -19,7 +19,7 @@ from ..store.jobs import OPEN, PARENT, Change
 from ..store.nodes import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import LostJobs, nobody
+from .lost_jobs import MISSING_MS, LostJobs, nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -52,6 +52,7 @@ class BatchPasses:
         self._later = later
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
+        self._doubted: dict[str, int] = {}
         self._lost = LostJobs(self.soon, runs)
         self._sweeps: deque[tuple[str, Sweep]] = deque()
 
@@ -126,10 +127,17 @@ class BatchPasses:
     def _sweep(self, record: BatchRecord, now_ms: int) -> None:
         """Find the open jobs that nobody will end any more, and end them; the first step later."""
         now = monotonic()
-        if now < self._next_sweep.get(record.id, 0.0):
+        # Who entered jobs a while ago, and nothing since, may have died before it stored them.
+        left_ms = record.heard_ms + MISSING_MS + 1 - now_ms
+        doubt = record.heard_ms if left_ms <= 0 else 0
+        if record.heard_ms and not doubt:
+            self._next = min(self._next, now + max(left_ms, _AGAIN_MS) / 1000)
+        doubted, self._doubted[record.id] = self._doubted.get(record.id, 0), doubt
+        if doubt == doubted and now < self._next_sweep.get(record.id, 0.0):
             return
         if len(self._next_sweep) > _MOST_REMEMBERED:
             self._next_sweep = {name: at for name, at in self._next_sweep.items() if at > now}
+            self._doubted = {name: self._doubted.get(name, 0) for name in self._next_sweep}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
             self._sweeps.append((record.id, self._lost.sweep(record.id, now_ms)))

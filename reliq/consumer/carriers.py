@@ -19,6 +19,9 @@ class Declares(Protocol):
     def declare_again(self, queue: str, store: Store) -> bool:
         """Declare and bind over *store* a queue that it has declared; False: not its own."""
 
+    def may_stay(self, queue: str) -> bool:
+        """Whether a queue stays until it is deleted, or it knows nothing of it."""
+
 
 class Reserves(Protocol):
     """How a transport takes messages."""
@@ -92,6 +95,10 @@ class Carriers:
         """Have the one that declared *queue* declare it again; False where none did."""
         known = list(self._known)
         return any(carrier.declarations.declare_again(queue, store) for carrier in known)
+
+    def may_stay(self, queue: str) -> bool:
+        """Whether none has declared *queue* as one that goes by itself, as for replies."""
+        return all(carrier.declarations.may_stay(queue) for carrier in list(self._known))
 
     @property
     def asking(self) -> bool:

@@ -108,6 +108,7 @@ class BackgroundDuties:
             self._later,
             self.route_soon,
             self.batches.soon,
+            consumed_gone=lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
         )
         self.heartbeat = Heartbeat(
             name, options, leases, registration, running, self.passes, self._later
@@ -197,14 +198,19 @@ class BackgroundDuties:
             store.wait_for_replies()
         self.do_all_later(store)
 
-    def do_all_later(self, store: Store) -> None:
-        """Do what replies asked for, and what its replies ask for; waits for the broker."""
+    def do_all_later(self, store: Store, *, renews: bool = False) -> None:
+        """Do what replies asked for, and what its replies ask for; waits for the broker.
+
+        *renews*: leases are renewed in between, as that may take longer than a lease.
+        """
         while self._later:
             self.do_later(store)
+            if renews:
+                self.renewal.renew(store)
             store.wait_for_replies(self._patience_s if store.has_nodes else inf)
 
-    def do_later(self, store: Store) -> None:
-        """Do what replies asked for; waits for the broker.
+    def do_later(self, store: Store) -> bool:
+        """Do what replies asked for; waits for the broker. Returns whether something is left.
 
         Not all at once where it takes long, so that an event loop turns meanwhile.
         """
@@ -213,7 +219,7 @@ class BackgroundDuties:
             try:
                 duty = self._later.popleft()
             except IndexError:
-                return
+                return False
             # What is owed to several nodes is sent with patience for each.
             patience_s = inf if duty == self._send_owed else self._patience_s
             try:
@@ -225,6 +231,7 @@ class BackgroundDuties:
                 if not goes_on(store):
                     raise
                 self._postpone(duty)  # its node does not answer
+        return bool(self._later)
 
     def _postpone(self, duty: Callable[[Store], None]) -> None:
         """Have *duty* tried again, once however often it is asked for meanwhile."""

@@ -69,9 +69,10 @@ class Heartbeat:
         self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
         self._began = monotonic()
         self._next = 0.0
-        self._registered = False
+        self._registered = self._told = False
         self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
+        self._told_failing: dict[str, str] = {}
         self._awaited = False
         self.stays = False
         """Whether it consumes from nothing, and is in the register all the same."""
@@ -97,6 +98,7 @@ class Heartbeat:
             or known is None
             or known[:2] != (store.consumer, store.registered_by)
             or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
+            or self._told_failing != self._passes.failing
         ):
             self._post(store)
 
@@ -139,7 +141,8 @@ class Heartbeat:
 
     def _post(self, store: Store) -> None:
         known = self._registered_as
-        if known is None:
+        if not self._told and self._registration.is_for_work:
+            self._told = True
             log_events.consuming(store.broker, self._name, self._visibility_timeout_s)
         if known is None or known[:2] != (store.consumer, store.registered_by):
             client_id, run_id = store.server()
@@ -154,6 +157,7 @@ class Heartbeat:
             known = self._registered_as = (store.consumer, store.registered_by, identity)
         self._next = monotonic() + self.interval_s
         self._pool = WATCH.pool
+        self._told_failing = self._passes.failing.copy()
         record = {
             **known[2],
             "pool": self._pool,
@@ -161,6 +165,7 @@ class Heartbeat:
             "queues": "\n".join(self._registration.queues),
             "held": str(len(self._leases.held)),
             "processes": str(WATCH.processes),
+            "failing": json.dumps(self._told_failing),
         }
         ttl_ms = int(self.interval_s * 3000) + 1000
         again_ms = int(self.interval_s * 1000)

@@ -39,6 +39,8 @@ class Held:
     """When its grant or its last renewal was asked for: it lasts a lease from then at least."""
     lease_s: float
     """How long that is: the queue may have a lease of its own."""
+    until: float
+    """Until when it surely lasts, by what the broker has answered."""
     message: weakref.ref[object] | None = None
     """Set once it was delivered: it is kept while this lives."""
     failed: bool = False
@@ -92,7 +94,9 @@ class Leases:
         self._heed(lease_s)
         with self.lock:
             for delivery in deliveries:
-                held = Held(delivery.queue, delivery.token, now, asked_at, lease_s)
+                held = Held(
+                    delivery.queue, delivery.token, now, asked_at, lease_s, asked_at + lease_s
+                )
                 self._held[delivery.tag] = held
 
     def _heed(self, lease_s: float) -> None:
@@ -128,6 +132,7 @@ class Leases:
             held = self._held.get(tag)
             if held is not None and held.token == token:
                 held.lease_s = lease_s
+                held.until = max(held.until, held.granted + lease_s)
 
     def not_renewed(self, leases: Iterable[Lease]) -> None:
         """Note that the renewal of *leases* failed: they are due again."""
@@ -148,6 +153,11 @@ class Leases:
             return held
 
     # -- the end of a lease
+
+    def ended(self, tags: Iterable[str], now: float) -> list[str]:
+        """Return those of *tags* whose lease had ended before *now*, unless it was told as lost."""
+        found = ((tag, self._held.get(tag)) for tag in tags)
+        return [tag for tag, held in found if held is not None and held.until < now]
 
     def settle(self, tags: Iterable[str]) -> None:
         """Let go what is finished, whoever holds it now."""

@@ -94,6 +94,17 @@ def lease_lost(queue: str, tag: str, visibility_timeout_s: float) -> None:
     )
 
 
+def acked_late(queue: str, tag: str) -> None:
+    """Tell of a message that was finished when its lease had ended."""
+    logger.warning(
+        "lease lost: message %s of %r was finished after its lease had ended, and may have run "
+        "elsewhere too; this process did not renew it in time: raise visibility_timeout where "
+        "processes are frozen for longer, and keep from a second run with reliq.once",
+        tag,
+        queue,
+    )
+
+
 def dead_lettered(queue: str, tag: str, reason: str, error: str) -> None:
     """Tell of a message that this process has dead-lettered."""
     if reason in {"undecodable", "malformed"}:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
 from ..message.queue_names import partition_names
-from ..store.jobs import NESTED, OPEN, Change
+from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
 from .job_events import in_words, tell_some
 
@@ -91,6 +91,7 @@ class Sweep:
         self._remember = remember
         self._look_soon = look_soon
         self._unheard: set[tuple[str, int]] = set()
+        self._unread = False
         self._after: str | None = ""  # None: all jobs are read
         # What was read and not looked at yet.
         self._children: list[Job] = []
@@ -111,6 +112,9 @@ class Sweep:
             self._read(store, self._after)
         else:
             self._remember(self._unheard)
+            # Those that are there were stored: when they are nowhere later, they are lost.
+            if not self._unread:
+                store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
             return False
         return True
 
@@ -140,6 +144,7 @@ class Sweep:
             self._look_for(store, queue, self._by_queue[queue])
         except BrokerUnavailable:
             # Its node is away: nothing is known. Or none answers: then nor is what comes next.
+            self._unread = True
             self._names.pop(queue, None)
             self._to_tell = []
         del self._by_queue[queue]
@@ -155,13 +160,23 @@ class Sweep:
         dead = [job for job in jobs if there.get(job.tag) == "dead"]
         lost += _dead(store, self._names[queue], dead)
         if lost:
-            logger.warning(
-                "%d jobs of batch %r are lost: nothing in %r will end them",
-                len(lost),
-                self._batch,
-                queue,
-            )
-            store.batches.change(self._batch, lost)
+            changed = store.batches.change(self._batch, lost)
+            never = 0 if changed is None else changed.outcomes.count(NEVER_STORED)
+            if never:
+                logger.warning(
+                    "%d jobs are taken out of batch %r: they were never stored in %r, since their "
+                    "publisher died, was interrupted, or could not reach the broker",
+                    never,
+                    self._batch,
+                    queue,
+                )
+            if len(lost) > never:
+                logger.warning(
+                    "%d jobs of batch %r are lost: nothing in %r will end them",
+                    len(lost) - never,
+                    self._batch,
+                    queue,
+                )
             self._look_soon(self._batch)
 
     def _look_at_child(self, store: Store, job: Job) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _MOST_POLLED = 1024
+# So many queues whose passes fail are told of, and so much of why.
+_MOST_FAILING, _MOST_SAID = 20, 500
 # Of several nodes each slot is asked by itself. One in which there was nothing to do, and nobody
 # else consumes, is asked once in so many intervals.
 _QUIET_INTERVALS = 4
@@ -54,6 +56,7 @@ class Passes:
         later: deque[Callable[[Store], None]],
         route_soon: Callable[[str], None],
         look_at_batch: Callable[[str], None],
+        consumed_gone: Callable[[], None],
     ) -> None:
         self._lease_ms = int(options.visibility_timeout * 1000)
         self._interval_s = options.restore_interval
@@ -63,6 +66,7 @@ class Passes:
         self._later = later
         self._route_soon = route_soon
         self._look_at_batch = look_at_batch
+        self._consumed_gone = consumed_gone
         self._snapshots = Snapshots()
         self._next_look: dict[str, float] = {}
         self._busy: set[str] = set()  # where the last look has found something to do
@@ -71,6 +75,8 @@ class Passes:
         self._settled: dict[str, Layout] = {}
         self._temporary: set[str] = set()
         self._tally: dict[str, dict[str, int]] = {}
+        self.failing: dict[str, str] = {}
+        """Queue -> why the last pass over it failed: the register tells the doctor."""
         self.dead_letter_routed: frozenset[str] = frozenset()
         """Queues whose dead letters are routed on by this process, also where nobody consumes."""
 
@@ -97,6 +103,7 @@ class Passes:
         for gone in self._next_look.keys() - queues:
             self._next_look.pop(gone, None)
             self._busy.discard(gone)
+            self.failing.pop(gone, None)
         due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
         if due:
             pause_s = self._jittered()  # the same for all: they stay together
@@ -104,7 +111,10 @@ class Passes:
             self._next_look.update(dict.fromkeys(due, now + pause_s))
             self._next_look.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
             self._busy.difference_update(due)
-            store.post_survey(due, partial(self._surveyed, store))
+            # Queues without acks, as remote control's, need no passes; whether they are there is
+            # asked with the others. Of several nodes each would be a question of its own.
+            ackless = [] if store.has_nodes else [q for q, kinds in subscriptions if all(kinds)]
+            store.post_survey([*due, *ackless], partial(self._surveyed, store))
         self._snapshots.tick(store, queues)
 
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
@@ -117,18 +127,26 @@ class Passes:
         self._busy.update(result)
         try:
             for queue, work in result.items():
-                if work.layout is not None:
-                    self._heed_layout(queue, work.layout)
-                if work.expired:
-                    self._expire(store, queue)
-                if work.job_events:
-                    self._tell_batches(queue)
-                if work.pass_ms == 0 and queue not in self._temporary:
-                    self.restore(store, queue)
-                elif work.pass_ms > 0:
-                    self._ask_when_over(queue, work.pass_ms)
+                if work.gone and queue in self._registration.subscriptions:
+                    self._consumed_gone()
+                if queue in self._next_look:
+                    self._do(store, queue, work)
         except BrokerUnavailable:
-            self._next_look.update(dict.fromkeys(result, 0.0))
+            self._next_look.update(dict.fromkeys(self._next_look.keys() & result.keys(), 0.0))
+
+    def _do(self, store: Store, queue: str, work: Work) -> None:
+        if work.layout is not None:
+            self._heed_layout(queue, work.layout)
+        if work.expired:
+            self._expire(store, queue)
+        if work.job_events:
+            self._tell_batches(queue)
+        # A pass that counts for so long is of before the server's clock was set back.
+        is_due = work.pass_ms == 0 or work.pass_ms > self._interval_s * 4000
+        if is_due and queue not in self._temporary:
+            self.restore(store, queue)
+        elif work.pass_ms > 0:
+            self._ask_when_over(queue, work.pass_ms)
 
     def _heed_layout(self, queue: str, layout: Layout) -> None:
         self._registration.note_layout(queue, layout)
@@ -215,9 +233,10 @@ class Passes:
     def _restored(self, store: Store, queue: str, result: Restored | ReliqError) -> None:
         self._temporary.discard(queue)
         if isinstance(result, ReliqError):
-            if isinstance(result, BrokerRefused):
-                logger.error("restore_visible on %r failed: %s", queue, result)
+            self._failed(queue, result)
             return
+        if result.granted:
+            self.failing.pop(queue, None)
         tally = self._tally.setdefault(queue, {})
         for consumer, number in result.by_consumer.items():
             tally[consumer] = tally.get(consumer, 0) + number
@@ -235,6 +254,12 @@ class Passes:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
             self._orphans.poison_candidate(queue, result.consumers, self._later)
+
+    def _failed(self, queue: str, error: ReliqError) -> None:
+        if isinstance(error, BrokerRefused):
+            logger.error("restore_visible on %r failed: %s", queue, error)
+            if len(self.failing) < _MOST_FAILING:
+                self.failing[queue] = str(error)[:_MOST_SAID]
 
     def _go_on(self, store: Store, queue: str) -> None:
         """Post the next batch at once, from the reply of the one before."""

@@ -129,7 +129,10 @@ class Outbox:
         with self.lock:
             for tag in tags:
                 self._unconfirmed[tag] = (queue, now)
+            late = self._leases.ended(tags, now)
             self._leases.settle(tags)
+        for tag in late:
+            log_events.acked_late(queue, tag)
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Write acks that are owed to the socket; raises what :meth:`ack` does."""

@@ -60,6 +60,11 @@ class Registration:
         """The queues of which this process is noted as a consumer."""
         return sorted({*self.subscriptions, *self._detached, *self._lingering})
 
+    @property
+    def is_for_work(self) -> bool:
+        """Whether it consumes from a queue that stays: not only replies, events or broadcasts."""
+        return any(self._carriers.may_stay(queue) for queue in list(self.subscriptions))
+
     # -- subscriptions
 
     def subscribe(self, queue: str, no_ack: bool) -> int:

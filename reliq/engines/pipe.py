@@ -2,12 +2,16 @@
 
 It is read and written by readv and writev: eventlet replaces os.read and os.write by ones that
 wait until there is something, or room, whatever the descriptor's mode.
+
+Its ends are files: one that nobody has closed is closed without a line of Python, in which a
+signal's handler would run, and what that raises would be lost.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from io import FileIO
 
 from ..forks import OwnLock, here
 
@@ -19,7 +23,7 @@ class Pipe:
     """Guards its descriptors. Nobody waits under it."""
 
     def __init__(self) -> None:
-        self._ends: tuple[int, int] | None = None
+        self._ends: tuple[FileIO, FileIO] | None = None
         self._process = here()
 
     def fileno(self) -> int:
@@ -29,17 +33,18 @@ class Pipe:
                 self._close()
                 self._process = here()
             if self._ends is None:
-                self._ends = os.pipe()
+                reader, writer = os.pipe()
+                self._ends = FileIO(reader, "rb"), FileIO(writer, "wb")
                 for end in self._ends:
-                    os.set_blocking(end, False)
-            return self._ends[0]
+                    os.set_blocking(end.fileno(), False)
+            return self._ends[0].fileno()
 
     def write(self, why: bytes = b"-") -> None:
         """Wake who waits; nothing where nobody ever has."""
         with self._lock:
             if self._ends is not None and self._process == here():
                 with suppress(BlockingIOError):  # it is woken often enough
-                    os.writev(self._ends[1], (why,))
+                    os.writev(self._ends[1].fileno(), (why,))
 
     def read(self) -> bytes:
         """Return what was written since."""
@@ -47,7 +52,7 @@ class Pipe:
             if self._ends is not None and self._process == here():
                 found = bytearray(4096)
                 with suppress(BlockingIOError):
-                    return bytes(found[: os.readv(self._ends[0], (found,))])
+                    return bytes(found[: os.readv(self._ends[0].fileno(), (found,))])
         return b""
 
     def close(self) -> None:
@@ -59,8 +64,4 @@ class Pipe:
         ends, self._ends = self._ends, None
         for end in ends or ():
             with suppress(OSError):
-                os.close(end)
-
-    def __del__(self) -> None:
-        """Give the descriptors back where nobody has closed it."""
-        self._close()
+                end.close()

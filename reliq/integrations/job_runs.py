@@ -21,6 +21,7 @@ from ..store.jobs import CANCELLED, Change
 from .connections import open_store
 from .outcomes import (
     BATCH,
+    DROPPED,
     EARLIER,
     FAILURES,
     HANDS_OVER,
@@ -141,7 +142,7 @@ def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any,
     token, hands_over = RUNNING.set(running), HANDS_OVER.set(running.hand_over)
     try:
         if _begun(running) == CANCELLED:
-            return _ignored("its batch is cancelled")
+            return _ignored(DROPPED)
         returned = function(name, task_id, request, *rest)
         if running.replaced and returned[0] and is_ignore(returned[1].exception):
             return _ignored(REPLACED)

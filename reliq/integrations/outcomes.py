@@ -33,6 +33,8 @@ name of the broker that it is from."""
 
 REPLACED = "reliq: a task of the same id goes on with the job"
 """In the Ignore of a job that has replaced itself."""
+DROPPED = "its batch is cancelled"
+"""In that of a job that did not run."""
 
 _LONGEST = 500
 
@@ -124,11 +126,14 @@ class Outcome(NamedTuple):
     """Why, for people."""
 
 
-_SUCCEEDED = Outcome("succeeded")
+SUCCEEDED = Outcome("succeeded")
 
 
 def _in_words(error: BaseException) -> str:
-    words = str(getattr(error, "reason", error) if _is(error, "Reject") else error)
+    reason = getattr(error, "reason", error) if _is(error, "Reject") else error
+    if isinstance(reason, BaseException):  # what is rejected for it is an error of its kind
+        error = reason
+    words = str(reason)
     name = type(error).__name__
     return (f"{name}: {words}" if words else name)[:_LONGEST]
 
@@ -140,13 +145,21 @@ def _names(error: BaseException) -> set[str]:
     return found | {f"{wrapped[0]}.{wrapped[1]}"}
 
 
-def outcome_of(error: BaseException, failures: Sequence[str] = ()) -> Outcome | None:
-    """Return how a task has ended that raised *error*; None where it is tried again."""
+def outcome_of(
+    error: BaseException, failures: Sequence[str] = (), acked: bool = False
+) -> Outcome | None:
+    """Return how a task has ended that raised *error*; None where it is tried again.
+
+    What is *acked* is not given back: there is no message any more.
+    """
     error = _itself(error)
-    if _is(error, "Retry") or (_is(error, "Reject") and getattr(error, "requeue", False)):
+    given_back = _is(error, "Reject") and getattr(error, "requeue", False)
+    if _is(error, "Retry") or (given_back and not acked):
         return None
     if is_ignore(error):  # the task says that it was no failure
-        return None if REPLACED in error.args else _SUCCEEDED
+        if DROPPED in error.args:
+            return Outcome("cancelled", DROPPED)
+        return None if REPLACED in error.args else SUCCEEDED
     names = _names(error)
     if isinstance(error, Failed):
         return Outcome("failed", str(error)[:_LONGEST] or "failed")
@@ -189,11 +202,14 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     named = headers.get(FAILURES) or ()
 
     def of_result(result: Any, *_: Any, **__: Any) -> Outcome | None:
-        failed, value, _runtime = result
-        return outcome_of(value.exception, named) if failed else _SUCCEEDED
+        failed, value, runtime = result
+        if failed:
+            return outcome_of(value.exception, named, request.acknowledged)
+        # What Celery makes of a greenlet that was killed.
+        return Outcome("cancelled", "terminated") if runtime is None else SUCCEEDED
 
     def of_failure(info: Any, *_: Any, **__: Any) -> Outcome | None:
-        return outcome_of(info.exception, named)
+        return outcome_of(info.exception, named, request.acknowledged)
 
     def of_timeout(soft: bool, timeout: Any, *_: Any, **__: Any) -> Outcome | None:
         if soft:  # an exception is raised in the task

@@ -148,7 +148,7 @@ def _observed(on_apply: Callable[..., Any]) -> Callable[..., Any]:
     def applied(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         request = getattr(options.get("callback"), "__self__", None)
         if request is not None:
-            options = observed(request, options)
+            options = _told_of_exits(observed(request, options))
             if is_job(request):
                 target, args = run_job, (target, *args)
         return on_apply(target, args, kwargs, **options)
@@ -170,6 +170,7 @@ def _applied(
                 _require_seconds(name, options.get(name))
             if is_job(request):
                 target, args = run_job, (target, *args)
+            options = _told_of_exits(options)
             if in_process:
                 target = _answered_for(target, request, to_dead_letter, last=True)
             for name in ("accept_callback", "callback", "error_callback"):
@@ -179,6 +180,22 @@ def _applied(
         return on_apply(target, args, kwargs, **options)
 
     return applied
+
+
+def _told_of_exits(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the *options* of a pool with a task's SystemExit a failure, as that of a child is.
+
+    Where a task runs in this process Celery gives the error, alone, to what expects a result.
+    """
+    returned, failed = options.get("callback"), options.get("error_callback")
+    if returned is None or failed is None:
+        return options
+
+    def called(result: Any, *args: Any, **kwargs: Any) -> Any:
+        is_exit = hasattr(result, "exception")
+        return failed(result) if is_exit else returned(result, *args, **kwargs)
+
+    return {**options, "callback": called}
 
 
 def _require_seconds(name: str, value: Any) -> None:

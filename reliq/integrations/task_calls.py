@@ -17,7 +17,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from kombu import Producer
-from kombu.exceptions import OperationalError
+from kombu.exceptions import EncodeError, OperationalError
 
 from ..errors import ConfigurationError
 from .call_template import FILLED_IN, CallTemplate, task_ids
@@ -53,10 +53,12 @@ def _celery(module: str) -> Any:
     return import_module(f"celery.{module}")
 
 
-def is_interrupt(error: Exception) -> bool:
-    """Whether *error* ends whatever happens to run: a soft time limit."""
+def interrupt_in(error: BaseException) -> BaseException | None:
+    """Return the soft time limit that *error* is, or that struck while Kombu serialised."""
     billiard = sys.modules.get("billiard.exceptions")
-    return billiard is not None and isinstance(error, billiard.SoftTimeLimitExceeded)
+    found = error.__cause__ or error.__context__ if isinstance(error, EncodeError) else error
+    is_one = billiard is not None and isinstance(found, billiard.SoftTimeLimitExceeded)
+    return found if is_one else None
 
 
 def _is_celerys(function: Any, module: Any) -> bool:

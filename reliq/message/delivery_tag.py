@@ -67,3 +67,8 @@ def _forget() -> None:
 
 
 register(Part("tags", forget=_forget))
+
+
+def rename() -> None:
+    """Go on under another name: whether what was published last is stored is not known."""
+    _forget()

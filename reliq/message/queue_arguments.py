@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _TEMPORARY = frozenset({"auto_delete", "expires", "x-expires"})
 _LONGEST_MS = 10 * 366 * 86_400_000
 _LARGEST = 2**53 - 1
+INSTANT_MS = 100
+"""A TTL of 0 counts as this: a consumer that waits for messages gets one in that time."""
 
 # What a script needs of an argument: the value as the queue's meta holds it.
 Rule: TypeAlias = "tuple[str, str, Callable[[Any], str]]"
@@ -26,6 +28,10 @@ def _number(least: int, most: int) -> Callable[[Any], str]:
         return str(value)
 
     return check
+
+
+def _ttl(value: Any) -> str:
+    return str(int(_number(0, _LONGEST_MS)(value)) or INSTANT_MS)
 
 
 def _limit(value: Any) -> str:
@@ -55,7 +61,7 @@ def _overflow(value: Any) -> str:
 # argument -> (name in the queue's meta, what it is, its check)
 _RULES: dict[str, Rule] = {
     "x-expires": ("expires", "a whole number of ms, at least 1", _number(1, _LONGEST_MS)),
-    "x-message-ttl": ("message_ttl", "a whole number of ms, at least 0", _number(0, _LONGEST_MS)),
+    "x-message-ttl": ("message_ttl", "a whole number of ms, at least 0", _ttl),
     "x-max-priority": ("max_priority", "a whole number from 0 to 255", _number(0, 255)),
     "x-visibility-timeout": (
         "lease",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily
 
 from ..admin.batch_views import STAGES, stage_of
+from ..printable import plain
 from ..store.jobs import STATES
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Names:
         self._kept = {name: self._kept[name] for name in names if name in self._kept}
         for name in names:
             if name not in self._kept and len(self._kept) < _MOST_NAMES:
-                self._kept[name] = _label(name)
+                self._kept[name] = plain(name)[:_MOST_LABEL]
         return {name: self._kept.get(name, OTHERS) for name in names}
 
 
@@ -92,8 +93,3 @@ class BatchFamilies:
             add["oldest"]([broker, label], max(now_ms - created_ms, 0) / 1000)
         add["untold"]([broker], sum(len(item.batches) for item in records.untold))
         add["more"]([broker], int(records.more))
-
-
-def _label(name: str) -> str:
-    # A name that is no UTF-8 would make the whole page unreadable.
-    return name.encode("utf-8", "backslashreplace").decode()[:_MOST_LABEL]

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from .._version import __version__
 from ..admin.audit import audit
 from ..admin.dead_letter_choice import REASONS
+from ..printable import plain
 from .batches import BatchFamilies
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Families:
 
     def add_partitions(self, broker: str, queue: str, untold: int) -> None:
         """Add how many partitions of a queue that is divided could not be read."""
-        self.partitions.add_metric([broker, _label(queue)], untold)
+        self.partitions.add_metric([broker, plain(queue)], untold)
 
     def add(self, broker: str, seen: Seen) -> None:
         """Add one queue.
@@ -211,7 +212,7 @@ class Families:
         """
         measure, ready = seen.measure, seen.ready
         status = measure.status
-        name = _label(status.name)
+        name = plain(status.name)
         labels = [broker, name]
         for priority, count in sorted(ready.items()):
             self.ready.add_metric([*labels, str(priority)], count)
@@ -251,11 +252,6 @@ class Families:
         for reason, count in by_reason.items():
             if count or reason != "unknown":
                 self.dead.add_metric([*labels, reason], count)
-
-
-def _label(queue: str) -> str:
-    # A name that is no UTF-8 would make the whole page unreadable.
-    return queue.encode("utf-8", "backslashreplace").decode()
 
 
 def _age_s(measure: Measure) -> float:

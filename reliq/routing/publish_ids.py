@@ -67,7 +67,7 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
 
     def __del__(self) -> None:
         """Settle what nobody can retry any more."""
-        if self.numbers:
+        if getattr(self, "numbers", None):  # not where an interrupt came as it was made
             self.publisher.drop(self.numbers)
 
 

@@ -22,6 +22,7 @@ FIELDS = (
     "options",
     "running",
     "processes",
+    "failing",
 )
 """Those that :func:`consumer_of` reads."""
 
@@ -42,4 +43,5 @@ def consumer_of(name: str, seen_ms: int, liveness: Liveness, record: Mapping[str
         options=mapping(record.get("options")),
         running=counts(record.get("running")),
         processes=int(record.get("processes") or 0),
+        failing=mapping(record.get("failing")),
     )

@@ -178,6 +178,8 @@ class Consumer:
     when they begin; it is told within a second."""
     processes: int = 0
     """Of a Celery worker: how many tasks it runs at a time."""
+    failing: dict[str, Any] = field(default_factory=dict)
+    """Queue -> why its last pass over it failed."""
 
 
 Whereabouts: TypeAlias = Literal["there", "dead", ""]

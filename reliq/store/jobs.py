@@ -44,11 +44,13 @@ Callback: TypeAlias = Literal["success", "complete", "failure"]
 CALLBACKS: tuple[Callback, ...] = ("success", "complete", "failure")
 
 What: TypeAlias = Literal[
-    "enter", "withdraw", "begin", "return", "end", "lose", "replay", "seal", "cancel"
+    "enter", "withdraw", "begin", "return", "end", "lose", "replay", "seal", "settle", "cancel"
 ]
 
 # What became of a change.
 DONE = 1
+NEVER_STORED = 2
+"""It was never stored, since its publisher died or was interrupted. It is taken out."""
 UNCHANGED = 0
 """It was so, or what was said is older than what is known."""
 CANCELLED = -1
@@ -95,7 +97,7 @@ class Change(NamedTuple):
 
 
 _WHAT = frozenset(get_args(What))
-_OF_BATCH = frozenset({"seal", "cancel"})
+_OF_BATCH = frozenset({"seal", "settle", "cancel"})
 _STATES_OF: dict[What, frozenset[str]] = {
     "enter": frozenset({"waiting", "delayed"}),
     "end": frozenset({*ENDED, "lost"}),
@@ -267,6 +269,8 @@ class BatchRecord(NamedTuple):
     """Since when the first of what is due is; 0: nothing is."""
     added_ms: int = 0
     """When a job was added last; 0: none was."""
+    heard_ms: int = 0
+    """When jobs were entered last that their publisher may not have stored; 0: there are none."""
 
     def is_left(self, seal_timeout_ms: int, now_ms: int) -> bool:
         """Whether nobody has sealed it, or added a job to it, for longer than that."""
@@ -328,9 +332,9 @@ class Batches(Protocol):
     ) -> list[BatchRecord | ReliqError | None]:
         """Return what is known of each of *batches*, in their order; for many at once.
 
-        Each is of one instant, and has of its producer's notes only *fields*. In the place of
-        one that cannot be read is the error; of several nodes, one may not answer. Raises
-        BrokerRefused where none can, which is a matter of this user's rights.
+        Each is of one instant, has of its producer's notes only *fields*, and no ``heard_ms``. In
+        the place of one that cannot be read is the error; of several nodes, one may not answer.
+        Raises BrokerRefused where none can, which is a matter of this user's rights.
         """
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:

@@ -5,6 +5,9 @@ A script names those that it uses (``-- limits: BATCH``), and the loader writes 
 
 from __future__ import annotations
 
+FORMAT = 1
+"""The version of what is stored in Redis: another one is refused (engines/redis/formats.py)."""
+
 BATCH = 200
 """So many messages one step handles at most, so that it takes well under 5 ms."""
 BATCH_BYTES = 1 << 20

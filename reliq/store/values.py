@@ -200,6 +200,8 @@ class Work(NamedTuple):
     """How it is divided into partitions; None: it is not."""
     job_events: bool = False
     """Batches are to be told what became of their jobs."""
+    gone: bool = False
+    """It does not exist."""
 
 
 class QueueDeclared(NamedTuple):

@@ -8,6 +8,7 @@ messages with their numbers: flushing again stores each once.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import exceptions
@@ -26,6 +27,7 @@ from ..errors import (
 )
 from ..forks import OwnLock, here
 from ..integrations.outcomes import BATCH
+from ..message.delivery_tag import rename
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..signals import emit_published, message_published
@@ -274,7 +276,14 @@ class PublishBatch:
         except ReliqError as exc:
             if not self._uncertain:  # the jobs were refused, and are out of this batch
                 raise
+            rename()
             raise self._failure(exc, remark) from exc
+        except BaseException:
+            rename()  # an interrupt: what is on its way may be stored, the rest is not
+            if unsent := self._unsent_jobs():
+                with suppress(ReliqError):
+                    withdraw(self._store, unsent)
+            raise
         PUBLISHER.wait_for_replies(
             *[entry.tag for entry in self._uncertain if entry.tag is not None]
         )
@@ -317,6 +326,11 @@ class PublishBatch:
                 self.refused = tuple(place for place, entry in enumerate(flushed) if entry in jobs)
                 raise
         return entered
+
+    def _unsent_jobs(self) -> list[JobEntry]:
+        unsent = [one for one in self._uncertain if one.tag is not None and not one.tag.numbers]
+        found = [entry_of(one.item, str(one.tag), "") for one in unsent]
+        return [entry for entry in found if entry is not None]
 
     @property
     def _store(self) -> Store:

@@ -106,12 +106,6 @@ class Chunk:
         finally:
             self._waiting, self._published = [], 0
 
-    def discard(self) -> None:
-        """Forget what was added since the last flush."""
-        if self._batch is not None:
-            self._batch.discard()
-        self._waiting = []
-
     # -- inside
 
     def _collect(self, batch: PublishBatch, message: Prepared) -> bool:

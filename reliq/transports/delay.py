@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from ..errors import MessageRefused
+from ..message.queue_arguments import INSTANT_MS
 
 # Sorted sets hold whole numbers up to 2**53 exactly: now, a delay and a TTL of ten
 # thousand years each are far below. Celery's own horizon is the year 9999.
@@ -57,7 +58,7 @@ def take_delay(headers: dict[str, Any], native: bool) -> Delayed:
 def ttl_ms(properties: dict[str, Any]) -> int:
     """Return the message's time to live, -1 for none; raises MessageRefused."""
     expiration = properties.get("expiration")
-    return -1 if expiration is None else _ms("expiration", expiration)
+    return -1 if expiration is None else _ms("expiration", expiration) or INSTANT_MS
 
 
 def _until_ms(eta: Any) -> int | None:

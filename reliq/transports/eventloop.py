@@ -258,7 +258,7 @@ class EventLoop:
         link.store.receive()
         self.do_deferred()
         if WATCH.forks:
-            link.session.duties.do_later(link.store)
+            self._do_later()
         transport.reserver.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
@@ -277,7 +277,13 @@ class EventLoop:
         if WATCH.forks:
             session.duties.tick(store)
             if not store.waiting:
-                session.duties.do_later(store)
+                self._do_later()
+
+    def _do_later(self) -> None:
+        """Do what is due in the background; the rest in the loop's next turn."""
+        link, loop = self._transport.link, self.hub
+        if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
+            loop.call_soon(self._do_later)
 
     def _require_connection(self) -> None:
         if not self._transport.link.store.alive:

@@ -141,6 +141,11 @@ class Failback:
         return [url for url in self.urls[1:] if is_spool(url)]
 
     @property
+    def stays(self) -> bool:
+        """Whether no other broker is used while this one answers."""
+        return self._options.failback and self.url == self.urls[0]
+
+    @property
     def _fresh_s(self) -> float:
         return self._options.probe_interval * 2 if self._options.failback else 0.0
 

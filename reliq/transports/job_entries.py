@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..errors import BatchClosed, NotFound
 from ..integrations.outcomes import adding_job, job_of
 from ..store.jobs import CANCELLED, DONE, SEALED, Change
+from ..store.limits import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,6 +47,8 @@ def enter(store: Store, entries: Sequence[JobEntry]) -> None:
         by_batch.setdefault(batch, []).append(change)
     entered: list[JobEntry] = []
     for batch, changes in by_batch.items():
+        # They are published together: also where it takes several steps to enter them.
+        changes[BATCH:] = [change._replace(text="more") for change in changes[BATCH:]]
         found = store.batches.change(batch, changes, by=adding_job(batch))
         if found is None:
             withdraw(store, entered)

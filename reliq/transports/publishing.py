@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
+from ..message.delivery_tag import rename
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
@@ -72,16 +74,24 @@ class Publishing:
         queue = item.routing_key
         if item.exchange:
             queue = next(iter(link.routes.cached(item.exchange).lookup(queue)), queue)
-        entry = entry_of(item, str(tag), queue)
-        if entry is not None:
-            self._enter(entry)
+        entry, entered = entry_of(item, str(tag), queue), False
         try:
+            if entry is not None:
+                self._enter(entry)
+            entered = True
             is_stored = self._publish(item, properties, tag)
         except BrokerUnavailable:
-            raise  # it may be stored, or be tried again
+            rename()  # it may be stored, or be tried again
+            raise
         except ReliqError:
-            if entry is not None:
+            if entry is not None and entered:
                 withdraw(self._transport.link.store, (entry,))
+            raise
+        except BaseException:
+            rename()  # an interrupt
+            if entry is not None and not (entered or tag.numbers):
+                with suppress(ReliqError):
+                    withdraw(self._transport.link.store, (entry,))
             raise
         if entry is not None and not is_stored:  # no queue takes it, and it was dropped
             withdraw(self._transport.link.store, (entry,))
@@ -89,16 +99,20 @@ class Publishing:
     def _enter(self, entry: JobEntry) -> None:
         """Enter a job; raises as :func:`enter` does.
 
-        But BrokerUnavailable for the next try of one whose batch is at another broker of the
-        list: Kombu tries again, and by then the connection may have gone there. Celery makes a
-        dead letter of a task whose next try cannot be published.
+        But for the next try of one whose batch is at another broker of the list: Celery makes a
+        dead letter of a task whose next try cannot be published. BrokerUnavailable: Kombu tries
+        again, and by then the connection may have gone there. Where it stays here the try is
+        published without its batch, as a message is that was moved here.
         """
         batch, change = entry
+        failback = self._transport.failback
         try:
             enter(self._transport.link.store, (entry,))
         except NotFound as exc:
-            if not (change.retries and self._transport.failback.urls):
+            if not (change.retries and failback.urls):
                 raise
+            if failback.stays:
+                return
             raise BrokerUnavailable(
                 f"batch {batch!r} is not at {self._transport.link.store.broker}: the next try of "
                 "its job is published where it is, at another broker of the list; nothing was "

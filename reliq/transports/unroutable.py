@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _MOST_REMEMBERED = 1024
+# Broker, exchange and routing key: over whichever connection of this process.
+_said: set[tuple[str, str, str]] = set()
 
 
 class UnroutableMessages:
-    """What was said of them over one transport. Of the application's threads: one step each."""
+    """Says it, of one transport. Of the application's threads: one step each."""
 
     def __init__(self, transport: Linked, options: Options) -> None:
         self._transport = transport
         self._options = options
-        self._said: set[tuple[str, str]] = set()
 
     def report(self, exchange: str, routing_key: str) -> None:
         """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
@@ -32,12 +33,14 @@ class UnroutableMessages:
             what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
         if self._options.unroutable == "error":
             raise Unroutable(f"{what}; the message was not stored")
-        if exchange and self._transport.link.routes.cached(exchange).type == "fanout":
-            return  # a broadcast that nobody listens to is nothing unusual
-        if (exchange, routing_key) not in self._said:
-            if len(self._said) > _MOST_REMEMBERED:
-                self._said.clear()
-            self._said.add((exchange, routing_key))
+        _, store, routes = self._transport.link
+        late_reply = exchange.startswith("reply.") and exchange.endswith(".pidbox")
+        if late_reply or (exchange and routes.cached(exchange).type == "fanout"):
+            return  # nothing unusual: nobody waits for that reply any more, or listens
+        if (place := (store.broker, exchange, routing_key)) not in _said:
+            if len(_said) > _MOST_REMEMBERED:
+                _said.clear()
+            _said.add(place)
             logger.warning(
                 "%s: such messages are "
                 'dropped, as AMQP does (said once; unroutable="error" raises)',

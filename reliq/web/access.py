@@ -11,14 +11,17 @@ import base64
 import hashlib
 import hmac
 import os
+from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
 import anyio.to_thread
 
+from ..hosts import host_of, is_loopback
 from .networks import networks
 from .passwords import fits, hashed
+from .seldom import Seldom
 from .users import User
 
 if TYPE_CHECKING:
@@ -33,8 +36,9 @@ if TYPE_CHECKING:
 # So many proofs are remembered, so that a password is not hashed again for each request.
 _REMEMBERED = 1000
 _LONGEST_NAME = 200
-# So many guesses may wait for the one core; each holds a connection, and delays who logs in.
+# So many guesses may wait for the one core, and so many of them from one address.
 _MOST_WAITING = 100
+_MOST_EACH = 10
 # What a proxy adds. Who comes through one is not on this machine, wherever the proxy is.
 _FORWARDED = frozenset(
     ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
@@ -71,22 +75,6 @@ def access_of(settings: Settings) -> Access:
     return ThisMachine(settings.hosts)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether *host*, an address or a name, means this machine to itself alone."""
-    name = host.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def host_of(netloc: str) -> str:
-    """Return the host of a Host header, without its port."""
-    return netloc[: netloc.rfind("]") + 1] if "]" in netloc else netloc.partition(":")[0]
-
-
 def _is_forwarded(headers: Headers) -> bool:
     """Whether a proxy has added what it knows: also of one that only says who the user is."""
     return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
@@ -117,11 +105,14 @@ class ThisMachine:
 class Passwords:
     """HTTP Basic. One password is hashed at a time: guesses share one core, and wait.
 
-    No more than a hundred wait: whoever comes then is told to come again.
+    Ten of one address and a hundred in all: further ones are to come again. What was refused is in
+    the log, a line a second at most.
     """
 
     def __init__(self, users: Mapping[str, Account]) -> None:
-        self._users, self._waiting = dict(users), 0
+        self._users = dict(users)
+        self._waiting: Counter[str] = Counter()
+        self._refused = Seldom(1.0)
         self._secret = os.urandom(32)
         self._proved: dict[bytes, User] = {}
         # What a name that there is not is compared with, so that it takes as long.
@@ -140,9 +131,13 @@ class Passwords:
         proof = hmac.digest(self._secret, text, hashlib.sha256)
         if proof in self._proved:
             return self._proved[proof]
-        if self._waiting >= _MOST_WAITING:
+        peer = asked.client.host if asked.client else ""
+        # A name that is none may be a password in the wrong field.
+        shown = repr(name) if account is not None else "a name that there is not"
+        if self._waiting[peer] >= _MOST_EACH or self._waiting.total() >= _MOST_WAITING:
+            self._refused.warn("log-in of %s from %s refused: too many wait", shown, peer)
             return _BUSY
-        self._waiting += 1
+        self._waiting[peer] += 1
         try:
             async with self._one:
                 # A browser that opens many tabs sends one password with each.
@@ -150,8 +145,9 @@ class Passwords:
                     fits, password, stored
                 )
         finally:
-            self._waiting -= 1
+            self._waiting -= Counter((peer,))  # without those that have none
         if not right or account is None:
+            self._refused.warn("log-in of %s from %s refused: wrong password", shown, peer)
             return _LOG_IN
         if len(self._proved) >= _REMEMBERED:
             self._proved.clear()

@@ -26,6 +26,8 @@ HIDES = (
     "An export has whole messages, also what is hidden here (--redact). Use the command line: "
     "reliq dead export."
 )
+# So much more than was seen before it was confirmed is asked about again.
+_MUCH, _MORE = 1.1, 10
 VIEWER = "You are a viewer: only an operator may change anything."
 
 
@@ -47,6 +49,8 @@ class Question:
     back: str
     forbidden: str
     """Why it may not be done; "" where it may."""
+    seen: str
+    """How many it was about when it was asked for before; "" where it was not."""
 
 
 def forbidden(site: Site, asked: Asked, action: Action) -> str:
@@ -65,7 +69,7 @@ def question(site: Site, asked: Asked) -> Question:
     name = asked.text("action")
     action = action_of(name)
     path = "/actions/" + name.replace(" ", "-")
-    query = [(key, value) for key, value in asked.query if key != "action"]
+    query = [(key, value) for key, value in asked.query if key not in {"action", "seen"}]
     return Question(
         name,
         action,
@@ -74,6 +78,7 @@ def question(site: Site, asked: Asked) -> Question:
         asked.again(path, query),
         action.back(asked),
         forbidden(site, asked, action),
+        asked.text("seen"),
     )
 
 
@@ -91,6 +96,10 @@ def perform(site: Site, asked: Asked, name: str) -> str:
     target = action.target(asked)
     watch = site.watches[broker.number]
     try:
+        if action.dangerous and asked.text("seen"):
+            about = _about(site, asked, action)
+            if about is not None and about.number > _MUCH * asked.number("seen") + _MORE:
+                return asked.again("/confirm", (*asked.query, ("action", name)))
         if action.steps is not None:
             return _begin(site, asked, name, action, broker)
         with broker.inspector() as inspector:

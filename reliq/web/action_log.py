@@ -53,6 +53,7 @@ class ActionLog:
         self._numbers = count(1)
         if path is not None:
             try:
+                path.touch(0o600)
                 path.open("a", encoding="utf-8").close()
             except OSError as exc:
                 raise ConfigurationError(

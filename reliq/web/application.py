@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
@@ -20,19 +21,20 @@ from starlette.responses import (
 from starlette.routing import Route, Router
 
 from ..errors import ConfigurationError, NotFound, ReliqError
+from ..printable import plain
 from . import pages
 from .access import access_of
 from .acting import ForbiddenError, perform, question
 from .asked import Asked
 from .guard import Guard
-from .live import Hub, TooManyError
+from .live import Hub
 from .names import link, query_of
-from .pages import PAGES, Page
+from .pages import ABOUT_ALL, PAGES, Page
 from .render import Page as PageResponse
 from .site import Site
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,11 +48,13 @@ _STATIC = {
     "reliq.js": "text/javascript",
     "reliq.svg": "image/svg+xml",
 }
-# As many pages are made at a time; a broker has as many inspectors at most.
+# As many pages of a broker are made at a time; it has as many inspectors at most.
 _AT_ONCE = 4
 # Those that take seconds are made one at a time, beside the others.
 _SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
+# So long it is said what came of an action, to who did it.
+_SAID_S = 60
 
 
 class _Topic(NamedTuple):
@@ -82,9 +86,10 @@ class Application:
 
     def __init__(self, settings: Settings) -> None:
         self.site = Site(settings)
-        self.hub: Hub[_Topic] = Hub(settings.interval_s, self._parts)
-        self._limiter = anyio.CapacityLimiter(_AT_ONCE)
-        self._slowly = anyio.CapacityLimiter(1)
+        self.hub: Hub[_Topic] = Hub(
+            settings.interval_s, self._parts, lambda one: self._lane(one.page.path, one.asked)
+        )
+        self._limiters: dict[object, anyio.CapacityLimiter] = {}
         self._static = {name: _read(name) for name in _STATIC}
         self._version = sha256(b"".join(self._static.values())).hexdigest()[:12]
         routes = [Route(page.path, partial(self._page, page), name=page.path) for page in PAGES]
@@ -121,27 +126,33 @@ class Application:
         self.end_streams()
         self.site.close()
 
-    def _asked(self, request: Request, query: bytes) -> Asked:
-        user = request.scope["reliq.user"]
+    def _asked(self, request: Request, query: bytes, page: Page | None = None) -> Asked:
+        user, given = request.scope["reliq.user"], query_of(query)
+        if page is not None:  # what it does not read makes no other page
+            first = dict(reversed(given))
+            given = [
+                (name, first[name]) for name in ("broker", *page.reads.split()) if name in first
+            ]
         return Asked(
             user,
             self.site.settings.allow_actions and user.role == "operator",
-            tuple(query_of(query)),
+            tuple(given),
             request.scope.get("root_path", ""),
             len(self.site.brokers) > 1,
         )
 
     async def _page(self, page: Page, request: Request) -> Response:
         query = request.scope["query_string"]
-        asked = self._asked(request, query)
-        here = page.path + ("?" + query.decode("ascii", "replace") if query else "")
+        asked = self._asked(request, query, page)
+        here = link("", page.path, dict(asked.query))
         follow = link(asked.root_path, "/events", {"page": here}) if page.live else ""
-        notice = self.site.log.entry(asked.number("said"))
+        notice = self.site.log.entry(self._asked(request, query).number("said"))
+        late_ms = (time() - _SAID_S) * 1000
+        if notice is not None and (notice.user != plain(asked.user.name) or notice.at_ms < late_ms):
+            notice = None
         more = {"follow": follow, "version": self._version, "notice": notice}
-        limiter = self._slowly if page.path in _SLOW else self._limiter
-        text, status = await anyio.to_thread.run_sync(
-            pages.whole, self.site, page, asked, more, limiter=limiter
-        )
+        lane = self._lane(page.path, asked)
+        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, more)
         return PageResponse(text, status)
 
     async def _confirm(self, request: Request) -> Response:
@@ -149,7 +160,8 @@ class Application:
         asked = self._asked(request, await _with_form(request))
         page = Page("/confirm", "confirm.html", "Confirm", _question, "", live=False)
         more = {"follow": "", "version": self._version}
-        text, status = await self._in_thread(pages.whole, self.site, page, asked, more)
+        lane = self._lane(page.path, asked)
+        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, more)
         return PageResponse(text, status)
 
     async def _act(self, request: Request) -> Response:
@@ -159,7 +171,7 @@ class Application:
         if name == "stop":
             return await self._stop(asked)
         try:
-            url = await self._in_thread(perform, self.site, asked, name)
+            url = await self._in_thread(self._lane("", asked), perform, self.site, asked, name)
         except ForbiddenError as exc:
             return PlainTextResponse(f"{exc}\n", 403)
         except ReliqError as exc:
@@ -187,8 +199,15 @@ class Application:
         name = f"dead-letters-{found.id}.jsonl"
         return FileResponse(found.file, media_type="application/x-ndjson", filename=name)
 
-    async def _in_thread(self, do: Callable[..., T], *arguments: object) -> T:
-        return await anyio.to_thread.run_sync(do, *arguments, limiter=self._limiter)
+    def _lane(self, path: str, asked: Asked) -> Hashable:
+        """Return what a page waits for: its broker, or itself where it is about none or all."""
+        broker = min(asked.broker, len(self.site.brokers))
+        return path if path in ABOUT_ALL else (broker, path in _SLOW)
+
+    async def _in_thread(self, lane: Hashable, do: Callable[..., T], *arguments: object) -> T:
+        most = 1 if isinstance(lane, tuple) and lane[1] else _AT_ONCE
+        limiter = self._limiters.setdefault(lane, anyio.CapacityLimiter(most))
+        return await anyio.to_thread.run_sync(do, *arguments, limiter=limiter)
 
     def _parts(self, topic: _Topic) -> dict[str, str]:
         return pages.parts(self.site, topic.page, topic.asked)
@@ -199,13 +218,8 @@ class Application:
         page = next((page for page in PAGES if page.path == path and page.live), None)
         if page is None:
             return PlainTextResponse("no such page", 404)
-        topic = _Topic(page, self._asked(request, query.encode("latin-1", "replace")))
-        stream = self.hub.follow(topic)
-        try:
-            await anext(stream)
-        except TooManyError:
-            return PlainTextResponse("too many look already", 503, {"retry-after": "10"})
-        return _Events(stream)
+        topic = _Topic(page, self._asked(request, query.encode("latin-1", "replace"), page))
+        return _Events(self.hub.follow(topic, topic.asked.user.name))
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]

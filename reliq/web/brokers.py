@@ -6,12 +6,13 @@ closed, and another is made when somebody asks again.
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..admin import Inspector
-from ..errors import BrokerUnavailable, again
+from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ..forks import OwnLock
 from .names import shown_url
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 # As many as threads make pages at a time; those of operations come and go.
 _KEPT = 3
-# So long nobody else waits for a broker that could not be reached: the pages of others would, too.
+# A broker that is away is asked again after so long, by one thread: nobody waits longer for that.
 _AWAY_S = 1.0
+_PATIENT_S = 0.1
 
 
 class Broker:
@@ -38,19 +40,21 @@ class Broker:
         """Its URL without user and password."""
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
-        self._away: tuple[float, BrokerUnavailable] | None = None
+        self._away: BrokerUnavailable | None = None
+        self._asked_at = float("-inf")
+        self._asking: threading.Thread | None = None
 
     @contextmanager
     def inspector(self) -> Iterator[Inspector]:
         """Lend an inspector, which nobody else uses meanwhile; raises BrokerUnavailable."""
-        with self._lock:
-            lent = self._idle.pop() if self._idle else None
-        if lent is None:
-            lent = self._connected()
+        lent = self._lent()
         kept = False
         try:
             yield lent
             kept = True
+        except BrokerTimeout as exc:
+            self._note(again(exc), float("-inf"))
+            raise
         except BrokerUnavailable:
             raise
         except Exception:
@@ -60,16 +64,46 @@ class Broker:
             if not (kept and self._keep(lent)):
                 lent.close()
 
-    def _connected(self) -> Inspector:
+    def _lent(self) -> Inspector:
         with self._lock:
-            if self._away is not None and monotonic() - self._away[0] < _AWAY_S:
-                raise again(self._away[1])
+            due = self._away is not None and monotonic() - self._asked_at > _AWAY_S
+            if due and self._asking is None:
+                self._asking = threading.Thread(target=self._ask, name="reliq-web", daemon=True)
+                self._asking.start()
+            asking = self._asking
+        if asking is not None:
+            asking.join(_PATIENT_S)
+        with self._lock:
+            if self._away is not None:
+                raise again(self._away)
+            if self._idle:
+                return self._idle.pop()
+        return self._connected()
+
+    def _ask(self) -> None:
+        """Connect, for all who wait for the broker to be back."""
+        try:
+            made = self._connected()
+            if not self._keep(made):
+                made.close()
+        except ReliqError:  # noted, or told to who asks next
+            pass
+        finally:
+            self._asking = None
+
+    def _connected(self) -> Inspector:
+        away: BrokerUnavailable | None = None
         try:
             return Inspector(self._url, self._options)
         except BrokerUnavailable as exc:
-            with self._lock:
-                self._away = monotonic(), again(exc)
+            away = again(exc)
             raise
+        finally:
+            self._note(away, monotonic())
+
+    def _note(self, away: BrokerUnavailable | None, asked_at: float) -> None:
+        with self._lock:
+            self._away, self._asked_at = away, asked_at
 
     def _keep(self, inspector: Inspector) -> bool:
         with self._lock:

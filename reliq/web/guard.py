@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from .access import Refused
-from .origin import SAFE_METHODS, is_same_origin
+from .origin import SAFE_METHODS, is_same_origin, may_read
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -89,7 +89,10 @@ class Guard:
         who = await self._access.who(asked)
         if isinstance(who, Refused):
             return who
-        if scope["method"] not in SAFE_METHODS and not is_same_origin(asked.headers):
+        safe = scope["method"] in SAFE_METHODS
+        if not (
+            may_read(asked.headers) if safe else is_same_origin(asked.headers, scope["scheme"])
+        ):
             return Refused(403, "Another site has asked for this: nothing was done.", {})
         scope["reliq.user"] = who
         return None

@@ -1,6 +1,6 @@
-"""Pages that change while somebody looks at them: server-sent events, from one reader a process.
+"""Pages that change while somebody looks at them: server-sent events, from one reader a broker.
 
-The reader makes each page that somebody looks at once in an interval, however many look at it, and
+A reader makes each page that somebody looks at once in an interval, however many look at it, and
 sends those parts that have changed. While nobody looks there is no reader, and nothing is asked.
 """
 
@@ -26,20 +26,21 @@ logger = logging.getLogger("reliq")
 _HEARTBEAT_S = 15.0
 # Between two rounds the others of this process have a turn, however long one takes.
 _PAUSE_S = 0.2
+# So many look at most, so many of them one user, at so many different pages.
 _MOST = 500
+_MOST_EACH = 20
+_MOST_PAGES = 100
+_TOO_MANY = "too many pages are open. It goes on when others are closed."
 _HEARTBEAT = b": still here\n\n"
 
 T = TypeVar("T", bound="Hashable")
 
 
-class TooManyError(Exception):
-    """So many look already that this one is not served."""
-
-
 class _Looker:
     """One open page: what it has not been sent yet. A newer part takes the place of an older."""
 
-    def __init__(self) -> None:
+    def __init__(self, user: str) -> None:
+        self.user = user
         self.parts: dict[str, str] = {}
         self.away: str | None = None
         self.news = asyncio.Event()
@@ -89,32 +90,43 @@ class _Channel:
 class Hub(Generic[T]):
     """Makes the pages that are looked at. Belongs to one event loop, that of asyncio.
 
-    *make* returns the parts of a page, or raises ReliqError; it is called in a thread.
+    *make* returns the parts of a page, or raises ReliqError; it is called in a thread. *lane*
+    returns which pages wait for each other: each lane has a reader.
     """
 
-    def __init__(self, interval_s: float, make: Callable[[T], dict[str, str]]) -> None:
-        self._interval_s, self._make = interval_s, make
+    def __init__(
+        self,
+        interval_s: float,
+        make: Callable[[T], dict[str, str]],
+        lane: Callable[[T], Hashable] = lambda _: None,
+    ) -> None:
+        self._interval_s, self._make, self._lane = interval_s, make, lane
         self._channels: dict[T, _Channel] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._limiter = anyio.CapacityLimiter(1)
+        self._readers: dict[Hashable, asyncio.Task[None]] = {}
         self._closed = False
 
     @property
     def looking(self) -> int:
         """How many look."""
-        return sum(len(channel.lookers) for channel in self._channels.values())
+        return len(self._lookers())
 
-    async def follow(self, page: T) -> AsyncGenerator[bytes, None]:
-        """Yield the events of a page, until it is closed; raises TooManyError."""
-        if self.looking >= _MOST:
-            raise TooManyError
-        looker = _Looker()
+    def _lookers(self) -> list[_Looker]:
+        return [looker for channel in self._channels.values() for looker in channel.lookers]
+
+    async def follow(self, page: T, user: str = "") -> AsyncGenerator[bytes, None]:
+        """Yield the events of a page, until it is closed; where too many look, that alone."""
+        theirs = sum(looker.user == user for looker in self._lookers())
+        full = page not in self._channels and len(self._channels) >= _MOST_PAGES
+        if full or theirs >= _MOST_EACH or self.looking >= _MOST:
+            yield b"retry: 10000\n\n"
+            yield _event("away", {"text": _TOO_MANY})
+            return
+        looker, lane = _Looker(user), self._lane(page)
         channel = self._channels.setdefault(page, _Channel())
         channel.add(looker)
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read())
+        if lane not in self._readers or self._readers[lane].done():
+            self._readers[lane] = asyncio.create_task(self._read(lane))
         try:
-            yield b""  # from here on it is followed
             yield b"retry: 2000\n\n"
             while not self._closed:
                 try:
@@ -129,12 +141,16 @@ class Hub(Generic[T]):
             if not channel.lookers:
                 self._channels.pop(page, None)
 
-    async def _read(self) -> None:
-        while self._channels and not self._closed:
+    async def _read(self, lane: Hashable) -> None:
+        limiter = anyio.CapacityLimiter(1)
+        while not self._closed:
             began = monotonic()
-            for page, channel in list(self._channels.items()):
+            there = [item for item in self._channels.items() if self._lane(item[0]) == lane]
+            if not there:
+                break
+            for page, channel in there:
                 try:
-                    parts = await anyio.to_thread.run_sync(self._make, page, limiter=self._limiter)
+                    parts = await anyio.to_thread.run_sync(self._make, page, limiter=limiter)
                 except ReliqError as exc:  # noqa: PERF203 - one of few pages
                     channel.failed(str(exc))
                 except Exception:
@@ -145,6 +161,7 @@ class Hub(Generic[T]):
             # Where a round takes long, the broker has at least as long without one.
             took = monotonic() - began
             await asyncio.sleep(max(self._interval_s - took, took, _PAUSE_S))
+        del self._readers[lane]
 
     def close(self) -> None:
         """End all streams, so that the process can end."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+
+from ..hosts import host_of, is_loopback
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -11,7 +12,15 @@ if TYPE_CHECKING:
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
-def is_same_origin(headers: Headers) -> bool:
+def may_read(headers: Headers) -> bool:
+    """Whether a page may be made: for other sites only where somebody follows their link here."""
+    if headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
+        return True
+    way = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return way == ("navigate", "document")
+
+
+def is_same_origin(headers: Headers, scheme: str) -> bool:
     """Whether a request that changes something comes from a page of this very site.
 
     Browsers say so in Sec-Fetch-Site, over TLS and to this machine; elsewhere by the Origin, which
@@ -21,15 +30,7 @@ def is_same_origin(headers: Headers) -> bool:
     if site is not None:
         return site == "same-origin"
     origin = headers.get("origin")
-    host = headers.get("host")
-    return bool(origin and host) and _netloc(str(origin)) == str(host).lower()
-
-
-def _netloc(origin: str) -> str | None:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return None
-    if parts.scheme not in {"http", "https"} or parts.path or parts.query:
-        return None
-    return parts.netloc.lower()
+    host = str(headers.get("host", "")).lower()
+    # A proxy may speak TLS for us; between this machine and itself there is none.
+    schemes = {scheme} if is_loopback(host_of(host)) else {scheme, "https"}
+    return bool(host) and str(origin).lower() in {f"{one}://{host}" for one in schemes}

@@ -34,6 +34,8 @@ class Page(NamedTuple):
     title: str
     make: Callable[[Site, Asked], dict[str, Any]]
     """Returns what its template needs; asks brokers, so it is called in a thread."""
+    reads: str
+    """The names of its query, beside that of the broker."""
     nav: str = ""
     """Under which name of the navigation it is found."""
     live: bool = True
@@ -48,7 +50,7 @@ def broker_of(site: Site, asked: Asked) -> Broker:
         raise NotFound(f"no broker {asked.broker}: there are {len(site.brokers)}") from None
 
 
-def _of_broker(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
+def _of(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
     """Return what makes a page of *view*, which looks at one broker."""
 
     def make(site: Site, asked: Asked) -> dict[str, Any]:
@@ -73,23 +75,26 @@ def _overview(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 PAGES = (
-    Page("/", "overview.html", "Overview", _overview, "overview"),
-    Page("/queue", "queue.html", "Queue", _of_broker(queue), "overview"),
-    Page("/message", "message.html", "Message", _of_broker(message), "overview"),
-    Page("/dead", "dead.html", "Dead letters", _of_broker(dead), "dead"),
-    Page("/dead/group", "group.html", "Dead letters", _of_broker(group), "dead"),
+    Page("/", "overview.html", "Overview", _overview, "all name sort skip", "overview"),
+    Page("/queue", "queue.html", "Queue", _of(queue), "queue state range skip", "overview"),
+    Page("/message", "message.html", "Message", _of(message), "queue tag id", "overview"),
+    Page("/dead", "dead.html", "Dead letters", _of(dead), "queue", "dead"),
+    Page("/dead/group", "group.html", "Dead letters", _of(group), "queue group cursor", "dead"),
     # A search goes on where it is told to.
-    Page("/search", "search.html", "Search", _of_broker(search), "", live=False),
-    Page("/delayed", "delayed.html", "Delayed", _of_broker(delayed), "delayed"),
-    Page("/consumers", "consumers.html", "Consumers", _of_broker(consumers), "consumers"),
-    Page("/consumer", "consumer.html", "Consumer", _of_broker(consumer), "consumers"),
-    Page("/batches", "batches.html", "Batches", _of_broker(batches), "batches"),
-    Page("/batch", "batch.html", "Batch", _of_broker(batch), "batches"),
+    Page("/search", "search.html", "Search", _of(search), "queue text cursor", "", live=False),
+    Page("/delayed", "delayed.html", "Delayed", _of(delayed), "queue horizon skip", "delayed"),
+    Page("/consumers", "consumers.html", "Consumers", _of(consumers), "skip", "consumers"),
+    Page("/consumer", "consumer.html", "Consumer", _of(consumer), "id cursor", "consumers"),
+    Page("/batches", "batches.html", "Batches", _of(batches), "name stage skip", "batches"),
+    Page("/batch", "batch.html", "Batch", _of(batch), "id state skip", "batches"),
     # The doctor takes seconds: it looks when it is asked to.
-    Page("/health", "health.html", "Health", _of_broker(health), "health", live=False),
-    Page("/log", "log.html", "Log", log, "log"),
-    Page("/operation", "operation.html", "Operation", operation, "log"),
+    Page("/health", "health.html", "Health", _of(health), "", "health", live=False),
+    Page("/log", "log.html", "Log", log, "skip", "log"),
+    Page("/operation", "operation.html", "Operation", operation, "id", "log"),
 )
+
+ABOUT_ALL = frozenset({"/", "/log", "/operation"})
+"""Pages that are about no broker, or about all of them."""
 
 NAVIGATION = (
     ("overview", "/", "Overview"),

@@ -82,6 +82,8 @@ def lines(text: str | None) -> Markup:
 def cut(text: str | None, most: int = 80) -> str:
     """Return the beginning of *text*."""
     shortened = plain(text)
+    if text and not shortened.strip():
+        return f'"{shortened}"'  # it can be seen, and a link of it can be hit
     return shortened if len(shortened) <= most else shortened[: most - 1] + "…"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from ..errors import ConfigurationError
+from ..printable import word
 from .passwords import require_hash
 
 if TYPE_CHECKING:
@@ -66,7 +68,13 @@ def accounts(text: str, where: str) -> dict[str, Account]:
 def accounts_in(path: str | Path) -> Mapping[str, Account]:
     """Return the accounts in a file; raises ConfigurationError."""
     try:
-        text = Path(path).read_text("utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            about, text = os.fstat(file.fileno()), file.read()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"cannot read the users in {str(path)!r}: {exc}") from None
+    # As ssh has it for keys: of a file of somebody else, its owner decides.
+    if os.name == "posix" and about.st_uid == os.getuid() and about.st_mode & 0o077:
+        raise ConfigurationError(
+            f"others can read the users in {str(path)!r}: chmod 600 {word(str(path))}"
+        )
     return accounts(text, str(path))

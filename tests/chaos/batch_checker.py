@@ -133,7 +133,7 @@ class BatchChecker:
             pass
         elif is_lost and not earned and history.confirmed is None:
             self.verdict.excused["its publish was not confirmed"] += 1
-        elif is_lost and found.where and finishes:
+        elif is_lost and found.where and (finishes or (kind == ledger.POISON and history.runs)):
             self.verdict.excused["its message was moved to the first broker"] += 1
         elif is_lost and self._is_excused(history):
             self.verdict.excused["a master was lost"] += 1

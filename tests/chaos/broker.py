@@ -10,7 +10,6 @@ import redis
 
 from tests.chaos import keys
 from tests.chaos.proxy import Proxy
-from tests.support.sentinels import SentinelGroup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 
@@ -107,6 +106,10 @@ class Broker:
         for server in self.servers:
             (directory / f"server-{server.port}.txt").write_text(server.log(), encoding="utf-8")
 
+    def missing(self) -> str:
+        """Return what its servers miss to be a whole group; nothing when they are one."""
+        return ""
+
     def by_itself(self, faults: Sequence[Fault]) -> list[Fault]:
         """Return what has befallen the broker that is none of *faults*."""
         return []
@@ -201,42 +204,3 @@ class Broker:
         self.primary, self.replica = new, old
         # Present connections still lead to the old one, which answers READONLY.
         self.proxy.target = ("127.0.0.1", new.port)
-
-
-class SentinelBroker(Broker):
-    """A master with two replicas, and three Sentinels that fail it over; no proxy.
-
-    A publish is confirmed when a replica has it, so that no confirmed one is lost with a
-    master. Acks are not: what was acked right before may run again.
-    """
-
-    def __init__(self, *, second: bool = False) -> None:
-        assert not second, "a Sentinel group stands alone"
-        self.second = None
-        self._stack = ExitStack()
-        self._group = SentinelGroup()
-        self._stack.callback(self._group.destroy)
-        self._group.start()
-
-    @property
-    def primary(self) -> RedisServer:  # type: ignore[override]
-        """The master of now."""
-        return self._group.master()
-
-    @property
-    def servers(self) -> list[RedisServer]:
-        """The master and its replicas."""
-        return self._group.servers
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The transport options that the URL needs."""
-        return {**self._group.options, "confirm": "replicated", "confirm_timeout": 2.0}
-
-    def url(self, scheme: str) -> str:
-        """Return what clients connect to."""
-        return self._group.url(f"{scheme}-sentinel")
-
-    def wait_failover(self, old: RedisServer) -> RedisServer:
-        """Wait until another server than *old* is in charge."""
-        return self._group.wait_failover(old)

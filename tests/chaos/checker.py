@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.chaos import ledger
-from tests.chaos.model import Exit, Fault, History, Limits, Run
+from tests.chaos.model import WENT_BACK, Exit, Fault, History, Limits, Run
 from tests.chaos.settings import CALLBACKS
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Verdict:
     runs: int = 0
     by_kind: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
+    lost_by: Counter[str] = field(default_factory=Counter)
+    """How many of them were lost with a promotion that went back, by its words; "": the others."""
     duplicates: Counter[str] = field(default_factory=Counter)
     """Runs beyond the first, by the kind of the fault that is to blame."""
     findings: list[str] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Verdict:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_kind += other.by_kind
         self.duplicates += other.duplicates
+        self.lost_by += other.lost_by
         self.poison_runs += other.poison_runs
         self.lost += other.lost
         self.findings += other.findings
@@ -152,6 +155,7 @@ class Blame:
                 self.of_pid[fault.worker, fault.pid].append((fault.kind, fault.at))
             elif fault.worker:
                 self.of_worker[fault.worker].append(fault)
+        self._stops = {name: _stops(hit, limits) for name, hit in self.of_worker.items()}
         for run in poisoned:
             self.of_pid[run.worker, run.pid].append(("poison", run.start))
         self.exits = {ended.worker: ended for ended in exits}
@@ -159,6 +163,22 @@ class Blame:
     def of(self, run: Run) -> tuple[str, Cause] | None:
         """Return the kind of the fault and how it cost the run its delivery; None: nothing did."""
         return self._death(run) or self._lost_lease(run)
+
+    def of_a_loss(self, history: History) -> str:
+        """Return the promotion that took what was known of a task with it, in words; "": none."""
+        times = [history.confirmed, *(at for r in history.runs for at in (r.start, r.finish))]
+        spare = self.limits.in_flight
+        return next(
+            (
+                fault.note
+                for fault in self.masters
+                for at in times
+                if fault.kind == WENT_BACK
+                and at is not None
+                and fault.at - spare <= at <= fault.died + spare
+            ),
+            "",
+        )
 
     def outages_of(self, queue: str, *, cuts: bool = False) -> list[tuple[float, float]]:
         """Return the times without the broker of *queue*; see :func:`outages`."""
@@ -185,9 +205,9 @@ class Blame:
 
     def _lost_lease(self, run: Run) -> tuple[str, Cause] | None:
         """Return what kept the process from renewing for longer than a lease."""
-        for fault in self.of_worker.get(run.worker, ()):
-            if fault.until > fault.at and self._stood_still(run, fault):
-                return fault.kind, "freeze"
+        for kind, at, until in self._stops.get(run.worker, ()):
+            if self._stood_still(run, at, until):
+                return kind, "freeze"
         limits = self.limits
         # Whoever has the place of a lost node, or gets a slot, spares the leases that it finds.
         for at, until in self._of_all_nodes:
@@ -219,7 +239,7 @@ class Blame:
         """Whether a master had heard of the run, and its replicas perhaps had not, when it died."""
         if not fault.hit(run.queue):
             return False
-        if not fault.queues:
+        if not fault.queues and not fault.died:
             return self._died_unacked(run, fault.at)
         # Of a cluster clients know when its node is lost: what has no reply by then they send
         # again. So only what was replied to right before is lost: an ack, or that it was leased.
@@ -258,12 +278,25 @@ class Blame:
             for a, u in self.outages_of(run.queue, cuts=True)
         )
 
-    def _stood_still(self, run: Run, fault: Fault) -> bool:
+    def _stood_still(self, run: Run, at: float, until: float) -> bool:
         """Whether a lease may have run out in a freeze; what was taken before it may run after."""
         limits = self.limits
-        if fault.until - fault.at < limits.lease - limits.renewed_every:
+        if until - at < limits.lease - limits.renewed_every:
             return False
-        return run.start <= fault.until + limits.hold and self._unacked(run, fault.at)
+        return run.start <= until + limits.hold and self._unacked(run, at)
+
+
+def _stops(faults: Sequence[Fault], limits: Limits) -> list[tuple[str, float, float]]:
+    """Return when a worker stood still; stops that leave it no time to renew a lease are one."""
+    found: list[tuple[str, float, float]] = []
+    for fault in sorted(faults, key=lambda fault: fault.at):
+        if fault.until <= fault.at:
+            continue
+        if found and fault.at <= found[-1][2] + limits.in_flight:
+            found[-1] = (fault.kind, found[-1][1], max(found[-1][2], fault.until))
+        else:
+            found.append((fault.kind, fault.at, fault.until))
+    return found
 
 
 def _end(run: Run) -> float:
@@ -319,6 +352,7 @@ def _judge(
         return
     if history.confirmed is not None and not may_be_dropped and not history.finishes:
         verdict.lost.append(history.id)
+        verdict.lost_by[blame.of_a_loss(history)] += 1
     if history.intent is not None and history.runs:
         first = min(run.start for run in history.runs)
         early = history.countdown - (first - history.intent)

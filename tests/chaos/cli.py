@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import random
 import shlex
+import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from tests.chaos.faults import kinds as fault_kinds
 from tests.chaos.run import Watcher, carry_out, new_directory
 from tests.chaos.settings import KOMBU, POOLS, SHORT, Settings
 from tests.support.servers import server_version
+from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
     from tests.chaos.ledger import Tail
@@ -62,11 +64,17 @@ _WIDTH_OF_A_FILE = 140
     show_default=True,
     help="One and its replica behind a proxy; a second URL beside it; a Sentinel group; a cluster.",
 )
+@click.option(
+    "--starve-every",
+    default=0.0,
+    show_default=True,
+    help="Seconds between two `starve`, beside the other faults; 0: none.",
+)
 @click.option("--scheme", default="reliq", show_default=True, help="The transport under fire.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Write scorecard.json, scorecard.md, timeline.svg, ledger and logs here.",
+    help="Write scorecard.md (the one to publish), .json, timeline.svg, ledger and logs here.",
 )
 def main(
     minutes: float,
@@ -80,6 +88,7 @@ def main(
     batches: float,
     poison_every: float,
     brokers: Brokers,
+    starve_every: float,
     scheme: str,
     out: Path | None,
 ) -> None:
@@ -89,11 +98,13 @@ def main(
     loopback. Exits with 1 when anything confirmed was lost, ran twice without a
     death to blame, or was left behind.
     """
-    kinds = _chosen(faults, fault_kinds(brokers), "--faults")
+    known = fault_kinds(brokers, every=True)
+    kinds = _chosen(faults, known, "--faults") if faults else fault_kinds(brokers)
     chosen_pools = _chosen(pools, POOLS, "--pools")
     seed = random.randrange(2**32) if seed is None else seed
     screen = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
     screen.print(f"seed {seed}", highlight=False)
+    where = surroundings()  # before anything of it may change
     with ExitStack() as stack:
         if out is None:
             directory = Path(
@@ -107,6 +118,7 @@ def main(
             duration_s=60 * minutes,
             kinds=kinds,
             fault_every_s=every,
+            starve_every_s=starve_every,
             scheme=scheme,
             workers=workers,
             pools=chosen_pools,
@@ -121,14 +133,14 @@ def main(
         with Progress(*columns, console=Console(stderr=True)) as progress:
             outcome = carry_out(settings, _Screen(progress, settings.duration_s))
         command = shlex.join(["python", "-m", "tests.chaos", *sys.argv[1:]])
-        card = scorecard.summary(outcome, command, surroundings())
+        card = scorecard.summary(outcome, command, where)
         screen.print(*scorecard.tables(card))
         for finding in [*(f"lost: {one}" for one in outcome.verdict.lost), *card["findings"]]:
             screen.print(f"- {finding}", style="red", markup=False, highlight=False)
         if out is not None:
             picture = "timeline.svg" if find_spec("matplotlib") else ""
             scorecard.write_json(card, out / "scorecard.json")
-            scorecard.write_markdown(card, out / "scorecard.md", picture)
+            scorecard.write_markdown(card, out / "scorecard.md")
             if picture:
                 from tests.chaos.picture import draw
 
@@ -156,7 +168,23 @@ def surroundings() -> dict[str, str]:
     found["reliq"] = __version__
     found |= {package: version(package) for package in ("kombu", "celery", "redis")}
     found["redis-server"] = ".".join(map(str, server_version()))
-    return found
+    return found | commit()
+
+
+def commit() -> dict[str, str]:
+    """Return the commit that this is, and whether files differ from it; {} outside of a clone."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        name, changes = (
+            subprocess.run([*git, *asked], capture_output=True, text=True, check=True).stdout
+            for asked in (
+                ("rev-parse", "--short=12", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no"),
+            )
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": name.strip() + (", with changes" if changes else "")}
 
 
 class _Screen(Watcher):

@@ -25,7 +25,7 @@ from reliq.engines.redis.keys import queue_keys, queues
 from reliq.message.queue_names import partition_names
 from tests.chaos import keys
 from tests.chaos.broker import Broker, View
-from tests.chaos.model import Fault
+from tests.chaos.model import PROMOTION, Fault
 from tests.chaos.settings import CALLBACKS, DIVIDED, MOST_PARTITIONS, QUEUES
 from tests.support.cluster import ClusterNode, RedisCluster
 from tests.support.servers import RedisServer, redis_binary
@@ -57,7 +57,6 @@ _STANDS_AGAIN_S = 4 * NODE_TIMEOUT_MS / 1000 + 0.5
 # From when a master counts as failing, at most, on a machine that is not too busy.
 _ELECTED_AFTER_S = 2.0
 
-PROMOTION = "promotion"
 HANDED_OVER = "node-failover"
 ANCHOR = "%"
 """Stands for what belongs to no queue: consumers, exchanges, the list of queues."""

@@ -14,12 +14,12 @@ from tests.chaos.cluster_broker import (
     ANCHOR,
     HANDED_OVER,
     KEYS,
-    PROMOTION,
     ClusterBroker,
     redis_cli,
     slot,
 )
-from tests.chaos.kind import FaultKind
+from tests.chaos.kind import FaultKind, OfAGroup
+from tests.chaos.model import PROMOTION
 from tests.chaos.settings import DIVIDED, MOST_PARTITIONS
 from tests.support.cluster import Migration
 from tests.support.commands import RELIQ, environment
@@ -32,19 +32,16 @@ if TYPE_CHECKING:
     from tests.chaos.settings import Brokers
     from tests.support.cluster import ClusterNode
 
-_LOOK_S = 0.1
 _MOST_SLOTS = 1500
 _FEWEST_SLOTS = 400
 _HANDOVER_S = 12.0
 """After which a failover that was asked for has been given up."""
 
 
-class OfTheCluster(FaultKind):
+class OfTheCluster(OfAGroup):
     """A fault of the nodes that have what the run uses: one at a time."""
 
     brokers: ClassVar[frozenset[Brokers]] = frozenset({"cluster"})
-    of_broker = True
-    second = True
     dies = False
     """Whether a master does, or stands still: when it is replaced, it is from then on."""
     is_replaced = False
@@ -55,8 +52,6 @@ class OfTheCluster(FaultKind):
         assert isinstance(stage.broker, ClusterBroker)
         self.broker = stage.broker
         self.chance = random.Random(strike.chance)
-        self._next_look = 0.0
-        self._missing = "not looked at yet"
         self._masters: dict[ClusterNode, frozenset[str]] = {}
         """Before it struck, and what was there."""
 
@@ -67,9 +62,6 @@ class OfTheCluster(FaultKind):
         broker = self.broker
         self._masters = {node: broker.places_at(node) for node in broker.masters()}
         return self._strike()
-
-    def _strike(self) -> Fault:
-        raise NotImplementedError
 
     def _place(self) -> tuple[str, ClusterNode]:
         """Return one of KEYS, and who has it."""
@@ -89,22 +81,11 @@ class OfTheCluster(FaultKind):
         """Whether a node can be hit: the replica that is to have its place may stand for it."""
         return not (self.is_replaced and self.broker.was_elected_lately(node))
 
-    def _due(self) -> bool:
-        """Whether it is time to look again: each look asks all nodes."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_S
-        return True
-
     def left(self, fault: Fault) -> str:
         """Return what the cluster misses to be whole; note whether somebody was replaced."""
-        if not fault.applied:
-            return ""
-        if self._due():
-            self._missing = self.broker.missing()
-        if self._missing:
-            return self._missing
+        missing = super().left(fault)
+        if missing or not fault.applied:
+            return missing
         fault.master = self.dies and not self._masters.keys() <= set(self.broker.masters())
         return ""
 

@@ -1,25 +1,27 @@
 """Every fault of the nemesis: a name, what it does, and how it is undone.
 
-A new one is a class here and a line in FAULTS; those of a cluster are in `cluster_faults.py`.
+A new one is a class here and a line in FAULTS; those of a cluster are in `cluster_faults.py`, those
+of a Sentinel group in `sentinel_faults.py`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from tests.chaos import cluster_faults
+from tests.chaos import cluster_faults, sentinel_faults
 from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault
+from tests.support.processes import Process
 
 if TYPE_CHECKING:
     from tests.chaos.crew import Slot
     from tests.chaos.kind import Stage
     from tests.chaos.model import Strike
     from tests.chaos.settings import Brokers
-    from tests.support.servers import RedisServer
 
 
 _PROXIED: frozenset[Brokers] = frozenset({"one", "two"})
@@ -116,6 +118,35 @@ class WorkerFreeze(_OfAWorker):
             self._slot.frozen = False
 
 
+class Starve(WorkerFreeze):
+    """Nobody has a core for himself, and a worker has none at all: it may keep its leases, or not.
+
+    It ends with the run, however that ends: see :class:`Process`.
+    """
+
+    name, about = "starve", "busy loops on all cores, and SIGSTOP to a worker meanwhile"
+    span = (0.5, 5.0)
+    when_asked = True
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        super().__init__(stage, strike)
+        self.loops: list[Process] = []
+
+    def apply(self) -> Fault:
+        """Begin."""
+        log = self.stage.crew.settings.directory / "starve.log"
+        command = [sys.executable, "-S", "-c", "while True: pass"]
+        self.loops = [Process(command, log_path=log) for _ in range(os.cpu_count() or 1)]
+        fault = super().apply()
+        return fault if fault.applied else self._fault(note="no worker is up: busy loops alone")
+
+    def undo(self) -> None:
+        """End."""
+        super().undo()
+        for loop in self.loops:
+            loop.kill_group()
+
+
 class WorkerTerm(_OfAWorker):
     """A rolling restart: costs nothing, so it excuses nothing."""
 
@@ -191,55 +222,6 @@ class UrlFailover(BrokerKill):
     brokers = frozenset({"two"})
     second = True
     span = (6.0, 10.0)
-
-
-class SentinelKill(FaultKind):
-    """A replica is promoted; the old master comes back, empty, as a replica of the new one."""
-
-    name, about = "sentinel-kill", "SIGKILL to the master; Sentinels promote a replica"
-    brokers = frozenset({"sentinels"})
-    of_broker = True
-    second = True
-    span = (6.0, 9.0)
-
-    def __init__(self, stage: Stage, strike: Strike) -> None:
-        super().__init__(stage, strike)
-        self._old: RedisServer | None = None
-
-    def apply(self) -> Fault:
-        """Kill it."""
-        self._old = self.stage.broker.primary
-        self._strike(self._old)
-        return self._fault(outage=True, master=True)
-
-    def undo(self) -> None:
-        """Wait for the new one, and let the old one come back."""
-        assert self._old is not None
-        new = self.stage.broker.wait_failover(self._old)
-        self._return(self._old, new)
-
-    def _strike(self, server: RedisServer) -> None:
-        server.kill()
-
-    def _return(self, server: RedisServer, new: RedisServer) -> None:
-        server.replica_of = new
-        server.start()
-
-
-class SentinelFreeze(SentinelKill):
-    """It answers nobody, and does not know that it is the master no more when it is back."""
-
-    name, about = (
-        "sentinel-freeze",
-        "SIGSTOP to the master until a replica is promoted, then SIGCONT",
-    )
-
-    def _strike(self, server: RedisServer) -> None:
-        server.freeze()
-
-    def _return(self, server: RedisServer, new: RedisServer) -> None:
-        server.thaw()
-        server.replica_of = new
 
 
 class ScriptFlush(FaultKind):
@@ -344,19 +326,23 @@ FAULTS: dict[str, type[FaultKind]] = {
         Demotion,
         SwitchOver,
         UrlFailover,
-        SentinelKill,
-        SentinelFreeze,
         ScriptFlush,
         ClientKill,
         NetCut,
         NetDelay,
         NetHalfOpen,
         NetReplyLost,
+        *sentinel_faults.KINDS,
         *cluster_faults.KINDS,
+        Starve,
     )
 }
 
 
-def kinds(brokers: Brokers) -> list[str]:
-    """Return the kinds that a run can have."""
-    return [name for name, kind in FAULTS.items() if brokers in kind.brokers]
+def kinds(brokers: Brokers, *, every: bool = False) -> list[str]:
+    """Return the kinds of a run; *every*: those too that are to be asked for."""
+    return [
+        name
+        for name, kind in FAULTS.items()
+        if brokers in kind.brokers and (every or not kind.when_asked)
+    ]

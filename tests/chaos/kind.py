@@ -41,6 +41,9 @@ class FaultKind:
     of_broker: ClassVar[bool] = False
     """Whether it talks to the server itself: one at a time, in turn."""
 
+    when_asked: ClassVar[bool] = False
+    """Whether a run has it only where it is asked for."""
+
     def __init__(self, stage: Stage, strike: Strike) -> None:
         self.stage, self.strike = stage, strike
 
@@ -68,3 +71,45 @@ class FaultKind:
 
     def _nothing(self, note: str) -> Fault:
         return self._fault(applied=False, note=note)
+
+
+class OfAGroup(FaultKind):
+    """A fault of one of the servers that have each other's data: a confirmation relies on others.
+
+    It strikes a group that is whole, and is over when the group is whole again: so the next one
+    does not find away what a confirmation has relied on.
+    """
+
+    _LOOK_S = 0.1
+    of_broker = True
+    second = True
+
+    def __init__(self, stage: Stage, strike: Strike) -> None:
+        super().__init__(stage, strike)
+        self._next_look = 0.0
+        self._missing = "not looked at yet"
+
+    def apply(self) -> Fault:
+        """Strike a group that is whole."""
+        if missing := self.stage.broker.missing():
+            return self._nothing(missing)
+        return self._strike()
+
+    def _strike(self) -> Fault:
+        raise NotImplementedError
+
+    def _due(self) -> bool:
+        """Whether it is time to look again: each look asks all servers."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + self._LOOK_S
+        return True
+
+    def left(self, fault: Fault) -> str:
+        """Return what the group misses to be whole."""
+        if not fault.applied:
+            return ""
+        if self._due():
+            self._missing = self.stage.broker.missing()
+        return self._missing

@@ -7,6 +7,11 @@ from typing import Literal, NamedTuple
 
 from reliq.message.queue_names import queue_of
 
+PROMOTION = "promotion"
+"""A replica was promoted, and no fault of ours was the cause: a master was slow to answer."""
+WENT_BACK = "went-back"
+"""A replica was promoted that had less than was confirmed."""
+
 Cause = Literal["death", "freeze", "outage", "exit in an outage"]
 
 

@@ -46,20 +46,28 @@ class Nemesis:
         while self._active and self._active[0][0] <= now:
             self._undo_if_ready(now)
         self._undone = [entry for entry in self._undone if not self._over(*entry)]
-        if not self._due or self._due[0].at_s > now - self._began:
+        strike = self._next(now - self._began)
+        if strike is None:
             return None
-        kind = FAULTS[self._due[0].kind]
-        under_way = [*(act for _, _, act, _ in self._active), *(act for _, act, _ in self._undone)]
-        if kind.of_broker and any(act.of_broker for act in under_way):
-            return None  # its turn comes when the other one is over.
-        strike = self._due.popleft()
-        act = kind(self._stage, strike)
+        self._due.remove(strike)
+        act = FAULTS[strike.kind](self._stage, strike)
         fault = act.apply()
         self.faults.append(fault)
         if fault.applied and strike.duration_s:
             until = time.monotonic() + strike.duration_s
             heapq.heappush(self._active, (until, next(self._numbers), act, fault))
         return fault
+
+    def _next(self, now_s: float) -> Strike | None:
+        """Return the first that is due; one of the broker waits until the one before is over."""
+        under_way = [*(act for _, _, act, _ in self._active), *(act for _, act, _ in self._undone)]
+        waits = any(act.of_broker for act in under_way)
+        for strike in self._due:
+            if strike.at_s > now_s:
+                return None
+            if not (waits and FAULTS[strike.kind].of_broker):
+                return strike
+        return None
 
     def undo_all(self) -> None:
         """Leave nothing behind."""

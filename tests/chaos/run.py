@@ -12,16 +12,17 @@ from reliq import ReliqError
 from reliq.admin import Inspector
 from tests.chaos import batch_book, keys, ledger
 from tests.chaos.batch_checker import BatchChecker, BatchVerdict
-from tests.chaos.broker import Broker, SentinelBroker
+from tests.chaos.broker import Broker
 from tests.chaos.checker import Blame, Verdict, check, check_dead, histories
 from tests.chaos.cluster_broker import ClusterBroker
 from tests.chaos.crew import Crew
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, Starve
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import plan
 from tests.chaos.processor import Processor
 from tests.chaos.reconnects import reconnects, without_a_cause
 from tests.chaos.recovery import Recovery
+from tests.chaos.sentinel_broker import SentinelBroker
 from tests.chaos.settings import CALLBACKS
 
 if TYPE_CHECKING:
@@ -94,13 +95,20 @@ class Watcher:
         """Say what begins."""
 
 
+def strikes_of(settings: Settings) -> list[Strike]:
+    """Return the schedule of a run."""
+    seed, duration_s = settings.seed, settings.duration_s
+    spans = {name: kind.span for name, kind in FAULTS.items()}
+    strikes = plan(seed, settings.kinds, spans, duration_s, settings.fault_every_s)
+    if settings.starve_every_s:  # of its own, so that the other one stays as it was
+        strikes += plan(seed, [Starve.name], spans, duration_s, settings.starve_every_s)
+    return sorted(strikes)
+
+
 def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
     """Run it all; the outcome says what was found. Leaves no process behind."""
     watcher = watcher or Watcher()
-    spans = {name: FAULTS[name].span for name in settings.kinds}
-    strikes = plan(
-        settings.seed, settings.kinds, spans, settings.duration_s, settings.fault_every_s
-    )
+    strikes = strikes_of(settings)
     kind = _BROKERS.get(settings.brokers, Broker)
     with kind(second=settings.brokers == "two") as broker:
         crew = Crew(settings, broker.url(settings.scheme), broker.options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tests.chaos.faults import FAULTS
+from tests.chaos.model import WENT_BACK
 from tests.chaos.recovery import percentiles
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
         },
         "lost": len(verdict.lost),
         "lost_ids": verdict.lost[:_SHOWN],
+        "lost_by": dict(verdict.lost_by),
         "duplicates": {
             "total": verdict.duplicates.total(),
             "by_cause": dict(verdict.duplicates),
@@ -105,12 +107,13 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("verdict", "passed" if card["passed"] else "FAILED"),
         ("seed", str(card["seed"])),
+        ("commit", card["surroundings"].get("commit", "not known")),
         ("faults fell for", f"{card['minutes_of_faults']:g} minutes"),
         ("confirmed tasks", f"{tasks['confirmed']:,} ({tasks['a_second']:,.0f} a second)"),
         ("of these", ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items()))),
         ("publishes that raised", f"{tasks['unconfirmed']:,}"),
         ("faults", f"{faults['total']} of {faults['kinds']} kinds"),
-        ("lost", str(card["lost"])),
+        ("lost", _lost(card)),
         (
             "runs beyond the first",
             f"{card['duplicates']['total']}" + (f" ({causes})" if causes else ""),
@@ -126,6 +129,16 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("queues whose ledger was audited", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),
     ]
+
+
+def _lost(card: Mapping[str, Any]) -> str:
+    """Return how many are lost, and each promotion that went back: how many it took along."""
+    causes = [
+        f"{card['lost_by'].get(fault['note'], 0)} by Redis: {fault['note']}"
+        for fault in card["schedule"]
+        if fault["kind"] == WENT_BACK
+    ]
+    return "; ".join([str(card["lost"]), *causes])
 
 
 def _batches(found: Mapping[str, Mapping[str, int]]) -> str:
@@ -171,8 +184,8 @@ def tables(card: Mapping[str, Any]) -> list[Table]:
     return [facts, times]
 
 
-def write_markdown(card: Mapping[str, Any], path: Path, picture: str) -> None:
-    """Write a page with the same, and the picture."""
+def write_markdown(card: Mapping[str, Any], path: Path) -> None:
+    """Write a page with the same, which can be published alone."""
     parts = [f"# A run of the chaos suite\n\n```\n{card['command']}\n```\n"]
     parts.append("| | |\n| --- | --- |")
     parts += [f"| {name} | {value} |" for name, value in _facts(card)]
@@ -181,12 +194,11 @@ def write_markdown(card: Mapping[str, Any], path: Path, picture: str) -> None:
     parts += ["| " + " | ".join(row) + " |" for row in _rows(card)]
     parts.append("\n| fault | what it is |\n| --- | --- |")
     parts += [f"| {k} | {FAULTS[k].about} |" for k in sorted(card["faults"]["by_kind"])]
-    if picture:
-        parts.append(f"\n![Throughput, with the faults marked on it]({picture})")
     parts.append("\n## Findings\n")
     parts += [f"- {finding}" for finding in card["findings"]] or ["None."]
     parts.append("\n## Where\n")
-    parts += [f"- {name}: {value}" for name, value in card["surroundings"].items()]
+    where = card["surroundings"].items()
+    parts += [f"- {name}: {value}" for name, value in where if name != "commit"]
     options = ", ".join(f"{name} {value:g}" for name, value in card["options"].items())
     parts.append(f"- options: {options}")
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")

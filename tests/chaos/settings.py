@@ -56,6 +56,8 @@ class Settings:
     least_tasks: int = 0
     """It goes on until so many publishes are confirmed, however slow the machine is."""
     fault_every_s: float = 4.0
+    starve_every_s: float = 0.0
+    """Between two `starve`, beside the other faults; 0: none."""
     scheme: str = "reliq"
     workers: int = 4
     pools: Sequence[str] = POOLS

@@ -243,6 +243,21 @@ def test_what_was_moved_from_the_second_broker(story):
     assert [] == story.judged({"b": story.found("second broker: ")}).findings
 
 
+def test_poison_that_was_moved_from_the_second_broker(story):
+    """No run of it ever ends; its batch finds that its worker is lost, and no message of it."""
+    story.job("x2", 1.4)
+    story.states["x2"], story.reasons = (
+        "error",
+        {"x2": "its worker w was lost, or does not know it"},
+    )
+    story.ran().run("x2", 2)
+    story.said("complete", "failure", at=60)
+    assert any("x2 is error" in text for text in story.findings)
+    verdict = story.judged({"b": story.found("second broker: ")})
+    assert [] == verdict.findings
+    assert 1 == verdict.excused["its message was moved to the first broker"]
+
+
 @pytest.mark.parametrize(
     ("state", "expected"), [("succeeded", "succeeded"), ("failed", "failed"), ("error", "error")]
 )

@@ -40,7 +40,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
     )
     card = summary(outcome, "pytest", {})
     write_json(card, tmp_path / "scorecard.json")
-    write_markdown(card, tmp_path / "scorecard.md", "timeline.svg")
+    write_markdown(card, tmp_path / "scorecard.md")
     draw(outcome, tmp_path / "timeline.svg")
     print(json.dumps({key: card[key] for key in ("tasks", "faults", "duplicates", "recovery_s")}))
     assert outcome.verdict.passed, told(outcome)

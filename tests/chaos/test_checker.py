@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import pytest
 from tests.chaos import ledger
 from tests.chaos.checker import Blame, check, check_dead, histories
 from tests.chaos.keys import Contents, misplaced
-from tests.chaos.model import Exit, Fault, Limits
+from tests.chaos.model import PROMOTION, WENT_BACK, Exit, Fault, Limits
 from tests.chaos.recovery import Recovery, percentiles
+from tests.chaos.sentinel_broker import Promotion, Sample, judge, promotions
 
 LIMITS = Limits(lease=4.0, renewed_every=4.0 / 3)
 
@@ -389,3 +391,49 @@ def test_tags_in_their_places():
         expiry={b"1"},
     )
     assert [] == misplaced("q", tags)
+
+
+def test_a_promotion_that_went_back(book):
+    """What is lost with it is named; a run that was over is excused as far back as it went."""
+    samples = [Sample(t, 1, 1000 * t, 1000 * t - 10, "ab") for t in range(1, 10)]
+    log = time.strftime(
+        "7:M %d %b %Y %H:%M:%S.250 # Setting secondary replication ID to ab, valid up to offset: "
+        "4101. New replication ID is cd\n"
+    )
+    (promoted,) = promotions(log, 2)
+    assert (2, 4100, "ab") == promoted[1:]
+    assert abs(promoted.at - time.monotonic()) < 2
+    kill = Fault("sentinel-kill", 9.5, 16, outage=True, master=True)
+    (back,) = judge([promoted._replace(at=12.0)], samples, [kill])
+    assert (WENT_BACK, 4, 12, True) == (back.kind, back.at, back.until, back.master)
+    assert "2 was promoted at offset 4,100; the master 1 had written 9,000" in back.note
+    assert "a replica confirmed 8,990" in back.note
+    book.faults += [kill, back]
+    book.published("i1", 7)
+    book.published("i2", 1).run("i2", 1.5, 6, tag="t2").run("i2", 14, 15, worker="w2", tag="t2")
+    verdict = book.verdict()
+    assert {back.note: 1} == verdict.lost_by
+    assert [] == verdict.findings
+    (apart,) = judge([Promotion(12.0, 2, 9500, "xy")], samples, [kill])
+    assert (WENT_BACK, 0, True) == (apart.kind, apart.at, "of another history" in apart.note)
+    assert {"": 1} == Book().published("i1").verdict().lost_by
+
+
+def test_a_promotion_in_step_is_none_of_it():
+    """Of a master that was killed; one that nobody killed was slow, and is noted as such."""
+    samples = [Sample(t, 1, 1000 * t, 1000 * t - 10) for t in range(1, 10)]
+    one = Promotion(12.0, 2, 9000)
+    assert [] == judge([one], samples, [Fault("sentinel-kill", 9.5, 16, master=True)])
+    (found,) = judge([one], samples, [Fault("worker-kill", 9.5, 16, worker="w1")])
+    assert (PROMOTION, 9, 12, True, True) == (
+        found.kind, found.at, found.until, found.outage, found.master
+    )  # fmt: skip
+
+
+def test_stops_that_leave_no_time_to_renew_are_one(book):
+    """A worker that starves goes on for a moment, and stands still again."""
+    book.published("i1").run("i1", 2, 8.5).run("i1", 7, 8, worker="w2")
+    book.fault("starve", 3, 5, worker="w1").fault("starve", 5.5, 7.5, worker="w1")
+    assert {"starve": 1} == book.verdict().duplicates
+    book.faults[1].at = 6.1
+    assert not book.verdict().passed

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from click.testing import CliRunner
 
 import reliq
 from benchmarks.machine import describe
-from tests.chaos.cli import main, surroundings
+from tests.chaos.checker import Verdict
+from tests.chaos.cli import commit, main, surroundings
 from tests.chaos.faults import FAULTS
+from tests.chaos.model import WENT_BACK, Fault
+from tests.chaos.run import Outcome
+from tests.chaos.scorecard import summary, write_markdown
+from tests.chaos.settings import Settings
 
 
 def test_help_names_every_fault():
@@ -41,3 +48,17 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 def test_what_ran_is_named_by_its_version():
     """Chaos and benchmarks name the code that ran, however it was installed."""
     assert reliq.__version__ == surroundings()["reliq"] == describe()["reliq"]
+
+
+def test_a_scorecard_names_seed_commit_and_what_redis_lost(tmp_path):
+    """Each can be run again; what is lost by a promotion that went back says so."""
+    back = Fault(WENT_BACK, 1.0, 2.0, note="2 was promoted at offset 4,100")
+    settings = Settings(directory=tmp_path, seed=97, duration_s=1, kinds=["starve"])
+    verdict = Verdict(lost=["i1", "i2"], lost_by=Counter({back.note: 1, "": 1}))
+    outcome = Outcome(settings, [], [back], [], verdict, 0.0, 3.0, 3.0, {})
+    card = summary(outcome, "python -m tests.chaos", {"commit": "abc"})
+    write_markdown(card, tmp_path / "scorecard.md")
+    text = (tmp_path / "scorecard.md").read_text(encoding="utf-8")
+    assert "| seed | 97 |\n| commit | abc |" in text
+    assert f"| lost | 2; 1 by Redis: {back.note} |" in text
+    assert commit().keys() <= {"commit"}

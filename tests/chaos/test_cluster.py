@@ -219,6 +219,17 @@ def test_a_fault_is_watched_until_it_can_be_undone_and_the_next_waits_until_it_i
     assert ["undo", "left", "left", "left"] == did[-4:]
 
 
+def test_a_fault_of_a_worker_waits_for_none_of_the_broker(monkeypatch):
+    """Else those that are due would fall all at once when the broker is whole again."""
+    monkeypatch.setitem(FAULTS, "slow", Slow)
+    monkeypatch.setitem(FAULTS, "quick", type("Quick", (Slow,), {"of_broker": False}))
+    kinds_due = ("slow", "slow", "quick")
+    strikes = [Strike(0.0, kind, 60.0, 0.5) for kind in kinds_due]
+    nemesis = Nemesis([], strikes, time.monotonic() - 1)
+    assert [True, True, False] == [nemesis.step() is not None for _ in kinds_due]
+    assert not nemesis.done
+
+
 def test_a_fault_that_is_never_over_is_told(monkeypatch):
     """A run does not go on for ever."""
     monkeypatch.setitem(FAULTS, "slow", Slow)

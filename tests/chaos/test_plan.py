@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
-from tests.chaos.faults import FAULTS
+import pytest
+
+from tests.chaos.faults import FAULTS, kinds
 from tests.chaos.ledger import CONFIRMED, FAILED, FINISHED, INTENT, STARTED, Tail, Writer, read
 from tests.chaos.plan import plan
+from tests.chaos.run import strikes_of
+from tests.chaos.settings import Brokers, Settings
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT
 
 KINDS = list(FAULTS)
 SPANS = {name: kind.span for name, kind in FAULTS.items()}
@@ -54,3 +66,77 @@ def test_the_ledger_says_what_was_written(tmp_path):
     assert ["OSError"] == [line.error for line in lines if line.event == FAILED]
     (done,) = [line for line in lines if line.event == FINISHED]
     assert ("i1", 0, "tag", 2, "w1", 11) == (done.id, *done[5:10])
+
+
+def test_starve_has_a_schedule_of_its_own(tmp_path):
+    """Or is chosen by its name; the schedule of the other faults stays as it was."""
+    assert "starve" not in kinds("one")
+    assert all("starve" in kinds(brokers, every=True) for brokers in get_args(Brokers))
+    settings = Settings(directory=tmp_path, seed=7, duration_s=60, kinds=kinds("one"))
+    without, beside = strikes_of(settings), strikes_of(replace(settings, starve_every_s=3.0))
+    assert without == [strike for strike in beside if strike.kind != "starve"]
+    lengths = [strike.duration_s for strike in beside if strike.kind == "starve"]
+    assert 15 <= len(lengths)
+    assert 0.5 <= min(lengths) < max(lengths) <= 5.0
+    assert sorted(beside) == beside
+
+
+STARVED = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from tests.chaos.faults import Starve
+from tests.chaos.model import Strike
+from tests.support.processes import Process
+
+directory = Path(sys.argv[1])
+worker = Process(["sleep", "60"], log_path=directory / "worker.log")
+slot = SimpleNamespace(target=True, pool="solo", name="solo0.1", worker=worker, frozen=False)
+crew = SimpleNamespace(slots=[slot], settings=SimpleNamespace(directory=directory))
+act = Starve(SimpleNamespace(crew=crew), Strike(0.0, "starve", 1.0, 0.5))
+fault = act.apply()
+assert ("solo0.1", True) == (fault.worker, slot.frozen)
+print(worker.pid, *(loop.pid for loop in act.loops), flush=True)
+sys.stdin.readline()
+act.undo()
+assert not slot.frozen
+print("undone", flush=True)
+sys.stdin.readline()
+"""
+
+
+def state_of(pid):
+    """Return the state of a process: R, S, T; "" of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("ending", ["undone", "killed"])
+def test_starve_leaves_nothing_behind(tmp_path, ending):
+    """A busy loop for each core, and a worker that stands still, until it is undone.
+
+    Or until the run is killed: then the worker ends as well.
+    """
+    run = subprocess.Popen(
+        [sys.executable, "-c", STARVED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        worker, *loops = map(int, run.stdout.readline().split())
+        assert os.cpu_count() == len(loops)
+        wait_until(lambda: [state_of(worker), *map(state_of, loops)] == ["T", *"R" * len(loops)])
+        if ending == "undone":
+            run.stdin.write("\n")
+            run.stdin.flush()
+            assert "undone\n" == run.stdout.readline()
+            assert "S" == wait_until(lambda: state_of(worker) != "T" and state_of(worker))
+    finally:
+        run.kill()
+        run.communicate()
+    wait_until(lambda: not [pid for pid in loops if state_of(pid) in {"R", "S", "T"}])
+    wait_until(lambda: state_of(worker) in {"", "Z"})

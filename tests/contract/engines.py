@@ -262,7 +262,12 @@ NOT_ON_FAKEREDIS = {
     "test_one_message_comes_whatever_its_size": _SMALL,
 }
 
+_NO_DOUBT = "a file does not tell what was never stored from what is lost"
+
 NOT_ON_SQLITE = {
+    "test_what_was_never_stored_is_taken_out": _NO_DOUBT,
+    "test_a_producer_that_died": _NO_DOUBT,
+    "test_a_doubt_is_looked_into_soon": _NO_DOUBT,
     "test_a_partition_that_is_to_go": "a file has one partition of each queue",
     "test_partitions_are_looked_into": "a file has one partition of each queue",
     "test_replicas_are_never_refused_beforehand": "a file never has replicas: it is refused",

@@ -12,6 +12,11 @@ def enter(job="j", state="waiting", tag=TAG, retries=0, queue="q"):
     return Change("enter", job, state, retries, tag=tag, queue=queue)
 
 
+def seal(tag=TAG):
+    """Say that all is published, as the publisher that has made *tag* does."""
+    return Change("seal", tag=tag)
+
+
 def begin(job="j", token=1, retries=0, who="s/1", tag=TAG):
     """Say that a delivery of a job is worked on."""
     return Change("begin", job, "", retries, token, tag, "q", who)

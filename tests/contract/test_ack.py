@@ -111,7 +111,7 @@ def test_the_failures_are_forgotten_with_the_message(store):
 @pytest.mark.parametrize("number", [201, 1_000])
 def test_hundreds_are_acked_in_one_call(store, number):
     """However many are finished at once, all are."""
-    store.publish(*(message() for _ in range(number)))
+    assert min(store.publish(*(message() for _ in range(number)))) > 0
     tags = [delivery.tag for delivery in store.take(number)]
     assert number == store.ack(*tags)
     assert {} == store.places()

@@ -10,7 +10,7 @@ import pytest
 from reliq.consumer import batch_passes
 from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import Change
-from tests.contract.jobs import begin, enter
+from tests.contract.jobs import begin, enter, seal
 from tests.support.waiting import wait_until
 
 JOBS = 900
@@ -23,6 +23,7 @@ def tick(store, batches, change, monkeypatch):
     """Return a function that makes a tick of a session; of its batch "b" all jobs are lost."""
     for start in range(0, JOBS, 200):
         change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
+    change(seal())
     now_ms = store.store.now_ms
     monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + OLD_MS)
     monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step a tick
@@ -55,6 +56,25 @@ def test_it_goes_on_over_another_connection(store, other, tick):
     ticks = iter(range(MOST_TICKS))
     while tick(other.store) < JOBS:
         next(ticks)
+
+
+def test_a_doubt_is_looked_into_soon(store, batches, change, monkeypatch):
+    """After a minute, and not at the next look at all jobs: its publisher may have died."""
+    change(enter())
+    passed_s = 0
+    now_ms = store.store.now_ms
+    monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + passed_s * 1000)
+    monkeypatch.setattr(batch_passes, "monotonic", lambda: float(passed_s))
+    monkeypatch.setattr(batch_passes, "_AGAIN_MS", 1)  # by the server's clock
+    monkeypatch.setattr(batch_passes, "_EVERY_S", 1000.0)
+    duties = deque()
+    passes = BatchPasses(duties)
+    while batches.batch("b").total:
+        passes.tick()
+        while duties:
+            duties.popleft()(store.store)
+        passed_s += 5
+        assert passed_s < 90
 
 
 def test_one_that_gets_no_more_jobs_is_sealed(store, batches, change):

@@ -9,13 +9,14 @@ from reliq.store.jobs import (
     CANCELLED,
     DONE,
     ENDED,
+    NEVER_STORED,
     NO_JOB,
     OPEN,
     SEALED,
     UNCHANGED,
     Change,
 )
-from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost, seal
 from tests.support.waiting import wait_until
 
 # -- a batch
@@ -281,7 +282,7 @@ def test_a_replay_that_is_begun_before_it_is_heard_of(change, state):
 
 def test_what_is_found_nowhere_is_lost(change, state, batches):
     """If nothing was said of it since it was looked for."""
-    change(enter())
+    change(enter(), seal())
     seen = str(batches.job("b", "j").since_ms)
     assert [UNCHANGED] * 2 == change(
         Change("lose", "j", tag=TAG, text=str(int(seen) - 1)),
@@ -290,6 +291,46 @@ def test_what_is_found_nowhere_is_lost(change, state, batches):
     assert [DONE] == change(Change("lose", "j", tag=TAG, text=seen))
     assert "error" == state()
     assert ["lost with the broker's data"] == [why for _, _, why in batches.failures("b", 10)]
+
+
+def lose(batches, *jobs):
+    """Return what says that nothing is found of jobs that are as they are now."""
+    seen = [batches.job("b", job) for job in jobs]
+    return [Change("lose", job.id, tag=job.tag, text=str(job.since_ms)) for job in seen]
+
+
+def later(store, batches, job):
+    """Wait until the broker's clock says another time than that of a job."""
+    since_ms = batches.job("b", job).since_ms
+    wait_until(lambda: store.store.now_ms() > since_ms, interval_s=0.001)
+
+
+def test_what_was_never_stored_is_taken_out(store, change, batches):
+    """What its publisher entered last, in one step or several, and died; also where others seal."""
+    change(enter("i"))
+    later(store, batches, "i")
+    change(enter("j"), enter("k"))
+    change(enter("l")._replace(text="more"), Change("seal"))
+    assert batches.job("b", "l").since_ms == batches.batch("b").heard_ms
+    assert [DONE, *[NEVER_STORED] * 3] == change(*lose(batches, "i", "j", "k", "l"))
+    record = batches.batch("b")
+    assert (1, 1, True) == (record.total, record.counts["error"], record.ended_ms > 0)
+
+
+@pytest.mark.parametrize("how", ["its publisher goes on", "it seals", "it began", "it was seen"])
+def test_what_was_stored_is_lost(store, change, batches, how):
+    """Its publisher said so, or it was there once."""
+    change(enter())
+    later(store, batches, "j")
+    if how == "its publisher goes on":
+        change(enter("i"), Change("withdraw", "i", tag=TAG))
+    elif how == "it began":
+        change(begin(), Change("return", "j", "", 0, 1, TAG, "q"))
+    else:
+        seen = Change("settle", text=str(store.store.now_ms()))
+        change(seal() if how == "it seals" else seen)
+    assert [DONE] == change(*lose(batches, "j"))
+    assert 1 == batches.batch("b").counts["error"]
 
 
 # -- open, sealed, ended

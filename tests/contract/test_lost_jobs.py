@@ -8,7 +8,7 @@ from reliq.consumer.lost_jobs import LostJobs
 from reliq.message.delivery_tag import new_tag
 from reliq.routing.partitions import declare
 from reliq.store.jobs import Change
-from tests.contract.jobs import begin
+from tests.contract.jobs import begin, seal
 from tests.contract.steps import LONG_MS, message
 from tests.contract.test_job_events import job_message, publish, why  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
@@ -40,16 +40,31 @@ def test_what_waits_is_not_lost(store, sweep, publish):  # noqa: F811
 
 
 def test_what_is_nowhere(sweep, change, batches):
-    """It went with the broker's data, or was never stored."""
-    change(Change("enter", "j", "waiting", tag=new_tag(5, job=True), queue="q"))
+    """It went with the broker's data."""
+    tag = new_tag(5, job=True)
+    change(Change("enter", "j", "waiting", tag=tag, queue="q"), seal(tag))
     assert 0 == sweep(60_000)
     assert 1 == sweep()
     assert ["lost with the broker's data"] == why(batches)
 
 
+def test_a_producer_that_died(store, sweep, change, batches, caplog):
+    """What it entered and did not store is no job; what was seen once is lost if it goes."""
+    sent = job_message("i")
+    change(Change("enter", "i", "waiting", tag=sent.tag, queue="q"))
+    store.publish(sent)
+    change(Change("enter", "j", "waiting", tag=f"{0:014x}{'b' * 10}000001j", queue="q"))
+    assert 0 == sweep()
+    assert (1, 0) == (batches.batch("b").total, batches.batch("b").heard_ms)
+    assert "1 jobs are taken out of batch 'b': they were never stored in 'q'" in caplog.text
+    store.delete()
+    assert 1 == sweep()
+
+
 def test_a_queue_that_was_deleted(store, sweep, publish, state):  # noqa: F811
     """With all that was in it."""
     publish()
+    assert 0 == sweep()
     store.delete()
     assert 1 == sweep()
     assert "error" == state()

@@ -86,11 +86,11 @@ def test_an_idle_queue_expires(store):
 
 def test_a_consumer_keeps_a_queue(store):
     """While one is there the time does not even begin."""
-    store.declare(expires="30")
-    store.declare("clock", expires="60")
+    store.declare(expires="500")
+    store.declare("clock", expires="1000")
     store.store.attach("q", "host:1", 1)
     wait_until(lambda: store.delete("clock", if_idle=True)[0] == "deleted", interval_s=0.005)
-    assert ("not_idle", 30) == store.delete(if_idle=True)
+    assert ("not_idle", 500) == store.delete(if_idle=True)
     store.store.attach("q", "host:1", 0)
     assert "not_idle" == store.delete(if_idle=True)[0]
     wait_until(lambda: store.delete(if_idle=True)[0] == "deleted", interval_s=0.005)

@@ -16,7 +16,7 @@ def test_a_queue_with_nothing_to_do_is_not_named(store):
 
 def test_a_queue_that_is_gone_may_still_be_bound(store):
     """Who deleted it may have died before its bindings went."""
-    assert {"missing": Work(-1, False, True)} == store.survey("missing")
+    assert {"missing": Work(-1, False, True, gone=True)} == store.survey("missing")
 
 
 def test_what_is_unacked_needs_a_pass(store):

@@ -59,30 +59,48 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
         assert {"error": 1} == {state: n for state, n in batch.status().counts.items() if n}
 
 
-def test_the_next_try_of_a_job_is_published_where_its_batch_is(redis_factory):
+def publish_next_try(urls, errback):
+    """Publish the second try of the job of :func:`begun`, as Celery does, after another message."""
+    headers = {"task": "t", "id": "j", "retries": 1, "reliq-batch": "batch"}
+    policy = {"max_retries": 100, "interval_start": 0.2, "interval_max": 0.2, "errback": errback}
+    with Connection(urls, transport_options={"socket_connect_timeout": 1.0}) as connection:
+        producer = connection.Producer()
+        producer.publish("no job", routing_key="first")
+        producer.publish("job", routing_key="q", headers=headers, retry=True, retry_policy=policy)
+
+
+def begun(server):
+    """Open a batch with one job, which has begun."""
+    with Batch("batch", id="batch", url=server.url("reliq")) as batch:
+        jobs = batch._connected().batches
+        jobs.change("batch", [Change("enter", "j", "waiting"), Change("begin", "j", token=1)])
+
+
+def test_the_next_try_of_a_job_waits_for_the_first_broker(redis_factory):
     """A task that asks for a retry has nobody to tell that its batch is at the other broker."""
     a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
+    begun(a)
+    a.kill()
     refused = []
 
     def refuse(exc, _):
         refused.append(str(exc))
-        if a.running:
-            a.kill()
+        if "published where it is" in refused[-1] and not a.running:
+            a.start()
 
-    with Batch("b", id="b", url=b.url("reliq")) as batch:
-        jobs = batch._connected().batches
-        jobs.change("b", [Change("enter", "j", "waiting"), Change("begin", "j", token=1)])
-        urls = [server.url("reliq") for server in (a, b)]
-        policy = {"max_retries": 100, "interval_start": 0.2, "interval_max": 0.2}
-        headers = {"task": "t", "id": "j", "retries": 1, "reliq-batch": "b"}
-        with Connection(urls, transport_options={"socket_connect_timeout": 1.0}) as connection:
-            producer = connection.Producer()
-            producer.publish("no job", routing_key="q")  # at the first one
-            policy["errback"] = refuse
-            producer.publish(
-                "job", routing_key="q", headers=headers, retry=True, retry_policy=policy
-            )
-        assert "published where it is, at another broker" in refused[0]
-        assert ("retrying", 1) == (jobs.job("b", "j").state, jobs.job("b", "j").retries)
-    with Inspector(b.url("reliq")) as inspector:
+    publish_next_try([a.url("reliq"), b.url("reliq")], refuse)
+    assert any("published where it is" in text for text in refused)
+    with Inspector(a.url("reliq")) as inspector:
+        assert 1 == inspector.status("q").ready
+        assert {"retrying"} == {job.state for job in inspector.jobs("batch")}
+
+
+def test_at_the_first_broker_the_next_try_of_a_job_waits_for_no_batch(redis_factory):
+    """The second one answers, too, and is not gone back to while the first one does."""
+    a, b = redis_factory(), redis_factory()
+    begun(b)
+    refused = []
+    publish_next_try([a.url("reliq"), b.url("reliq")], lambda exc, _: refused.append(exc))
+    assert refused == []
+    with Inspector(a.url("reliq")) as inspector:
         assert 1 == inspector.status("q").ready

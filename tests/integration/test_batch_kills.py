@@ -44,31 +44,23 @@ def producer(name, step, when, seen, counts, said=ALL_WELL, **options):
 PRODUCERS = [
     producer("opened", "open", AFTER, "", {}),
     producer("entering", "enter", BEFORE, "-/-", {"succeeded": 1}, number=2),
-    producer("entered", "enter", AFTER, "waiting/-", {"error": 1}, SOME_BAD),
-    producer(
-        "storing", "publish", BEFORE, "waiting/-", {"succeeded": 1, "error": 1}, SOME_BAD, number=2
-    ),
+    producer("entered", "enter", AFTER, "waiting/-", {}),
+    producer("storing", "publish", BEFORE, "waiting/-", {"succeeded": 1}, number=2),
     producer("stored", "publish", AFTER, "waiting/there", {"succeeded": 1}),
     producer("sealing", "seal", BEFORE, "", BOTH),
     producer("sealed", "seal", AFTER, "", BOTH),
-    producer(
-        "refused-withdrawing",
-        "withdraw",
-        BEFORE,
-        "waiting/-",
-        {"succeeded": 1, "error": 1},
-        SOME_BAD,
-    ),
+    producer("refused-withdrawing", "withdraw", BEFORE, "waiting/-", {"succeeded": 1}),
     producer("refused-withdrawn", "withdraw", AFTER, "-/-", {"succeeded": 1}),
     producer("listed", "listed", AFTER, "", {"none": 0}, ()),
-    producer("mapping", "publish", BEFORE, "waiting/-", {"error": 2}, SOME_BAD, scenario="map"),
+    producer("mapping", "publish", BEFORE, "waiting/-", {}, scenario="map"),
     producer("mapped", "publish", AFTER, "waiting/there", BOTH, scenario="map"),
 ]
 LISTED = PRODUCERS[[case.step for case in PRODUCERS].index("listed")]
 
 
+@pytest.mark.parametrize("killing", ["redis"], indirect=True)
 def test_producers(killing):
-    """What they have not stored is found and ends; the batch is sealed for them."""
+    """What they have not stored is found and is no job; the batch is sealed for them."""
     cases = [case for case in PRODUCERS if case is not LISTED or "sqlite" not in killing.url]
     killing.kill_producers(cases)
     killing.ended([case for case in cases if case is not LISTED])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from celery import Celery
@@ -11,7 +13,9 @@ from kombu import Queue
 import reliq
 from reliq import Batch, BatchClosed, PartlyPublished
 from reliq.admin import Inspector
+from reliq.consumer.lost_jobs import LostJobs
 from tests.support.audits import assert_balanced
+from tests.support.interrupts import Interrupter
 from tests.support.site import close_app
 
 
@@ -117,6 +121,50 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
         batch.map(one, range(3))
     assert (0, [0, 1, 2]) == (caught.value.sent, caught.value.unsent)
     assert 0 == ready(redis_url)
+
+
+def looked_at(batch):
+    """Return the jobs after a look at all of them, now."""
+    store = batch._connected()
+    look = LostJobs(lambda _: None).sweep(batch.id, store.now_ms(), missing_ms=-1)
+    while look.step(store):
+        pass
+    return batch.status().total
+
+
+@pytest.mark.parametrize("how", ["together", "one by one"])
+def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
+    """What was not sent is out of the batch at once, what was on its way after a look."""
+    files = ("job_entries.py", "transports/batch.py", "sending.py", "publishing.py")
+    publish = partial(batch.map, one, range(3)) if how == "together" else one.delay
+    point = 1
+    with batch:
+        while True:
+            interrupter = Interrupter(files, point)
+            interrupter.run(publish if how == "together" else partial(publish, 1))
+            if not interrupter.where:
+                break
+            left = batch.status().total - ready(redis_url)
+            if "job_entries.py" in interrupter.where and "withdraw" not in interrupter.where:
+                assert 0 == left, interrupter.where
+            assert looked_at(batch) == ready(redis_url), interrupter.where
+            point += 5
+    assert looked_at(batch) == ready(redis_url)
+    assert 0 == batch.status().counts["error"]
+
+
+def test_a_child_that_was_forked_in_the_block(one, batch):
+    """It leaves the block too, and seals nothing: its parent goes on."""
+    with batch:
+        one.delay(0)
+        child = os.fork()
+        if not child:
+            batch.__exit__(None, None, None)
+            os._exit(0)
+        assert 0 == os.waitpid(child, 0)[1]
+        one.delay(1)
+    status = batch.status()
+    assert (2, True) == (status.total, status.sealed is not None)
 
 
 def test_middleware_may_refuse_a_job(one, batch, redis_url):

@@ -88,6 +88,20 @@ def test_a_job_that_is_given_back(jobs):
     assert ("succeeded", []) == jobs.run("end_late", "requeue")
 
 
+def test_a_job_that_is_given_back_when_it_is_acknowledged(jobs):
+    """There is nothing to give back: it is an error at once."""
+    assert ("error", ["Reject: again"]) == jobs.run("end_early", "give back")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_job_that_exits(jobs, task):
+    """It has failed, wherever it runs; its message is settled as that of any other."""
+    state, (why,) = jobs.run(task, "exit")
+    assert ("error", True) == (state, "SystemExit" in why), why
+    with Inspector(jobs.url) as inspector:
+        assert [] == [one for one in inspector.dead_letters("celery") if one.reason == "malformed"]
+
+
 def test_a_failed_job_that_is_not_acked(jobs):
     """Its message is a dead letter; the batch has the error."""
     assert ("error", ["ValueError: as told"]) == jobs.run("end_late_unacked", "error")
@@ -138,12 +152,13 @@ def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
     assert ("succeeded", []) == jobs.run("end_late_requeued", "kill")
 
 
-def test_a_terminated_job(jobs):
+@pytest.mark.parametrize("task", TASKS)
+def test_a_terminated_job(jobs, task):
     """It was running; the worker tells."""
-    if jobs.pool != "prefork":
-        pytest.skip("only a child can be killed")
+    if jobs.pool not in {"prefork", "gevent"}:
+        pytest.skip("only a child or a greenlet can be killed")
     with jobs.batch() as batch:
-        result = jobs.site.send("end_late", "sleep")
+        result = jobs.site.send(task, "sleep")
         wait_until(lambda: batch.status().counts["working"], what="the job to begin")
         jobs.site.app.control.revoke(result.id, terminate=True, signal="SIGKILL")
     status = batch.wait(ENDS_S)
@@ -152,8 +167,8 @@ def test_a_terminated_job(jobs):
 
 def test_a_cancelled_batch_that_is_terminated(jobs):
     """What runs is killed, and counts as cancelled."""
-    if jobs.pool != "prefork":
-        pytest.skip("only a child can be killed")
+    if jobs.pool not in {"prefork", "gevent"}:
+        pytest.skip("only a child or a greenlet can be killed")
     with jobs.batch(app=jobs.site.app) as batch:
         first = jobs.site.send("end_late", "sleep")
         wait_until(lambda: batch.status().counts["working"], what="the job to begin")

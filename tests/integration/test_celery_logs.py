@@ -24,9 +24,12 @@ def lines(worker, words):
 
 
 def test_where_it_consumes_and_what_died(redis_server, redis_url, site_factory):
-    """Which broker, once, over lost connections too; dead letters with the command to see them."""
+    """Which broker, once, also with mingle, whose replies are no work, and over lost connections.
+
+    Dead letters with the command to see them.
+    """
     site = site_factory(redis_server, broker_transport_options=FAST)
-    worker = site.worker(pool="solo")
+    worker = site.worker(pool="solo", mingle=True)
     worker.wait_log("consuming at")
     redis_server.client().client_kill_filter(_type="normal", skipme=True)
     worker.wait_log("Connected to", times=2, timeout_s=30)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 from celery.exceptions import Reject, TaskRevokedError
 
+from reliq import Batch
 from reliq.admin import Inspector
 from tests.support.files import FileBroker
 from tests.support.servers import RedisServer
@@ -133,6 +134,17 @@ def test_deliver_ignores(middled, task):
 
 
 @EARLY_LATE
+@pytest.mark.parametrize("where", ["deliver-a", "begin-a"])
+def test_a_job_that_is_ignored_has_succeeded(middled, task, where):
+    """As where the task raises Ignore: in deliver too, where nobody has begun it."""
+    with Batch("ignored", url=middled.site.broker) as batch:
+        middled.send(task, where=f"{where}:Ignore")
+    status = batch.wait(RESULT_S)
+    assert (1, []) == (status.counts["succeeded"], status.failures)
+    batch.close()
+
+
+@EARLY_LATE
 @pytest.mark.parametrize(
     ("asked", "raised", "error"),
     [
@@ -140,6 +152,7 @@ def test_deliver_ignores(middled, task):
         ("NoReason", Reject, "without a reason"),
         ("ValueError", ValueError, "ValueError: as told"),
         ("OSError", OSError, "OSError: as told"),
+        ("SystemExit", SystemExit, "SystemExit: as told"),
     ],
 )
 def test_deliver_refuses_for_good(middled, task, asked, raised, error):

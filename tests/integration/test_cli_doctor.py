@@ -1,6 +1,8 @@
 """`reliq doctor`: each thing that can be wrong is made wrong, found, and has its remedy."""
 
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -182,6 +184,51 @@ def test_a_consumer_that_was_killed(client):
         severity,
         message,
     )
+    Taker(client.connect(), "orders")  # it serves the queue, and returns what the dead one held
+    others = findings(client.url, "consumers")
+    assert [("ok", "")] == [(severity, remedy) for severity, _, remedy in others], others
+
+
+def test_nothing_is_to_be_done_for_a_consumer_that_held_nothing(client):
+    """Killed at a queue that stays and one that does not: only what waits in the first counts."""
+    script = (
+        "import os, signal, sys, time, reliq; from kombu import Connection, Consumer, Queue\n"
+        "connection = Connection(sys.argv[1])\n"
+        "queues = [Queue('orders'), Queue('me.celery.pidbox', expires=60)]\n"
+        "with Consumer(connection, queues):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, client.url], timeout=60, check=False)
+    wait_until(lambda: [r for r in data(client.url, "consumers") if not r["connected"]])
+    ((severity, message, _),) = findings(client.url, "consumers")
+    assert ("ok", "1, 1 of them gone, and nothing is left to return") == (severity, message)
+    client.connect().Producer().publish("x", routing_key="orders")
+    ((severity, message, remedy),) = findings(client.url, "consumers")
+    assert ("warning", True) == (severity, "and 1 messages in its queues wait" in message)
+    assert remedy.startswith("start a worker for orders: ")
+
+
+def test_passes_that_fail(client):
+    """The queue, the error and who met it are named, until a pass has succeeded."""
+    connection = client.connect()
+    taker = Taker(connection, "q")
+    publish(connection, "q", "held")
+    (message,) = taker.take(1)
+
+    def failing():
+        with Inspector(client.url) as inspector:
+            return [item for item in inspector.doctor() if item.check == "passes"]
+
+    assert [] == failing()
+    client.raw.set("reliq:{q}:job_events", "of somebody else")
+    (found,) = wait_until(failing)
+    assert "error" == found.severity
+    assert "on 'q' fails" in found.message
+    assert "WRONGTYPE" in found.message
+    assert "comes back" in found.remedy
+    client.raw.delete("reliq:{q}:job_events")
+    wait_until(lambda: not failing())
+    message.ack()
 
 
 def test_options_in_conflict(client):

@@ -16,8 +16,8 @@ from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.request import Request
 from reliq.engines.redis.cluster.slots import Place, SlotMap, slot_of
 from reliq.engines.redis.cluster.wire import ClusterWire
-from reliq.engines.redis.keys import queue_keys, queues
-from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable
+from reliq.engines.redis.keys import queue_keys, queues, stored_format
+from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable, ConfigurationError
 from reliq.message.envelope import decode
 from reliq.message.queue_names import partition_names, partition_of_key
 from reliq.options import parse
@@ -709,3 +709,26 @@ def reached(look):
     except BrokerUnavailable:
         return False
     return True
+
+
+def test_an_unknown_format_is_refused_as_soon_as_its_node_answers(cluster):
+    """The node that has the key is away at first: others are used until it is back, and says."""
+    anchor = cluster.owner(slot_of(queues("")))
+    queue = next(
+        q
+        for q in map(str, range(99))
+        if cluster.owner(slot_of(queue_keys("", q).meta)) is not anchor
+    )
+    with Connection(cluster.url()) as connection:
+        connection.Producer().publish("x", routing_key=queue, declare=[Queue(queue)])
+        assert {b"version": b"1"} == anchor.client().hgetall(stored_format(""))
+    anchor.client().hset(stored_format(""), "version", "99")
+    with pytest.raises(ConfigurationError, match="format 99"):
+        Inspector(cluster.url())
+    anchor.freeze()
+    with Connection(cluster.url(), transport_options={"socket_timeout": 2.0}) as connection:
+        producer = connection.Producer()
+        producer.publish("y", routing_key=queue)
+        anchor.thaw()
+        with pytest.raises(ConfigurationError, match="format 99"):
+            producer.publish("z", routing_key="of_no_node_yet", declare=[Queue("of_no_node_yet")])

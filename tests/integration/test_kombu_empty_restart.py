@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
-from kombu import Exchange, Queue
+from kombu import Consumer, Exchange, Queue
 
 from tests.support.waiting import wait_until
 
@@ -58,3 +59,18 @@ def test_a_consumer_reports_its_leases_and_goes_on(own, caplog):
     assert ["x", "y", "z"] == [message.payload for message in taker.messages]
     assert 1 == own.status("q").ledger["acked"]
     assert 2 == caplog.text.count("lease lost")
+
+
+def test_a_queue_without_acks_is_missed_soon(client):
+    """FLUSHALL: that of remote control is back after a look, not a heartbeat (every 20 s)."""
+    connection = client.connect(visibility_timeout=60, restore_interval=0.5)
+    Taker(connection, "q")
+    mailbox = Queue("mailbox", Exchange("all", "fanout"), auto_delete=True)
+    heard = []
+    with Consumer(connection, [mailbox], no_ack=True, on_message=heard.append):
+        time.sleep(3)  # the heartbeats of the beginning are over: the next one is in 20 s
+        client.raw.flushall()
+        wait_until(lambda: client.raw.exists("reliq:{mailbox}:meta"), timeout_s=10)
+        client.connect().Producer().publish("ping", exchange="all")
+        connection.drain_events(timeout=5)
+    assert ["ping"] == [message.payload for message in heard]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+import pytest
 from kombu import Exchange, Queue
 
 from tests.support.waiting import stays_true, wait_until
@@ -152,3 +154,26 @@ def test_expired_queue_gets_nothing_from_its_exchange(client):
     connection.Producer().publish("x", exchange="x")
     assert not exists(connection, "brief")
     assert client.status("brief") is None
+
+
+@pytest.mark.parametrize("of_queue", [True, False])
+def test_a_ttl_of_0_is_for_who_waits(client, of_queue):
+    """A consumer that waits gets the message; nobody else does, and it is counted as expired."""
+    connection, taking = client.connect(), client.connect()
+    queue_ttl = {"message_ttl": 0} if of_queue else {}
+    own_ttl = {} if of_queue else {"expiration": 0}
+    declare(connection, "q", **queue_ttl)
+    publish(connection, "q", "nobody waits", **own_ttl)
+    time.sleep(0.2)
+    taker = Taker(taking, "q", auto_declare=False)
+    assert taker.gets_nothing()
+    assert client.status("q").ledger["expired"] == 1
+
+    def delivered():  # unless this machine takes longer than 100 ms
+        publish(connection, "q", "somebody does", **own_ttl)
+        with suppress(TimeoutError):
+            taking.drain_events(timeout=0.5)
+        return taker.messages
+
+    (message,) = wait_until(delivered)
+    assert message.payload == "somebody does"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing, suppress
 
 import pytest
@@ -217,6 +218,91 @@ def test_what_only_the_dead_master_had(groups, confirm):
     assert expected == lost
     assert set(range(10)) <= set(found)
     assert_balanced(group.url(), group.options)
+
+
+CONFIGURED = ("min-replicas-to-write", "replica-priority")
+
+
+@pytest.mark.parametrize("configured", ["not", *CONFIGURED])
+def test_a_replica_that_is_promoted_in_its_synchronisation(groups, configured):
+    """One that restarted from its old dump wins where the other two servers are gone.
+
+    What was confirmed since that dump is lost then, with any `confirm`. Not where nothing is
+    confirmed without both replicas, nor where a replica may be promoted only in step.
+    """
+    by_count, by_priority = (configured == name for name in CONFIGURED)
+    group = groups(appendonly=by_priority)
+    master = group.master()
+    other, old = (server for server in group.servers if server is not master)
+    wait_until(lambda: int(master.client().info("replication")["connected_slaves"]) == 2)
+    options = {"confirm": "replicated", "confirm_timeout": 1.0, "confirm_replicas": 1 + by_count}
+    confirmed = []
+
+    def publish_all(connection, numbers):
+        for number in numbers:
+            with suppress(NotConfirmed, BrokerUnavailable):
+                publish(connection, "q", number)
+                confirmed.append(number)
+
+    with connect(group, **options) as connection:
+        publish_all(connection, range(3))
+        before = old.client().info("replication")["slave_repl_offset"]
+        old.client().save()
+        old.kill()
+        # What it misses is not in the backlog any more: it needs all, and has to wait for it.
+        master.client().config_set("repl-backlog-size", 16384)
+        master.client().config_set("repl-diskless-sync-delay", 600)
+        master.client().set("filler", "x" * 100_000)
+        master.client().config_set("min-replicas-to-write", 2 * by_count)
+        if by_priority:
+            old.extra = ["--replica-priority", "0"]
+        old.start()
+        publish_all(connection, range(3, 6))
+        assert "down" == old.client().info("replication")["master_link_status"]
+        other.kill()
+        master.kill()
+        if by_priority:
+            time.sleep(3)  # a failover takes two
+            assert "slave" == role_of(old)
+            master.start()
+        else:
+            assert old is group.wait_failover(master)
+            promoted = old.client().info("replication")["second_repl_offset"] - 1
+            print(f"{configured}: promoted at {promoted}, saved at {before}")
+    with connect(group) as connection:
+        found = []
+        while message := get(connection, "q", no_ack=True):
+            found.append(message.payload)
+    lost = set(confirmed) - set(found)
+    print(f"{configured}: {len(confirmed)} of 6 confirmed, {len(lost)} of them lost")
+    expected = {"not": (6, {3, 4, 5}), CONFIGURED[0]: (3, set()), CONFIGURED[1]: (6, set())}
+    assert expected[configured] == (len(confirmed), lost)
+
+
+def test_the_doctor_names_a_group_that_can_lose_what_it_confirmed(groups):
+    """By INFO of the master; where it may not be asked, nothing is said, nor of a single server."""
+    group = groups(replicas=1, sentinels=1)
+
+    def found(url, **options):
+        with Inspector(url, options) as inspector:
+            return [item for item in inspector.doctor() if item.check == "failover"]
+
+    (finding,) = found(group.url(), **group.options)
+    assert "warning" == finding.severity
+    assert "min-replicas-to-write is 0" in finding.message
+    assert "1 of 2 replicas" in finding.message
+    assert "appendonly is no" in finding.message
+    assert "min-replicas-to-write 1" in finding.remedy
+    admin = group.master().client()
+    admin.config_set("min-replicas-to-write", 1)
+    admin.config_set("appendonly", "yes")
+    (finding,) = found(group.url(), **group.options)
+    assert (
+        "a failover can lose confirmed messages: 1 of 2 replicas are connected" == finding.message
+    )
+    assert [] == found(group.master().url())
+    admin.execute_command("ACL", "SETUSER", "default", "-info")
+    assert [] == found(group.url(), **group.options)
 
 
 def test_the_commands_find_the_master(groups):

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
@@ -117,8 +118,10 @@ def test_a_scrape_says_what_there_is(client, exporter):
     get(connection, "q").reject()
     held = get(connection, "q")
     client.raw.hset("reliq:{q}:stats", "dead_lettered", 3)  # two of before they were told apart
-    process, url = exporter("--url", client.url)
+    process, url = exporter("--url", client.url, "--allow-host", "shop.internal")
     found = scrape(url)
+    for host, status in (("shop.internal:1", 200), ("evil.example", 421), ("localhost", 200)):
+        assert status == httpx.get(url, headers={"host": host}, timeout=20).status_code
     here = {"broker": client.url, "queue": "q"}
     assert {"rejected": 1, "unknown": 2} == {
         reason: value

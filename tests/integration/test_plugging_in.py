@@ -13,6 +13,7 @@ from kombu import Connection
 
 from reliq import BrokerUnavailable, ConfigurationError
 from reliq.admin import Inspector
+from reliq.engines.redis import tls
 from tests.support.audits import assert_balanced
 
 from .kombu_client import declare, get, publish
@@ -219,13 +220,19 @@ def test_tls_options_belong_to_their_connection(tls_server):
 
 
 @pytest.mark.parametrize("value", ["none", "CERT_NONE"])
-def test_tls_without_verification(tls_server, value):
-    """ssl_cert_reqs=none in the URL accepts any certificate: for Kombu and for the Inspector."""
+def test_tls_without_verification(tls_server, value, caplog):
+    """ssl_cert_reqs=none in the URL accepts any certificate, says so once, and to the doctor."""
+    tls._warn.cache_clear()
     url = f"{tls_server.url('reliqs').partition('?')[0]}?ssl_cert_reqs={value}"
     with Connection(url) as connection:
         assert carries(connection)
     with Inspector(url) as inspector:
         assert inspector.queues() == ["q"]
+        (found,) = (item for item in inspector.doctor() if item.check == "tls")
+    assert "not verified" in found.message
+    assert 1 == sum("not verified" in record.getMessage() for record in caplog.records)
+    with Inspector(tls_server.url("reliqs")) as inspector:
+        assert "tls" not in {item.check for item in inspector.doctor()}
 
 
 def test_tls_without_verification_by_option(tls_server):

@@ -146,7 +146,7 @@ def test_each_message_keeps_what_is_its_own(client):
     with producer.batch():
         producer.publish("late", routing_key="q", priority=9, headers={"h": 1})
         producer.publish("first", routing_key="q", priority=0)
-        producer.publish("gone", routing_key="q", expiration=0)
+        producer.publish("gone", routing_key="q", expiration=0.001)
         producer.publish("delayed", routing_key="q", headers={"x-delay": 3_600_000})
         producer.publish("routed", exchange="e", routing_key="a.b")
     assert 1 == client.status("q").delayed

@@ -16,8 +16,7 @@ from kombu import Connection, Queue
 import reliq
 from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable, MessageRefused, PartlyPublished, QueueFull
-from reliq.integrations.task_calls import TaskCalls
-from reliq.many import Many
+from reliq.transports.chunk import Chunk
 from tests.support.audits import assert_balanced
 from tests.support.proxy import Proxy
 from tests.support.site import close_app
@@ -123,6 +122,18 @@ def test_what_cannot_be_serialized(one, redis_url):
         reliq.publish_many(one, (value for value in [1, 2, wrong, 3]))
     assert_told(caught[0], 2, [wrong, 3])
     assert [1, 2] == args_of(redis_url)
+
+
+def test_a_soft_time_limit_that_strikes_in_the_serializer(one, redis_url):
+    """Kombu makes an EncodeError of it; it is raised as itself, as anywhere else."""
+
+    class Late:
+        def __json__(self):
+            raise SoftTimeLimitExceeded
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        reliq.publish_many(one, [1, Late(), 2])
+    assert [1] == args_of(redis_url)
 
 
 def test_a_message_that_is_too_large(make_app, redis_url):
@@ -410,53 +421,17 @@ def test_before_send(one, redis_url):
     assert ["many.one", None, None] == [message.headers.get("only") for message in found]
 
 
-class Journal:
-    """What an observer is told."""
-
-    def __init__(self, url):
-        self.url, self.told = url, []
-
-    def sending(self, jobs):
-        """Note it."""
-        self.told.append(("sending", len(jobs), published(self.url)))
-        self.jobs = list(jobs)
-
-    def sent(self, jobs):
-        """Note it."""
-        self.told.append(("sent", len(jobs), published(self.url)))
-
-    def not_sent(self, jobs):
-        """Note it."""
-        self.told.append(("not sent", len(jobs), published(self.url)))
-
-
-def test_an_observer_is_told_of_each_chunk(make_app, redis_url):
-    """Before it is stored, and what became of it."""
-    queue = Queue("celery", queue_arguments={"x-max-length": 700, "x-overflow": "reject-publish"})
-    one = make_app(redis_url, task_queues=[queue])
-    observer = Journal(redis_url)
-    ids = []
-    many = Many(TaskCalls(one, None, {}, False), ids.extend, None, observer)
-    with stopping(QueueFull):
-        many.publish(range(900))
-    expected = [
-        ("sending", 500, 0),
-        ("sent", 500, 500),
-        ("sending", 400, 500),
-        ("not sent", 200, 700),
-        ("sent", 200, 700),
-    ]
-    assert expected == observer.told
-    assert [(task_id, "celery") for task_id in ids[500:]] == observer.jobs[:200]
-
-
-def test_large_messages(one, redis_url):
+def test_large_messages(one, redis_url, monkeypatch):
     """More than 8 MiB are sent as several chunks, however few they are."""
-    observer = Journal(redis_url)
-    many = Many(TaskCalls(one, None, {}, False), None, None, observer)
-    assert 20 == many.publish("x" * 2**20 for _ in range(20))
-    announced = [count for what, count, _ in observer.told if what == "sending"]
-    assert [8, 8, 4] == announced
+    sent, flush = [], Chunk.flush
+
+    def counted(chunk):
+        sent.append(len(chunk._waiting))
+        flush(chunk)
+
+    monkeypatch.setattr(Chunk, "flush", counted)
+    assert 20 == reliq.publish_many(one, ("x" * 2**20 for _ in range(20)))
+    assert [8, 8, 4] == sent
     assert 20 == published(redis_url)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 import threading
+from contextlib import suppress
 from time import monotonic
 
 import pytest
@@ -23,6 +24,7 @@ from reliq.web.settings import Settings
 from reliq.web.users import accounts
 from reliq.web.watch import Watch
 from tests.integration.web_client import HERE, OURS, fill, kill, page, read
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -33,11 +35,11 @@ def url(tmp_path):
     return found
 
 
-def basic(name, password):
+def basic(name, password, peer="127.0.0.1"):
     """Return a request that names a user."""
     word = base64.b64encode(f"{name}:{password}".encode())
     return HTTPConnection(
-        {"type": "http", "headers": [(b"authorization", b"Basic " + word)], "client": HERE}
+        {"type": "http", "headers": [(b"authorization", b"Basic " + word)], "client": (peer, 1)}
     )
 
 
@@ -76,7 +78,7 @@ def test_guesses_do_not_pile_up(monkeypatch):
     hashings = []
     fits = access.fits
     monkeypatch.setattr(access, "fits", lambda *given: hashings.append(given) or fits(*given))
-    monkeypatch.setattr(access, "_MOST_WAITING", 3)
+    monkeypatch.setattr(access, "_MOST_EACH", 3)
     asked = Passwords(accounts(f"ann operator {hashed('right')}", "here"))
 
     async def together(*requests):
@@ -88,6 +90,28 @@ def test_guesses_do_not_pile_up(monkeypatch):
     refused = asyncio.run(together(*[basic("eve", str(n)) for n in range(5)]))
     assert [401, 401, 401, 503, 503] == [one.status for one in refused]
     assert "ann" == asyncio.run(together(basic("ann", "right")))[0].name
+
+
+def test_guesses_keep_nobody_else_out_and_are_in_the_log(caplog):
+    """Each address has places of its own; a line a second names it, and who was guessed."""
+    asked = Passwords(accounts(f"ann operator {hashed('right')}", "here"))
+    guesses = [basic("ann", str(n), "10.0.0.66") for n in range(150)]
+    guesses += [basic("s3cret\n", "x", "10.0.0.66")]
+
+    async def together():
+        return await asyncio.gather(*map(asked.who, [*guesses, basic("ann", "right", "10.0.0.7")]))
+
+    began = monotonic()
+    *refused, user = asyncio.run(together())
+    took = monotonic() - began
+    assert "ann" == user.name
+    assert {401, 503} == {one.status for one in refused}
+    (first, *more) = [record.getMessage() for record in caplog.records]
+    assert "10.0.0.66" in first
+    assert len(more) <= took + 1
+    assert not any("s3cret" in text for text in (first, *more))
+    asyncio.run(asked.who(basic("ann", "right", "10.0.0.66")))
+    assert not asked._waiting
 
 
 @pytest.mark.parametrize(
@@ -295,3 +319,27 @@ def test_a_silent_broker_is_waited_for_once():
                 inspector.report()
             took.append(monotonic() - began)
     assert sum(took[1:]) < took[0] / 3, took
+
+
+def test_a_broker_that_freezes_is_known_to_be_away_until_it_answers(redis_factory):
+    """Also where it was lent when it froze: nobody waits for the time-out once more."""
+    server = redis_factory()
+    options = {"socket_timeout": 1.5}
+    (broker,) = Brokers(Settings(urls=(server.url("reliq"),), transport_options=options))
+
+    def ask():
+        began = monotonic()
+        with suppress(BrokerUnavailable), broker.inspector() as inspector:
+            inspector.report()
+            return True
+        return monotonic() - began
+
+    assert ask() is True
+    server.freeze()
+    try:
+        assert ask() > 1
+        assert max(ask() for _ in range(20)) < 1
+    finally:
+        server.thaw()
+    wait_until(lambda: ask() is True)
+    broker.close()

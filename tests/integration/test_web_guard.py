@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from time import time
 
 import pytest
 from starlette.applications import Starlette
@@ -163,6 +164,53 @@ def test_another_site_changes_nothing(url, headers):
         by_origin = {"origin": "http://localhost:5580"}
         assert 303 == browser.post("/actions/pause?queue=q", headers=by_origin).status_code
     assert paused(url)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_has_no_page_made(url, site):
+    """A link that somebody follows leads here; a picture or a frame of a foreign page does not."""
+    with page(url) as browser:
+        for mode, dest, status in (
+            ("navigate", "document", 200),
+            ("navigate", "iframe", 403),
+            ("no-cors", "image", 403),
+            ("cors", "empty", 403),
+        ):
+            headers = {
+                "sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest,
+            }  # fmt: skip
+            for path in ("/log", "/search?text=x", "/health"):
+                assert status == browser.get(path, headers=headers).status_code, (mode, dest)
+        assert 200 == browser.get("/log", headers={"sec-fetch-site": "none"}).status_code
+
+
+def test_the_outcome_is_told_to_who_acted_and_not_for_long(url, monkeypatch):
+    """A link with a number shows nobody what another did, or what was long ago."""
+    given = {"users": USERS, "allow_actions": True, "base_url": "http://ops.example"}
+    with page(url, **given) as browser:
+        ann, bob = login("ann", "ann:s"), login("bob", "bobs")
+        done = browser.post("/actions/pause?queue=q", headers={**OURS, **ann})
+        there = done.headers["location"]
+        assert "pause q: paused" in " ".join(read(browser.get(there, headers=ann)).text.split())
+        assert "pause q" not in read(browser.get(there, headers=bob)).text
+        later = time() + 61
+        monkeypatch.setattr("reliq.web.application.time", lambda: later)
+        assert "pause q" not in read(browser.get(there, headers=ann)).text
+
+
+def test_what_has_grown_since_the_question_is_asked_about_again(url):
+    """A purge carries the number that was seen: much more than that was not meant."""
+    with page(url, allow_actions=True) as browser:
+        asked = read(browser.get("/confirm?action=purge&queue=q"))
+        assert ("input", "name", "seen") in asked.attributes
+        fill(url, "q", *range(40))
+        done = browser.post("/actions/purge?queue=q", data={"seen": "1"}, headers=OURS)
+        assert done.headers["location"].startswith("/confirm?")
+        again = read(browser.get(done.headers["location"]))
+        assert "41" in again.text
+        assert "It was 1" in again.text
+        done = browser.post("/actions/purge?queue=q", data={"seen": "39"}, headers=OURS)
+        assert "41 messages removed" in read(browser.get(done.headers["location"])).text
 
 
 def test_an_action_leads_to_a_page_of_ours(url):

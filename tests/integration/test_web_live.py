@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 
 import httpx2 as httpx
@@ -18,8 +19,9 @@ from click.testing import CliRunner
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.cli import main
+from reliq.web import live
 from reliq.web.live import Hub
-from tests.integration.web_client import fill, read
+from tests.integration.web_client import fill, page, read
 from tests.support.commands import RELIQ, environment
 from tests.support.processes import Process
 from tests.support.waiting import stays_true, wait_until
@@ -47,10 +49,9 @@ def event(raw):
     return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
-async def following(hub, page):
+async def following(hub, page, user=""):
     """Begin to follow a page; return its events."""
-    stream = hub.follow(page)
-    await anext(stream)
+    stream = hub.follow(page, user)
     assert b"retry" in await anext(stream)
     return stream
 
@@ -73,12 +74,12 @@ def test_many_who_look_are_one_reader():
         source.text = "2"
         assert [("parts", {"a": "2"})] * 20 == [await soon(stream) for stream in lookers]
         assert len(source.made) - made < 20
-        other = await following(hub, "y")
+        other = await following(hub, "y", "ann")
         assert ("parts", {"a": "2", "b": "same"}) == await soon(other)
         for stream in (*lookers, other):
             await stream.aclose()
         assert 0 == hub.looking
-        await asyncio.wait_for(hub._reader, 20)
+        await asyncio.wait_for(asyncio.gather(*hub._readers.values()), 20)
         made = len(source.made)
         await asyncio.sleep(0.3)
         assert made == len(source.made)
@@ -112,6 +113,77 @@ def test_what_cannot_be_made_is_said_and_the_rest_goes_on():
         assert [] == [each async for each in stream if each.startswith(b"event: x")]
 
     asyncio.run(run())
+
+
+def test_a_page_that_takes_long_holds_up_its_own_kind_only():
+    """As of a broker that is frozen: the pages of the others are made meanwhile."""
+
+    async def run():
+        go_on = threading.Event()
+
+        def make(page):
+            if page.startswith("frozen"):
+                go_on.wait(30)
+            return {"a": str(next(counted))}
+
+        counted = count()
+        hub = Hub(0.05, make, lambda page: page.partition(" ")[0])
+        streams = [await following(hub, f"frozen {n}") for n in range(3)]
+        healthy = await following(hub, "healthy 1")
+        try:
+            assert ["parts"] * 3 == [(await soon(healthy))[0] for _ in range(3)]
+        finally:
+            go_on.set()
+        assert ["parts"] * 3 == [(await soon(stream))[0] for stream in streams]
+        for stream in (*streams, healthy):
+            await stream.aclose()
+
+    asyncio.run(run())
+
+
+def test_one_user_takes_no_place_of_another(monkeypatch):
+    """So many pages a user, and so many different ones; one more is told so, and ends."""
+    monkeypatch.setattr(live, "_MOST_PAGES", 30)
+
+    async def run():
+        hub = Hub(0.05, Source())
+        streams = [await following(hub, f"page {n}", "bob") for n in range(20)]
+        refused = [each async for each in hub.follow("page 1", "bob")]
+        name, data = event(refused[-1])
+        assert ("away", True) == (name, "open" in data["text"])
+        streams.append(await following(hub, "page 1", "ann"))
+        streams += [await following(hub, f"other {n}", "ann") for n in range(10)]
+        assert event([each async for each in hub.follow("a new one", "ann")][-1])[0] == "away"
+        assert 31 == hub.looking
+        streams.append(await following(hub, "page 2", "ann"))  # that is made already
+        await streams.pop().aclose()
+        assert 31 == hub.looking
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(run())
+
+
+def test_what_a_page_does_not_read_makes_no_other_page(redis_url, monkeypatch):
+    """Pages that differ by it are one page, and their links are without it."""
+    fill(redis_url, "q", 1)
+    with page(redis_url) as browser:
+        shown = browser.get("/queue?queue=q&junk=1&said=3")
+        assert "junk" not in shown.text
+        assert "said=" not in shown.text
+        queries = ("queue=q", "queue=q&junk=1", "x=2&skip=0&queue=q&said=1&cursor=7&skip=3")
+        seen = []
+
+        async def follow(topic, user):
+            seen.append((topic, user))
+            yield b""
+
+        monkeypatch.setattr(browser.app.hub, "follow", follow)
+        for query in queries:
+            browser.get("/events", params={"page": f"/queue?{query}"})
+        (first, _), *others = seen
+        assert ["local"] * 3 == [user for _, user in seen]
+        assert [True, False] == [topic == first for topic, _ in others]  # skip is read
 
 
 @contextmanager
@@ -196,6 +268,49 @@ def test_a_page_follows_its_broker(serve, redis_factory):
     served.signal(signal.SIGTERM)
     assert 0 == served.wait(20)
     assert "Traceback" not in served.log()
+
+
+# `reliq`, with 128 descriptors and two seconds for the header of a request.
+_NARROW = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+import reliq.cli.web_server
+reliq.cli.web_server._HEADER_S = 2.0
+from reliq.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_half_requests_take_the_page_from_nobody(redis_url, tmp_path):
+    """One address has half of the connections; each ends in time, also after a whole request."""
+    served = WebProcess(redis_url, tmp_path, begin=[sys.executable, "-c", _NARROW])
+    try:
+        half = b"GET /log HTTP/1.1\r\nHost: localhost\r\nX-a: b"
+        there = [socket.create_connection(("127.0.0.1", served.port), 20) for _ in range(300)]
+        for one in there:
+            with suppress(OSError):
+                one.sendall(half)
+        again = socket.create_connection(("127.0.0.1", served.port), 20, ("127.0.0.3", 0))
+        again.sendall(half[: half.index(b"X-a")] + b"\r\n")
+        assert again.recv(12) == b"HTTP/1.1 200"
+        again.sendall(half)  # whoever had an answer has no more time for the next
+        other = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(transport=other, timeout=20) as client:
+            assert 200 == client.get(f"{served.address}/log").status_code
+        for one in (*there, again):
+            one.settimeout(20)
+            with suppress(ConnectionResetError):
+                while one.recv(65_536):
+                    pass
+            one.close()
+        assert 200 == httpx.get(f"{served.address}/log").status_code
+        log = served.log()
+        assert "refused" in log
+        assert len(log.splitlines()) < 6, log
+        assert "Traceback" not in log
+    finally:
+        served.kill_group()
 
 
 @pytest.mark.slow

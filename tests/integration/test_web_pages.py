@@ -8,9 +8,14 @@ from time import perf_counter
 from urllib.parse import quote
 
 import pytest
-from kombu import Connection
+from celery.exceptions import Reject
+from click.testing import CliRunner
+from kombu import Connection, Exchange, Queue
 
 from reliq.admin import Inspector
+from reliq.admin.dead_letter_groups import exception_of
+from reliq.cli import main
+from reliq.integrations.outcomes import outcome_of
 from reliq.store.jobs import Change
 from tests.contract.steps import message
 from tests.integration.kombu_client import FAST, Taker
@@ -292,3 +297,66 @@ def test_consumers_are_paged(url, browser):
     pages = [browser.get(path).text for path in ("/consumers", "/consumers?skip=50")]
     assert [50, 10] == [page.count("/consumer?id=") for page in pages]
     assert "/consumers?skip=50" in pages[0]
+
+
+def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
+    """In the list, on the message's page and by the doctor, until somebody consumes."""
+    fill(url, "q", 1, 2, headers=HEADERS)
+    with Inspector(url) as inspector:
+        inspector._store.reserve("q", 2, 1, no_ack=False)
+        wait_until(
+            lambda: all(
+                one.lease_until_ms < inspector.now_ms() for one in inspector.peek("q", "unacked")
+            )
+        )
+        (found,) = (item for item in inspector.doctor() if item.check == "leases")
+        assert "2 messages of 'q'" in found.message
+        assert inspector.peek("q", "unacked")[0].consumer in found.message
+    listed = read(browser.get("/queue?queue=q&state=unacked"))
+    assert 2 == listed.text.count("lease ended: returns when somebody consumes")
+    assert any(link.startswith("/consumer?id=") for link in listed.links)
+    (link, *_) = (link for link in listed.links if "tag=" in link)
+    assert "lease ended" in told(browser, link)
+
+
+def test_what_a_reject_wraps_is_its_cause(url, browser):
+    """Two errors in `Reject` are two groups: replaying one replays that one."""
+    words = [outcome_of(Reject(error)).text for error in (ValueError("502"), KeyError("weight"))]
+    assert ["ValueError: 502", "KeyError: 'weight'"] == words
+    assert "Reject: too late" == outcome_of(Reject("too late")).text
+    assert ["ValueError", "KeyError"] == [*map(exception_of, words)]
+
+
+def test_callbacks_are_told_that_there_are(url, browser):
+    """A batch without any has published none, though each would have been due."""
+    with Inspector(url) as inspector:
+        for name, fields in (("none", {}), ("one", {"on_complete": "a message"})):
+            inspector._store.batches.open_batch(name, name, fields)
+            inspector._store.batches.change(name, [Change("seal")])
+            for callback in ("success", "complete"):
+                inspector._store.batches.said(name, callback)
+        published = {one.id: one.published for one in inspector.batches()}
+        assert {"none": [], "one": ["complete"]} == published
+        assert ["complete"] == inspector.batch("one").published
+    assert "Callbacks" not in told(browser, "/batch?id=none")
+    assert "Callbacks: complete published." in told(browser, "/batch?id=one")
+    shown = CliRunner().invoke(main, ["batch", "show", "none", "--url", url])
+    assert "published: none" in shown.output
+
+
+def test_cards_count_what_the_rows_count(url, browser):
+    """Not the queues that end with their connection, which the rows leave out."""
+    fill(url, "q", 1)
+    with Connection(url) as connection:
+        gone = Queue("gone", Exchange(""), "gone", durable=False, exclusive=True)
+        gone(connection.default_channel).declare()
+        connection.Producer().publish(1, routing_key="gone")
+        shown = told(browser, "/")
+        assert "1 temporary queue not shown" in shown
+        assert re.search("Ready ?1 ?In flight ?0", shown)
+
+
+def test_a_queue_of_a_blank_name_can_be_clicked(url, browser):
+    """Its link has something in it."""
+    fill(url, " ", 1)
+    assert '>" "<' in browser.get("/").text.replace("&#34;", '"')

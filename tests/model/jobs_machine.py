@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tests.model.brokers import Broker
 
 JOBS = ("i", "j", "k")
-TAGS = ("t", "t", "u")
+OURS = tuple(f"05{0:012x}{who * 10}00000{number}j" for who in "ab" for number in (1, 2))
+"""Of two publishers."""
+TAGS = ("t", "t", "u", *OURS)
 SETTINGS = Settings(2, 2, 5000, 30_000)
 
 batches = st.sampled_from((PARENT_BATCH, PARENT_BATCH, PARENT_BATCH, CHILD))
@@ -43,6 +45,7 @@ ends = changes_of("end", ("succeeded", "succeeded", "failed", "error", "lost", "
 changes = st.one_of(
     changes_of("enter", ("waiting", "delayed")),
     changes_of("enter", ("waiting",)),
+    changes_of("enter", ("waiting",), text="more"),
     changes_of("withdraw"),
     changes_of("begin", text="worker"),
     changes_of("begin", text="worker"),
@@ -51,7 +54,7 @@ changes = st.one_of(
     ends,
     changes_of("replay"),
     changes_of("replay", text="t"),
-    st.sampled_from((Change("seal"), Change("seal"), Change("cancel"))),
+    st.sampled_from((Change("seal"), Change("seal", tag=OURS[0]), Change("cancel"))),
 )
 
 
@@ -115,6 +118,7 @@ class JobsModel(RuleBasedStateMachine):
             "due": set(record.due),
             "due_since": record.due_since_ms,
             "said": set(record.said),
+            "heard": record.heard_ms,
             "jobs": {
                 job.id: (
                     job.state,
@@ -174,6 +178,11 @@ class JobsModel(RuleBasedStateMachine):
         if known is not None:
             seen = str(known.since - late)
             self.change(name, [Change("lose", job, tag=known.tag, text=seen)], "")
+
+    @rule(name=batches, ago=st.sampled_from((-1, 0, 1, 100)))
+    def settle(self, name: str, ago: int) -> None:
+        """Have all been looked for that were entered until then."""
+        self.change(name, [Change("settle", text=str(self.clock.now - ago))], "")
 
     @precondition(lambda self: any(one.jobs for one in self.oracles.values()))
     @rule(name=batches, job=jobs, how=st.sampled_from(("succeeded", "failed", "error", "replay")))

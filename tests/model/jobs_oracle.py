@@ -18,6 +18,7 @@ from reliq.store.jobs import (
     ENDED,
     LOST,
     NESTED,
+    NEVER_STORED,
     NO_JOB,
     OPEN,
     PARENT,
@@ -70,6 +71,11 @@ def comparable(job: Known, new: Change) -> bool:
     return not new.queue or not job.queue or new.queue == job.queue
 
 
+def publisher(tag: str) -> str:
+    """Return which process has made *tag*; "" for a tag that is not ours."""
+    return tag[14:24] if len(tag) > 24 else ""
+
+
 def delivery_order(job: Known, new: Change) -> int:
     """Return -1, 0 or 1: what is said is about an earlier delivery than is known, this, a later."""
     mine, theirs = (job.retries, job.token), (new.retries, new.token)
@@ -94,6 +100,8 @@ class BatchOracle:
     """When those that failed, or ended in error, did."""
     progress: dict[str, tuple[int, float, float, str]] = field(default_factory=dict)
     reports: list[tuple[str, int, str]] = field(default_factory=list)
+    heard: dict[str, int] = field(default_factory=dict)
+    """When each publisher entered jobs that it may not have stored: those that it entered last."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -107,7 +115,11 @@ class BatchOracle:
         """Do changes in order; return whether it is cancelled, outcomes, whether some is due."""
         outcomes = []
         for new in changes:
-            if new.what in {"seal", "cancel"}:
+            if new.what == "settle":
+                self.heard = {who: at for who, at in self.heard.items() if at >= int(new.text)}
+                outcomes.append(DONE)
+            elif new.what in {"seal", "cancel"}:
+                self.heard.pop(publisher(new.tag), None)
                 outcomes.append(self._close(new.what, now))
             else:
                 rule = getattr(self, f"_{new.what}")
@@ -115,9 +127,13 @@ class BatchOracle:
                 found, job = rule(before, new, by)
                 if job is not None:
                     since = now if before is None else max(now, before.since + 1)
+                    who = publisher(new.tag)
+                    if before is None and new.what == "enter" and who:
+                        since = self.heard.get(who, now) if new.text == "more" else now
+                        self.heard[who] = since
                     self.jobs[new.job] = replace(job, since=since)
                     self._fail(new.job, now)
-                elif found == DONE:
+                elif found in {DONE, NEVER_STORED}:
                     del self.jobs[new.job]
                 outcomes.append(found)
             self._conclude(now)
@@ -211,6 +227,9 @@ class BatchOracle:
     def _lose(self, job: Known | None, new: Change, _: str) -> tuple[int, Known | None]:
         if job is None or not job.is_open or job.tag != new.tag or str(job.since) != new.text:
             return UNCHANGED, None
+        in_doubt = job.since == self.heard.get(publisher(job.tag))
+        if in_doubt and job.state in {"waiting", "delayed"} and not job.token:
+            return NEVER_STORED, None
         return DONE, replace(job, state="error", why=LOST, worker="", by_broker=True)
 
     def _replay(self, job: Known | None, new: Change, _: str) -> tuple[int, Known | None]:
@@ -304,6 +323,7 @@ class BatchOracle:
             "due": {one for one in CALLBACKS if one in self.due},
             "due_since": min(self.due.values(), default=0),
             "said": self.said,
+            "heard": max(self.heard.values(), default=0),
             "jobs": {
                 name: (job.state, job.retries, job.token, job.since, job.tag, job.queue, job.worker)
                 for name, job in self.jobs.items()

@@ -407,6 +407,13 @@ MUTANTS = (
         "    then",
     ),
     Mutant(
+        "batches: what was stored is taken out",
+        "change_jobs",
+        " and job.since == is[heard(job.tag)] then",
+        " then",
+        found_by="test_batches.py::test_what_was_never_stored_is_taken_out",
+    ),
+    Mutant(
         "batches: a late replay",
         "change_jobs",
         "job.state == 's' or job.state == 'c' or before(job, new) then",

@@ -41,7 +41,7 @@ def test_any_order_of_steps_on_sqlite():
         run(broker, examples=100)
 
 
-@pytest.mark.parametrize("broker", ["fakeredis", "redis", "cluster", "sqlite"])
+@pytest.mark.parametrize("broker", ["fakeredis", "redis", "cluster"])
 def test_whatever_is_said_of_jobs(broker):
     """A batch counts its jobs as the oracle says, over every engine."""
     with running(broker) as found:

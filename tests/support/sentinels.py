@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import redis
@@ -22,7 +23,10 @@ DOWN_AFTER_MS = 1000
 
 
 class SentinelGroup:
-    """One master with two replicas, watched by three Sentinels that fail it over."""
+    """One master with two replicas, watched by three Sentinels that fail it over.
+
+    *servers*: more arguments of each :class:`RedisServer`.
+    """
 
     def __init__(
         self,
@@ -32,12 +36,14 @@ class SentinelGroup:
         password: str | None = None,
         sentinel_password: str | None = None,
         down_after_ms: int = DOWN_AFTER_MS,
+        **servers: Any,
     ) -> None:
         self.down_after_ms = down_after_ms
+        self._options = {"password": password, **servers}
         self.password = password
         self.sentinel_password = sentinel_password
         self.directory = Path(tempfile.mkdtemp(prefix="reliq-sentinel-"))
-        first = RedisServer(password=password)
+        first = RedisServer(**self._options)
         self.servers = [first]
         self._replicas = replicas
         self.ports: list[int] = []
@@ -50,7 +56,7 @@ class SentinelGroup:
         """Start all of it; return when every Sentinel knows its peers and the replicas."""
         first = self.servers[0].start()
         for _ in range(self._replicas):
-            replica = RedisServer(password=self.password, replica_of=first)
+            replica = RedisServer(replica_of=first, **self._options)
             self.servers.append(replica)
             replica.start()
         for replica in self.servers[1:]:
@@ -123,6 +129,40 @@ class SentinelGroup:
         assert found is not None
         return found
 
+    def missing(self) -> str:
+        """Return what the group misses to be whole; nothing when it is.
+
+        Whole: all servers answer, both replicas are in step with the master, and each Sentinel
+        knows it.
+        """
+        try:
+            said = [self._say(port) for port in self.ports]
+            if wrong := next((wrong for _, wrong in said if wrong), ""):
+                return wrong
+            if len({master for master, _ in said}) != 1:
+                return "the Sentinels name several masters"
+            master = next(server for server in self.servers if server.port == said[0][0])
+            written = int(ask(master, "INFO", "replication")["master_repl_offset"])
+            for server in self.servers:
+                if wrong := _out_of_step(server, master, written, self._replicas):
+                    return wrong
+        except redis.RedisError as exc:
+            return str(exc)
+        return ""
+
+    def _say(self, port: int) -> tuple[int, str]:
+        """Return the port of the master that a Sentinel knows, and what is wrong by its word."""
+        with self._client(port) as client:
+            master = client.sentinel_master(MASTER_NAME)
+            replicas = client.sentinel_slaves(MASTER_NAME)
+        wrong = "" if master["flags"] == "master" else f"the master is {master['flags']}"
+        for one in replicas:
+            if one["flags"] != "slave" or one["master-link-status"] != "ok":
+                wrong = f"{one['name']} is {one['flags']}, its link {one['master-link-status']}"
+        if len(replicas) != self._replicas:
+            wrong = f"{len(replicas)} replicas are known"
+        return int(master["port"]), wrong and f"by Sentinel {port} {wrong}"
+
     def wait_for_replies(self) -> None:
         """Have no failover from now on: a master of a busy machine may be slow to answer."""
         self._down_after(600_000)
@@ -193,13 +233,42 @@ class SentinelGroup:
         return True
 
 
-def role_of(server: RedisServer) -> str:
-    """Return what a server says it is: master or slave; "" when it does not answer."""
+def ask(server: RedisServer, *command: str) -> Any:
+    """Send a server one command; raises redis.RedisError after a second without an answer."""
     client = redis.Redis(
-        host="127.0.0.1", port=server.port, password=server.password, socket_timeout=1, protocol=2
+        host="127.0.0.1",
+        port=server.port,
+        password=server.password,
+        socket_timeout=1,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
     )
     with client:
-        try:
-            return str(client.info("replication")["role"])
-        except redis.RedisError:
-            return ""
+        return client.execute_command(*command)
+
+
+# What is on its way to a replica under load.
+_IN_FLIGHT_BYTES = 65_536
+
+
+def _out_of_step(server: RedisServer, master: RedisServer, written: int, replicas: int) -> str:
+    info = ask(server, "INFO", "replication")
+    name = f"{server.port} of the master {master.port}"
+    if server is master:
+        states = [info[f"slave{number}"]["state"] for number in range(info["connected_slaves"])]
+        whole = info["role"] == "master" and states == ["online"] * replicas
+        return "" if whole else f"{name}: {info['role']} with replicas {states}"
+    if info["role"] != "slave" or int(info["master_port"]) != master.port:
+        return f"{name}: {info['role']} of {info.get('master_port')}"
+    if info["master_link_status"] != "up":
+        return f"{name}: its link is {info['master_link_status']}"
+    behind = written - int(info["slave_repl_offset"])
+    return f"{name}: {behind} bytes behind" if behind > _IN_FLIGHT_BYTES else ""
+
+
+def role_of(server: RedisServer) -> str:
+    """Return what a server says it is: master or slave; "" when it does not answer."""
+    try:
+        return str(ask(server, "INFO", "replication")["role"])
+    except redis.RedisError:
+        return ""

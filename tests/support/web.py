@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 class WebProcess(Process):
     """`reliq web` on a port of its own, which reads pages anew three times a second."""
 
-    def __init__(self, url: str, directory: Path, *arguments: str, port: int = 0, **env: str):
-        command = [*RELIQ, "web", "--port", str(port), "--interval", "0.3", *arguments]
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        *arguments: str,
+        port: int = 0,
+        begin: list[str] = RELIQ,
+        **env: str,
+    ):
+        command = [*begin, "web", "--port", str(port), "--interval", "0.3", *arguments]
         log_path = directory / "web.log"
         before = log_path.stat().st_size if log_path.exists() else 0
         super().__init__(command, log_path=log_path, env=environment(url, **env))

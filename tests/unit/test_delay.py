@@ -80,9 +80,9 @@ def test_a_delay_in_ms(value, expected):
     assert expected == take_delay({"x-delay": value}, native=False).delay_ms
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, -1), ("0", 0), ("1500", 1500), (7, 7)])
+@pytest.mark.parametrize(("value", "expected"), [(None, -1), ("0", 100), ("1500", 1500), (7, 7)])
 def test_a_time_to_live_in_ms(value, expected):
-    """Text is what Kombu makes of seconds; -1 is none."""
+    """Text is what Kombu makes of seconds; -1 is none, and 0 counts as 100 ms."""
     assert expected == ttl_ms({"expiration": value})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from time import monotonic
 from types import SimpleNamespace
 
@@ -107,7 +108,7 @@ def turn(duties, store, *more):
     began = store.clock.now
     duties.tick(store)
     duties._later.extend(more)
-    duties.do_all_later(store)
+    duties.do_all_later(store, renews=True)
     return store.clock.now - began
 
 
@@ -120,6 +121,20 @@ def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
         store.clock.now += 0.5
     assert longest < 0.5
     assert len(duties._postponed) <= 4
+
+
+def test_leases_are_renewed_while_duties_take_long(duties, store):
+    """Each reply may ask for more, for as long as a process hardly gets a processor."""
+    renewed = []
+    duties.renewal._leases.due = lambda _all: renewed.append(store.clock.now) or {}
+
+    def slow(left, _store):
+        store.clock.now += 0.7
+        if left:
+            duties._later.append(partial(slow, left - 1))
+
+    assert turn(duties, store, partial(slow, 19)) > 13.0
+    assert max(b - a for a, b in pairwise([*renewed, store.clock.now])) < 1.0
 
 
 def test_a_duty_of_another_node_is_done_all_the_same(duties, store):

@@ -18,7 +18,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
-    {"reliq._version", "reliq.forks", "reliq.printable", "reliq.units"},
+    {"reliq._version", "reliq.forks", "reliq.hosts", "reliq.printable", "reliq.units"},
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
     {"reliq.store"},
@@ -290,7 +290,14 @@ def graph(*, types: bool) -> dict[str, set[str]]:
 
 def test_the_page_stands_on_the_inspector():
     """Nothing in it talks to an engine, nor knows how messages are stored."""
-    allowed = ("reliq.admin", "reliq.errors", "reliq.forks", "reliq.printable", "reliq.units")
+    allowed = (
+        "reliq.admin",
+        "reliq.errors",
+        "reliq.forks",
+        "reliq.hosts",
+        "reliq.printable",
+        "reliq.units",
+    )
     names = ("reliq.message.queue_arguments", "reliq.failover.brokers.without_password")
     outside = {
         f"{module}: {item.target}"

@@ -1,7 +1,9 @@
 """What is held and what is owed: two owners, and no moment at which a message is in neither."""
 
 import gc
+import logging
 from contextlib import nullcontext
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -222,3 +224,17 @@ def test_a_server_that_is_away_is_asked_once(outbox):
     with pytest.raises(BrokerUnavailable):
         outbox.flush(store)
     assert [("release", "a")] == store.asked
+
+
+def test_a_message_that_is_finished_after_its_lease_is_told(leases, caplog):
+    """A process that was frozen acks before it hears that others may have the message."""
+    now, renewed = monotonic(), [Lease("renewed", "1")]
+    leases.take([delivery("late"), delivery("renewed")], now - 100, LEASE_MS)
+    leases.take([delivery("in time"), delivery("refused")], now - 59, LEASE_MS)
+    leases.due(all_of_them=True)
+    leases.renewed(renewed, 60.0)
+    leases.not_renewed([Lease("refused", "1")])
+    with caplog.at_level(logging.WARNING, logger="reliq"):
+        leases.outbox.ack_later("q", ["late", "renewed", "in time", "refused"])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("lease lost: message late of 'q' was finished after its lease had ended")

@@ -182,3 +182,26 @@ def test_options_that_another_thread_writes_into():
         sys.setswitchinterval(interval)
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("delivery_limit", "None", None),
+        ("redelivery_backoff", "None", None),
+        ("redelivery_backoff", "[1, 60]", (1.0, 60.0)),
+        ("address_map", '{"a:1": "b:2"}', (("a:1", "b:2"),)),
+        ("username", "None", "None"),
+    ],
+)
+def test_values_as_text(name, text, value):
+    """Programs that hand on text only, as Airflow does, can say what is neither text nor number."""
+    assert value == getattr(parse({name: text}), name)
+
+
+@pytest.mark.parametrize("text", ["[60, 1]", "[1", "{}", "none", "5"])
+def test_text_that_is_no_value(text):
+    """It is refused as it was written."""
+    with pytest.raises(ConfigurationError, match="got: ") as caught:
+        parse({"redelivery_backoff": text})
+    assert repr(text) in str(caught.value)

@@ -106,6 +106,11 @@ def test_a_tag_that_is_dropped_is_settled(publisher):
     assert min(lows(publisher)) > number
 
 
+def test_a_tag_that_was_interrupted_as_it_was_made():
+    """It has nothing to settle, and its destructor does not raise."""
+    PublishTag("t").__del__()
+
+
 def test_a_tag_may_be_dropped_at_any_moment(publisher):
     """Even by a garbage collection that comes while the publisher's lock is held."""
     tag = publisher.tag(5)

@@ -3,6 +3,8 @@
 import pytest
 
 from reliq import ConfigurationError
+from reliq.engines.redis.connect import Address, translate, translate_reply
+from reliq.engines.redis.server_info import judge
 from reliq.engines.urls import address, store_of
 from reliq.failover.brokers import without_password
 from reliq.migration.kombu_url import connect_kombu
@@ -60,3 +62,34 @@ def test_what_helps_is_said():
 def test_a_url_as_it_may_be_shown(url, shown):
     """Scheme, host and path."""
     assert shown == without_password(url)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "NOPERM User me has no permissions to run the 'time' command",
+        "ERR ACL failure in script: User me has no permissions to run the 'time' command",
+        "ERR The user executing the script can't run this command or subcommand script: x",
+        "ERR The user executing the script can't access at least one of the keys mentioned",
+    ],
+)
+def test_a_missing_right_is_told_with_the_rule(reply):
+    """In the words of each version of Redis, inside a script as outside."""
+    assert "see the ACL rule in docs/operations.md" in str(translate_reply(reply, Address()))
+
+
+def test_an_unknown_name_ends_without_a_period():
+    """The library's error has one, and Celery adds another."""
+    error = translate(
+        OSError("Error -2 connecting to x:1. Name or service not known."), Address(), 1
+    )
+    assert str(error).endswith("not known")
+
+
+def test_the_version_of_a_valkey_is_its_own():
+    """It also says which Redis it is compatible with."""
+    for info, version in (
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "9.1.2"),
+        ({"redis_version": "7.0.15"}, "7.0.15"),
+    ):
+        assert version == next(f for f in judge(info, "", {}) if f.check == "version").message

@@ -115,7 +115,11 @@ class StoreBase:
 
     def _enlist(self, queues: str, queue: str) -> None:
         """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
-        names = scripts.LIST_QUEUE.named(queues=queues, guard=keys.guard_of_all(self._prefix))
+        names = scripts.LIST_QUEUE.named(
+            queues=queues,
+            stored_format=keys.stored_format(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
+        )
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     @property

@@ -44,6 +44,7 @@ _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled":
 _OWN_FIELD = "field:"
 _TIMES = ("created", "sealed", "cancelled", "ended")
 _ADDED = "added"
+_FROM = "from:"
 # What is read of many: not what their producers have noted, which may be long.
 _READ = (
     "name",
@@ -342,6 +343,7 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
         },
         min((number(found[f"due_{one}"], 0) for one in due), default=0),
         number(found.get(_ADDED), 0),
+        max((number(at, 0) for name, at in found.items() if name.startswith(_FROM)), default=0),
     )
 
 

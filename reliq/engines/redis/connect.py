@@ -36,11 +36,14 @@ _UNAVAILABLE = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
     r"NOAUTH|WRONGPASS|max number of clients|shutting down)\b"
 )
+_ACL = "the user lacks a permission: see the ACL rule in docs/operations.md"
 _HINTS = (
     ("OOM", "its memory is full: raise maxmemory, or let workers drain the queues"),
-    ("NOPERM", "the user lacks a permission: see the ACL rule in docs/operations.md"),
-    # What a script meets, in the words of Redis 7.
-    ("can't run this command", "the user lacks a permission: see docs/operations.md"),
+    ("NOPERM", _ACL),
+    # What a script meets, in the words of Redis 6.2 and 7.0, and of later ones.
+    ("can't run this command", _ACL),
+    ("can't access at least one of the keys", _ACL),
+    ("ACL failure in script", _ACL),
     ("MISCONF", "it cannot persist: look at its log and disk"),
     ("WRONGTYPE", "a key of reliq holds something else: use another database or prefix"),
     ("MOVED ", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
@@ -112,7 +115,7 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
     if isinstance(exc, redis.exceptions.AuthenticationError):
         return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")
     if isinstance(exc, (OSError, redis.exceptions.ConnectionError)):
-        return BrokerUnavailable(f"{address} is not reachable: {exc}")
+        return BrokerUnavailable(f"{address} is not reachable: {str(exc).rstrip('.')}")
     # redis-py takes the code away where it has a class for it.
     code = "NOPERM " if isinstance(exc, redis.exceptions.NoPermissionError) else ""
     return translate_reply(f"{code}{exc}", address)
@@ -170,6 +173,21 @@ def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
     """
     connection.send_command(*command)  # type: ignore[no-untyped-call]
     return connection.read_response()
+
+
+def ask_all(
+    connection: redis.connection.AbstractConnection, *commands: tuple[Any, ...]
+) -> list[Any]:
+    """Send commands as :func:`ask` does, in one round trip; an error among the replies is one."""
+    packed = connection.pack_commands(commands)  # type: ignore[no-untyped-call]
+    connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
+    replies: list[Any] = []
+    for _ in commands:
+        try:
+            replies.append(connection.read_response())
+        except redis.exceptions.ResponseError as exc:  # noqa: PERF203 - one of three
+            replies.append(exc)
+    return replies
 
 
 def hang_up(connection: redis.connection.AbstractConnection) -> None:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .base import StoreBase
+from .sentinel import SentinelAddress
 from .server import Server
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class RedisDiagnosis(StoreBase):
 
     def diagnose(self) -> list[Finding]:
         """Look at what can be wrong with the server and with this user's rights."""
-        return self._server.diagnose()
+        behind = isinstance(self._wire.address, SentinelAddress)
+        return self._server.diagnose(behind_sentinels=behind)
 
     def nodes(self) -> list[Node]:
         """Return nothing: the broker is one server."""

@@ -26,7 +26,9 @@ class RedisExchanges(StoreBase):
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
         names = scripts.DECLARE_EXCHANGE.named(
-            exchanges=keys.exchanges(self._prefix), guard=keys.guard_of_all(self._prefix)
+            exchanges=keys.exchanges(self._prefix),
+            stored_format=keys.stored_format(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
         )
         stored = self._wire.execute(scripts.DECLARE_EXCHANGE, names, (exchange, declaration))
         return bytes(stored)

@@ -144,6 +144,16 @@ def queues(prefix: str) -> str:  # ZSET queue name -> when to look after it next
     return _of_all(prefix, "queues")
 
 
+def stored_format(prefix: str) -> str:  # HASH "version" -> limits.FORMAT
+    """Return the key that says in which format everything under *prefix* is stored."""
+    return _of_all(prefix, "stored_format")
+
+
+def older_layout(prefix: str) -> tuple[str, str]:  # ZSET, HASH
+    """Return the keys of all queues and all exchanges in the oldest layout."""
+    return f"{prefix}reliq:queues", f"{prefix}reliq:exchanges"
+
+
 def guard_of_all(prefix: str) -> str:  # never there
     """Return the guard of what belongs to no queue."""
     return _of_all(prefix, "guard")
@@ -264,6 +274,7 @@ _SHARED = frozenset(
         "broker_id",
         "dead_letter_routed",
         "exchanges",
+        "stored_format",
         "consumers",
         "kombu_held",
         "kombu_last",

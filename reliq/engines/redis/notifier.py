@@ -8,14 +8,13 @@ consumer looks anyway.
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
+from ..pipe import Pipe
 from ..poll import readable
 from .keys import queue_keys
 
@@ -35,8 +34,6 @@ _ENDS_S = 0.02
 class RedisNotifier:
     """See :class:`reliq.store.protocol.Notifier`."""
 
-    _waking = OwnLock()
-
     def __init__(self, wire: Wire, unblock: Callable[[OnReply], None]) -> None:
         """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on."""
         self._wire = wire
@@ -49,8 +46,7 @@ class RedisNotifier:
         self._error: ReliqError | None = None
         self._clearing = False
         self._ending = False
-        self._waiter: tuple[int, int] | None = None
-        self._waiter_of = here()
+        self._pipe = Pipe()
 
     @property
     def listening(self) -> bool:
@@ -131,15 +127,14 @@ class RedisNotifier:
             return True
         if self._ending:
             timeout_s = min(timeout_s, _ENDS_S)
-        reader = self._open_waiter()
+        reader = self._pipe.fileno()
         descriptors = (reader, self._wire.fileno()) if listening else (reader,)
         deadline = monotonic() + max(timeout_s, 0.0)
         while True:
             ready = readable(descriptors, deadline - monotonic())
             woken = reader in ready
             if woken:
-                with suppress(BlockingIOError):
-                    os.read(reader, 4096)
+                self._pipe.read()
             if not listening:
                 return False
             self._wire.check()
@@ -167,10 +162,7 @@ class RedisNotifier:
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""
-        with self._waking:
-            if self._waiter is not None and self._waiter_of == here():
-                with suppress(BlockingIOError, OSError):
-                    os.write(self._waiter[1], b"\0")
+        self._pipe.write()
 
     def check(self) -> None:
         """Raise BrokerTimeout if the BLPOP is overdue."""
@@ -182,30 +174,9 @@ class RedisNotifier:
         self._wire.close()
         self._listening = False
         self._error = None
-        with self._waking:
-            self._close_waiter()
-
-    def __del__(self) -> None:
-        """Give the pipe back where nobody closed the notifier."""
-        self._close_waiter()
+        self._pipe.close()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
             raise again(error)
-
-    def _open_waiter(self) -> int:
-        with self._waking:
-            if self._waiter is None or self._waiter_of != here():
-                self._close_waiter()
-                self._waiter = os.pipe()
-                self._waiter_of = here()
-                for fd in self._waiter:
-                    os.set_blocking(fd, False)
-            return self._waiter[0]
-
-    def _close_waiter(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        for fd in waiter or ():
-            with suppress(OSError):
-                os.close(fd)

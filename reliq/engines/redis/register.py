@@ -57,6 +57,7 @@ class RedisRegister(StoreBase):
             consumer=keys.consumer(self._prefix, consumer),
             queues=keys.queues(self._prefix),
             dead_letter_routed=keys.dead_letter_routed(self._prefix),
+            stored_format=keys.stored_format(self._prefix),
             guard=keys.guard_of_all(self._prefix),
         )
         pairs = [part for pair in record.items() for part in pair]

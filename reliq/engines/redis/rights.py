@@ -49,7 +49,8 @@ def _role(*parts: Role, runs: Iterable[Script] = (), sends: str = "") -> Role:
 
 # What redis-py and every wire send: to log in is allowed to everybody.
 _DIALS = _role(sends="client|setname")
-_CONNECTS = _role(_DIALS, sends="client|id eval evalsha ping select")
+# EXISTS and HMGET ask for the format of what is stored.
+_CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select")
 
 PRODUCER = _role(
     _CONNECTS,
@@ -111,9 +112,7 @@ WORKER = _role(
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
     "zremrangebyscore",
 )
-EXPORTER = _role(
-    _CONNECTS, runs=(scripts.MEASURE,), sends="client|list exists hmget info time zrange"
-)
+EXPORTER = _role(_CONNECTS, runs=(scripts.MEASURE,), sends="client|list info time zrange")
 # Looks at everything, and changes nothing: no command writes.
 VIEWER = _role(
     EXPORTER,

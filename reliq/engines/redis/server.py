@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerRefused
 from ...store.inspection import BrokerInfo, Finding
 from . import keys, scripts
-from .server_info import judge, number_of, parse
+from .server_info import judge, judge_failover, number_of, parse
+from .tls import UNVERIFIED, is_verified
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -65,21 +66,32 @@ class Server:
             number_of(info.get("connected_clients")),
         )
 
-    def diagnose(self, *, in_cluster: bool = False) -> list[Finding]:
+    def diagnose(
+        self, *, in_cluster: bool = False, behind_sentinels: bool = False
+    ) -> list[Finding]:
         """Look at what can be wrong with the server and with this user's rights.
 
         in_cluster: it is spoken to as a node of a cluster, whose clocks and replicas are
-        looked at by who knows all nodes.
+        looked at by who knows all nodes. behind_sentinels: replicas may be promoted.
         """
         info, config = self._info(), self._config()
-        found = [*self._rights()]
+        found = [*self._rights(), *self._unverified()]
         if not info:
             return found
         found += judge(info, self._persistence(info), config, in_cluster=in_cluster)
+        if behind_sentinels:
+            found += judge_failover(info)
         if not in_cluster:
             found += self._clock()
         found += [*self._cache(info), *self._foreign()]
         return found
+
+    def _unverified(self) -> Iterator[Finding]:
+        address: Any = self._wire.address
+        tls = getattr(address, "master", address).tls
+        if tls is not None and not is_verified(tls):
+            remedy = "give ssl_ca_certs the CA of the server in the place of ssl_cert_reqs=none"
+            yield Finding("tls", "warning", UNVERIFIED, remedy)
 
     def refuses(self, known: Collection[Command]) -> list[str]:
         """Return the names of the commands that this user may not use, but for those *known*."""
@@ -179,7 +191,7 @@ class Server:
                 "clock",
                 "warning",
                 f"the server's clock is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} "
-                "this machine's: ages and an eta are wrong by as much; leases are not",
+                "this machine's: ages and an eta are wrong by as much",
                 "let both machines keep their time by NTP",
             )
             return

@@ -54,7 +54,7 @@ def _server(info: Info) -> Iterator[Finding]:
     if numbers < (6, 2):
         yield Finding("version", "error", f"Redis {version} is too old", "use 6.2 or newer")
     else:
-        yield Finding("version", "ok", version)
+        yield Finding("version", "ok", info.get("valkey_version", version))
 
 
 def _memory(info: Info) -> Iterator[Finding]:
@@ -169,6 +169,32 @@ def _replication(info: Info, *, in_cluster: bool) -> Iterator[Finding]:
                 f"{fields.get('lag', '?')} s behind: promoted now, it would have lost that much",
                 "look at its log and at the network between the two",
             )
+
+
+def judge_failover(info: Info) -> Iterator[Finding]:
+    """Yield what a failover by Sentinel can cost; nothing where INFO says too little."""
+    replicas = number_of(info.get("connected_slaves"))
+    if replicas is None:
+        return
+    missing = []
+    # Redis tells of good replicas only where min-replicas-to-write asks for some.
+    good = number_of(info.get("min_slaves_good_slaves"))
+    if good is None:
+        missing.append("min-replicas-to-write is 0, so that a master without replicas confirms")
+    if replicas < 2:  # noqa: PLR2004
+        missing.append(f"{replicas} of 2 replicas are connected")
+    if info.get("aof_enabled") == "0":
+        missing.append("appendonly is no, so that a server comes back with old data, or none")
+    if missing:
+        yield Finding(
+            "failover",
+            "warning",
+            f"a failover can lose confirmed messages: {'; '.join(missing)}",
+            "min-replicas-to-write 1, appendonly yes and two replicas, at each server of the group "
+            "(docs/failover.md)",
+        )
+    else:
+        yield Finding("failover", "ok", f"{good} replicas in step, and writes wait for them")
 
 
 def _clients(info: Info, config: Info) -> Iterator[Finding]:

@@ -26,9 +26,10 @@ def _work(names: Sequence[str], reply: Reply) -> dict[str, Work]:
         names[place]: Work(
             wait_ms,
             expired == 1,
-            idle == 1,
+            idle > 0,
             Layout(partitions or 1, end) if end else None,
             owed == 1,
+            idle == 2,  # noqa: PLR2004 - see the script
         )
         for place, wait_ms, expired, idle, partitions, end, owed in reply
     }

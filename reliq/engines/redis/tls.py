@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,12 @@ from ...errors import ConfigurationError, unknown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+logger = logging.getLogger("reliq")
+
+UNVERIFIED = (
+    "TLS: the server's certificate or its name is not verified (ssl_cert_reqs, "
+    "ssl_check_hostname): who is on the way can read and change everything"
+)
 _CERT_REQS = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -61,7 +69,19 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
     if options.get("ssl_min_version") is not None:
         options["ssl_min_version"] = _version(options["ssl_min_version"])
     _try(options)
+    if not is_verified(options):
+        _warn(UNVERIFIED)
     return options
+
+
+def is_verified(options: Mapping[str, Any]) -> bool:
+    """Whether certificate and name of the server are verified."""
+    return bool(options["ssl_check_hostname"])  # never without the certificate
+
+
+@cache  # once a process
+def _warn(text: str) -> None:
+    logger.warning(text)
 
 
 def _yes_or_no(name: str, value: Any) -> bool:

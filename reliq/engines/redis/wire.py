@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
-from .connect import FAILURES, ask, hang_up, translate
+from . import formats
+from .connect import FAILURES, ask_all, hang_up, translate
 from .conversation import Conversation
 from .roles import Role, Turn, Waiters, in_turn
 from .stream import Command, Reply, Stream, pack
@@ -250,7 +251,11 @@ class Wire:
         began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)
         try:
-            client_id = ask(connection, "CLIENT", "ID")
+            prefix = self.options.global_keyprefix
+            asked = ask_all(connection, ("CLIENT", "ID"), *formats.questions(prefix))
+            client_id, version, older = asked
+            _raise_error(client_id)
+            formats.require_known(version, older, prefix, self.address)
             stream = Stream(connection)
         except BaseException as exc:
             hang_up(connection)
@@ -296,3 +301,8 @@ class Wire:
                 if tries and conversation.was_silent_for(self.options.health_check_interval):
                     self.call(("PING",))
         self.connect()  # where it had failed, nothing was under way: dialling again is safe
+
+
+def _raise_error(reply: Reply) -> None:
+    if isinstance(reply, Exception):
+        raise reply

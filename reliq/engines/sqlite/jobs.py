@@ -111,6 +111,7 @@ class Changing:
             "lose": self._lose,
             "replay": self._replay,
             "seal": self._seal,
+            "settle": lambda *_: 1,
             "cancel": self._cancel,
         }
 

@@ -66,7 +66,8 @@ class SqliteSurveying(StoreBase):
             rows = transaction.execute(_SURVEY.format(among), values).fetchall()
         # The pass of another does not count by a clock that was set since.
         ahead = transaction.now - time.monotonic_ns() // 1_000_000
-        found = {name: Work(-1, False, True) for name in {*names} - {row[0] for row in rows}}
+        gone = {*names} - {row[0] for row in rows}
+        found = dict.fromkeys(gone, Work(-1, False, True, gone=True))
         for name, needed, expired, idle, owner, until, known, owed in rows:
             wait_ms = 0 if needed else -1
             if needed and owner not in (None, self.consumer) and abs(ahead - known) <= JUMP_MS:

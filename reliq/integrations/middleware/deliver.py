@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ...printable import plain
+from ..outcomes import SUCCEEDED
 from ..requests import forget
 from .chain import DeliverContext
 
@@ -55,7 +56,7 @@ def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
     return execute_using_pool
 
 
-def _asked(request: Any, chain: Chain) -> Exception | None:
+def _asked(request: Any, chain: Chain) -> BaseException | None:
     """Return what *chain* raises for *request*."""
     context = DeliverContext(
         app=request.app,
@@ -70,8 +71,11 @@ def _asked(request: Any, chain: Chain) -> Exception | None:
         chain.deliver(context)
     except MemoryError:
         raise
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the worker goes on
-        return exc
+    except (Exception, SystemExit) as exc:
+        exceptions = sys.modules["celery.exceptions"]
+        if isinstance(exc, (exceptions.WorkerShutdown, exceptions.WorkerTerminate)):
+            raise
+        return exc  # whatever it is, the worker goes on
     return None
 
 
@@ -87,6 +91,8 @@ def _refuse(request: Any, error: Any) -> None:
     forget(request)
     if isinstance(error, exceptions.Ignore):
         logger.info("task %s[%s] is ignored by the middleware", request.name, request.id)
+        if hasattr(request.message, "outcome"):  # of ours: as where the task raises it
+            request.message.outcome = SUCCEEDED
         request.acknowledge()
         return
     rejected = isinstance(error, exceptions.Reject)
@@ -118,7 +124,7 @@ def _refuse(request: Any, error: Any) -> None:
         )
 
 
-def _tell(request: Any, error: Exception) -> None:
+def _tell(request: Any, error: BaseException) -> None:
     """Do what Celery does when a task rejects its message for good."""
     exc_info = type(error), error, error.__traceback__
     einfo = sys.modules["billiard.einfo"].ExceptionInfo(exc_info)
@@ -141,5 +147,5 @@ def _tell(request: Any, error: Exception) -> None:
 
 
 def _in_words(error: Any) -> str:
-    text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
     return plain(text[:_LONGEST_ERROR])

@@ -110,7 +110,7 @@
       });
       source.addEventListener("away", (event) => say(`What you see is old: ${JSON.parse(event.data).text}`));
       source.addEventListener("error", () => {
-        say("What you see is old: reliq web does not answer. It is asked again and again.");
+        if (state.hidden) say("What you see is old: reliq web does not answer. It is asked again and again.");
         if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
       });
     };

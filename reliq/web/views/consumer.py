@@ -31,7 +31,9 @@ def consumer(look: Look) -> ConsumerView:
     name = asked.text("id")
     found = next((one for one in look.inspector.consumers() if one.id == name), None)
     if found is None:
-        raise NotFound(f"no consumer {name!r}: it has ended, and what it held was given back")
+        raise NotFound(
+            f"no consumer {name!r}: it has ended, and what it held returns when somebody consumes"
+        )
     held = look.inspector.held_by(name, limit=PAGE, cursor=asked.text("cursor") or None)
     shown = [hidden(look, message) for message in held.found]
     return ConsumerView(found, held, shown, look.inspector.now_ms())

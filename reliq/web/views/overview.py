@@ -65,7 +65,7 @@ def overview(look: Look, number: int, name: str) -> Overview:
         name,
         "",
         report.broker,
-        _totals(report),
+        _totals(kept),
         page,
         Pager(skip, len(page), len(queues), skip + _SIZE < len(queues), _SIZE),
         report.untold,
@@ -104,13 +104,13 @@ def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
     return sorted(queues, key=lambda queue: (-(getattr(queue, sort) or 0), queue.queue))
 
 
-def _totals(report: Report) -> Totals:
+def _totals(queues: list[QueueReport]) -> Totals:
     def rates(name: str) -> float | None:
-        known = [rate for queue in report.queues if (rate := getattr(queue, name)) is not None]
+        known = [rate for queue in queues if (rate := getattr(queue, name)) is not None]
         return sum(known) if known else None
 
     def total(name: str) -> int:
-        return sum(getattr(queue, name) for queue in report.queues)
+        return sum(getattr(queue, name) for queue in queues)
 
     return Totals(
         total("ready"),

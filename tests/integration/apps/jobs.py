@@ -35,6 +35,10 @@ def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
         raise Ignore
     if how == "reject":
         raise Reject("not this one", requeue=False)
+    if how == "exit":
+        raise SystemExit(3)
+    if how == "give back":
+        raise Reject("again", requeue=True)
     if how == "requeue" and _first(task):
         raise Reject("not now", requeue=True)
     if how == "retry" and _first(task):

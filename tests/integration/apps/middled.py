@@ -65,8 +65,9 @@ class Recorder(reliq.Middleware):
             raise context.task.retry(countdown=0)
         if error == "ConnectionError" and times == 1:
             raise ConnectionError("not there")
-        if error in {"ValueError", "OSError"}:
-            raise {"ValueError": ValueError, "OSError": OSError}[error]("as told")
+        for kind in (ValueError, OSError, SystemExit):
+            if error == kind.__name__:
+                raise kind("as told")
 
 
 reliq.add_middleware(app, Recorder("a"), Recorder("b"))

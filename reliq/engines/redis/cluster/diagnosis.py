@@ -260,7 +260,7 @@ def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Findin
             "warning",
             f"the clock of {farthest} is {abs(off_s):.1f} s "
             f"{'ahead of' if off_s > 0 else 'behind'} this machine's: ages and an eta are wrong by "
-            "as much; leases are not",
+            "as much",
             "let the nodes and this machine keep their time by NTP",
         )
         return

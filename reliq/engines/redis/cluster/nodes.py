@@ -15,7 +15,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ....errors import BrokerUnavailable, ReliqError, again
+from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
 from ..unanswered import Asked
 from ..wire import Wire
@@ -155,7 +155,7 @@ class Nodes:
     def _try(self, place: Place) -> None:
         try:
             self.connect(place)
-        except BrokerUnavailable:
+        except ReliqError:
             self._changed()
 
     def look_soon(self, place: Place) -> None:
@@ -169,7 +169,7 @@ class Nodes:
         try:
             wire = self.connect(place)
             wire.send((asked,))
-        except BrokerUnavailable:
+        except ReliqError:
             self._changed()
             return
         wire.wait_for((asked,), PATIENCE_S)
@@ -218,9 +218,12 @@ class Nodes:
                     jobs.popleft()
 
 
-def _unavailable(error: ReliqError) -> BrokerUnavailable:
-    """Return *error* as one after which another try may help: a node is not the cluster."""
-    if isinstance(error, BrokerUnavailable):
+def _unavailable(error: ReliqError) -> ReliqError:
+    """Return *error* as one after which another try may help: a node is not the cluster.
+
+    But for a ConfigurationError, as of a format that is unknown: that is of all of it.
+    """
+    if isinstance(error, (BrokerUnavailable, ConfigurationError)):
         return error
     found = BrokerUnavailable(*error.args)
     found.reply = error.reply

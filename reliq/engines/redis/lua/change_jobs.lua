@@ -12,14 +12,18 @@
 -- ARGV[1] by (job that adds others; "": the producer)
 -- ARGV[2..] change, job, state, retries, token, tag, queue, text (of each; what it lacks is "")
 --
--- change is one of enter, withdraw, begin, return, end, lose, replay, seal, cancel. retries and
--- token say which delivery of which try it is about: later ones have higher numbers.
+-- change is one of enter, withdraw, begin, return, end, lose, replay, seal, settle, cancel. retries
+-- and token say which delivery of which try it is about: later ones have higher numbers.
 --
 -- Returns {0} where there is no such batch; else {1, 1 when cancelled or 0, and 2 more when
 -- something is due to be said, postponed, outcome of each}, where postponed is what
 -- postpone_batch has noted of a batch that goes on, or of which something is due, else "". Outcomes:
 -- 1 done; 0 nothing changed, it was so or is older than what is known; -1 the batch is
--- cancelled; -2 it is sealed; -3 no such job.
+-- cancelled; -2 it is sealed; -3 no such job; 2 it was never stored, and is taken out.
+--
+-- A publisher enters jobs, stores their messages, and only then enters others or seals. So the jobs
+-- that it entered last ("from:" and its name in their tags: when that was) may never have been
+-- stored; all others were. A job that is entered with those before it says more, as its text.
 -- Redis 6.2 or newer.
 local batch, jobs, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local by = ARGV[1]
@@ -138,6 +142,17 @@ local function before(job, new)
   return new.token > 0 and comparable(job, new) and new.token < job.token
 end
 
+-- Returns the field that says when the publisher of this tag was heard of last, having read it.
+local function heard(tag)
+  local name = 'from:' .. string.sub(tag, 15, 24)
+  if was[name] == nil then
+    was[name] = redis.call('HGET', batch, name)
+    is[name] = tonumber(was[name]) or false
+    was[name] = is[name]
+  end
+  return name
+end
+
 local does = {}
 
 function does.enter(id, job, new)
@@ -164,6 +179,13 @@ function does.enter(id, job, new)
   end
   new.token = 0
   put(id, job, new)
+  if not job and #new.tag > 24 then
+    local from = heard(new.tag)
+    if new.text == 'more' then
+      new.since = is[from] or now
+    end
+    is[from] = new.since
+  end
   return 1
 end
 
@@ -248,6 +270,12 @@ function does.lose(id, job, new)
     or string.format('%.0f', job.since) ~= new.text then
     return 0
   end
+  local waits = job.state == 'w' or job.state == 'd'
+  if waits and job.token == 0 and #job.tag > 24 and job.since == is[heard(job.tag)] then
+    found[id] = nil
+    count(job.state, -1)
+    return 2
+  end
   put(id, job, {state = 'x', retries = job.retries, token = job.token, tag = job.tag,
     queue = job.queue, text = "lost with the broker's data"})
   return 1
@@ -273,11 +301,28 @@ function does.replay(id, job, new)
   return 1
 end
 
-function does.seal()
+function does.seal(_, _, new)
+  if new and new.tag ~= '' then
+    is[heard(new.tag)] = false -- who seals knows that all its jobs were stored
+  end
   if is.sealed then
     return 0
   end
   is.sealed = now
+  return 1
+end
+
+-- Every job that was entered until then, and whose message is nowhere, was looked for.
+function does.settle(_, _, new)
+  local older_ms = tonumber(new.text) or 0
+  for _, name in ipairs(redis.call('HKEYS', batch)) do
+    if string.sub(name, 1, 5) == 'from:' then
+      heard(string.rep(' ', 14) .. string.sub(name, 6))
+      if is[name] and is[name] < older_ms then
+        is[name] = false
+      end
+    end
+  end
   return 1
 end
 

@@ -4,7 +4,8 @@
 -- KEYS[2] consumer (HASH)
 -- KEYS[3] queues (ZSET)
 -- KEYS[4] dead_letter_routed (ZSET)
--- KEYS[5] guard (STRING)
+-- KEYS[5] stored_format (HASH)
+-- KEYS[6] guard (STRING)
 --
 -- ARGV[1] id (of the consumer)
 -- ARGV[2] ttl (ms that it counts as living from now)
@@ -15,14 +16,16 @@
 --   names of queues whose dead letters are routed on,
 --   1 when it was not in the register: new, or taken for dead, or the register was lost}
 -- Redis 6.2 or newer.
--- limits: FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE
+-- limits: FORMAT, FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE, MINUTE_MS
 local consumers, consumer, queues, dead_letter_routed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stored_format = KEYS[5]
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', consumers, '')
+redis.call('HSETNX', stored_format, 'version', FORMAT)
 redis.call('HSET', consumer, 'seen', now, 'ttl', ttl, unpack(ARGV, 4))
 local new = redis.call('ZADD', consumers, now, id)
 -- Whoever lives removes those who stopped without a goodbye, from their queues first. Here they
@@ -41,6 +44,10 @@ end
 -- Each queue is looked at by one consumer at a time, 500 a second in all at most.
 local due = redis.call('ZRANGEBYSCORE', queues, '-inf', now, 'LIMIT', 0, DUE_AT_ONCE)
 again = math.max(again, A_QUEUE_MS * redis.call('ZCARD', queues))
+if #due == 0 then -- what is due much later was noted before the clock was set back
+  due = redis.call('ZRANGEBYSCORE', queues, now + math.max(4 * again, MINUTE_MS), '+inf', 'LIMIT',
+    0, DUE_AT_ONCE)
+end
 for _, queue in ipairs(due) do
   redis.call('ZADD', queues, 'XX', now + again, queue)
 end

@@ -16,9 +16,10 @@ local consumer, hold, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', consumers, '')
 if not redis.call('SET', looking, consumer, 'NX', 'PX', hold) then
-  if redis.call('GET', looking) ~= consumer then
+  -- A duty that is to last for much longer is of before the server's clock was set back.
+  if redis.call('GET', looking) ~= consumer and redis.call('PTTL', looking) <= 4 * hold then
     return {}
   end
-  redis.call('PEXPIRE', looking, hold)
+  redis.call('SET', looking, consumer, 'PX', hold)
 end
 return redis.call('ZRANGE', consumers, 0, most - 1)

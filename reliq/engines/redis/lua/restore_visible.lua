@@ -1,6 +1,7 @@
 -- restore_visible: returns messages whose lease has ended, oldest first.
 --
--- One pass per interval, however many consumers ask: the mutex lapses by itself.
+-- One pass per interval, however many consumers ask: the mutex lapses by itself. One that is to
+-- last for longer than four intervals is of before the server's clock was set back.
 -- A failed delivery is counted, and the message may have to wait (backoff). One in company
 -- brings a message to its limit less one at most: at the limit it is dead-lettered, after an
 -- isolated delivery, of which the mark of its consumer tells. A file of more than 300 lines:
@@ -186,10 +187,11 @@ intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
 if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
-  if redis.call('GET', mutex) ~= consumer then
-    return {0, redis.call('PTTL', mutex), 0, {}, {}, {}, {}, 0}
+  local left = redis.call('PTTL', mutex)
+  if redis.call('GET', mutex) ~= consumer and left <= 4 * interval then
+    return {0, left, 0, {}, {}, {}, {}, 0}
   end
-  redis.call('PEXPIRE', mutex, interval)
+  redis.call('SET', mutex, consumer, 'PX', interval)
 end
 
 local clock = redis.call('TIME')
@@ -203,13 +205,15 @@ delivery_limit = whole(own_limit) or delivery_limit
 local known = redis.call('EXISTS', meta) == 1
 
 -- Returns since when the server is there, in this place: what is later of both. Where INFO is
--- refused it counts as having been there for long.
+-- refused, or the clock was set back below its start (a negative uptime), it counts as having
+-- been there for long.
 local function serving_since()
   local since, started = whole(run_since) or 0, 0
   local info = redis.pcall('INFO', 'server')
   if type(info) == 'string' and string.find(info, 'run_id:') then
     local run = string.match(info, 'run_id:(%x+)')
-    started = now - string.match(info, 'uptime_in_seconds:(%d+)') * 1000
+    local uptime = string.match(info, 'uptime_in_seconds:(%d+)')
+    started = uptime and now - uptime * 1000 or 0
     if known_run ~= run and known then
       since = known_run and now or since
       redis.call('HSET', meta, 'run', run, 'run_since', since)

@@ -23,7 +23,7 @@
 --
 -- Returns for each queue with something to do, or that is to be named, {its place from 0, 0 when a pass is needed (or
 --   ms that the pass of another consumer still counts, or -1: none is needed), 1 when
---   messages have expired or 0, 1 when its x-expires may have passed, or it is gone and
+--   messages have expired or 0, 1 when its x-expires may have passed, or 2 when it is gone and
 --   whoever deleted it may not have come to its bindings, or 0, its partitions, and the one from
 --   which on there is nothing (0: it has none; of one that has, something is always to do), 1 when
 --   batches are to be told of their jobs or 0}
@@ -46,14 +46,14 @@ for n = 0, #KEYS - 10, 10 do
   local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
   local dead, notification, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
   local consumers, job_events = KEYS[n + 9], KEYS[n + 10]
-  local needed, expired, idle, shared, owed = false, false, false, false, false
+  local needed, expired, idle, shared, owed = false, false, 0, false, false
   local partitions, finish = 0, 0
   local function look()
     local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists',
       'partitions', 'partitions_end')
     local expires = whole(about[1])
     partitions, finish = whole(about[6]) or 0, whole(about[7]) or 0
-    idle = not about[5] or expires and now - (whole(about[2]) or now) >= expires
+    idle = not about[5] and 2 or expires and now - (whole(about[2]) or now) >= expires and 1 or 0
     if names_shared == '1' then
       shared = redis.call('HLEN', consumers) > redis.call('HEXISTS', consumers, session)
     end
@@ -75,13 +75,13 @@ for n = 0, #KEYS - 10, 10 do
   -- A queue one of whose keys holds something else does not hide the others: a pass over it
   -- will say so.
   needed = not pcall(look) or needed
-  if needed or expired or idle or shared or finish > 0 or owed then
+  if needed or expired or idle > 0 or shared or finish > 0 or owed then
     local wait = needed and 0 or -1
     local holder = needed and redis.pcall('GET', mutex)
     if type(holder) == 'string' and holder ~= consumer then
       wait = math.max(redis.call('PTTL', mutex), 1)
     end
-    found[#found + 1] = {n / 10, wait, expired and 1 or 0, idle and 1 or 0, partitions, finish,
+    found[#found + 1] = {n / 10, wait, expired and 1 or 0, idle, partitions, finish,
       owed and 1 or 0}
   end
 end

@@ -1,0 +1,21 @@
+"""The host that a request names: a foreign page can give its own name this machine's address."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+
+def is_loopback(host: str) -> bool:
+    """Whether *host*, an address or a name, means this machine to itself alone."""
+    name = host.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(netloc: str) -> str:
+    """Return the host of a Host header, without its port."""
+    return netloc[: netloc.rfind("]") + 1] if "]" in netloc else netloc.partition(":")[0]

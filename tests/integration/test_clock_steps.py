@@ -1,0 +1,69 @@
+"""The server's clock is set back, as by NTP after a boot: what is to come back does."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliq.engines.redis import scripts
+from reliq.engines.redis.keys import consumers, looking, queue_keys, queues
+from reliq.engines.redis.store import RedisStore
+from reliq.engines.urls import address
+from reliq.options import parse
+from tests.contract.steps import Steps, message
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def open_store(fresh_redis):
+    """Return a function that opens a store as a given consumer."""
+    opened = []
+
+    def connect(consumer):
+        store = RedisStore(address(fresh_redis.url()), parse({}), consumer)
+        store.connect()
+        opened.append(store)
+        return Steps(store, {"q"})
+
+    yield connect
+    for store in opened:
+        store.close()
+
+
+def test_below_its_start(open_store, monkeypatch):
+    """INFO tells a negative uptime: leases that ended, or ran out, return their messages."""
+    asked, text = "redis.pcall('INFO', 'server')", scripts.RESTORE_VISIBLE.text
+    assert asked in text
+    said = f"string.gsub({asked}, '(uptime_in_seconds:)', '%1-1')"
+    changed = scripts.RESTORE_VISIBLE.with_text(text.replace(asked, f"({said})"))
+    monkeypatch.setattr(scripts, "RESTORE_VISIBLE", changed)
+    store = open_store("s/1")
+    store.publish(message(), message())
+    ended, _ = store.take(2, lease_ms=1)
+    store.pass_time(2)
+    assert [] == store.end(ended)
+    assert {"s/1": 2} == store.restore(lease_ms=1).by_consumer
+
+
+def test_a_duty_of_before_is_another_s(open_store, fresh_redis):
+    """A lock and a next look that were set by the clock as it was do not last for the step."""
+    dead, store = open_store("dead/1"), open_store("s/1")
+    dead.publish(message())
+    dead.store.list_queue("q")
+    dead.restore()
+    dead.heartbeat("dead")
+    dead.store.post_look("dead", 1000, lambda _: None)
+    dead.store.wait_for_replies()
+    assert not store.restore().granted
+    with fresh_redis.client() as client:
+        for key in (queue_keys("", "q").unacked_mutex, looking("")):
+            assert client.pexpire(key, HOUR_MS)
+        (score,) = [score for _, score in client.zrange(queues(""), 0, -1, withscores=True)]
+        client.zadd(queues(""), {"q": score + HOUR_MS})
+        assert client.zcard(consumers("")) == 1
+    assert store.restore().granted
+    assert ["q"] == store.heartbeat("s", again_ms=20_000)
+    found = []
+    store.store.post_look("s", 1000, found.append)
+    store.store.wait_for_replies()
+    assert ["dead", "s"] == sorted(found[0])

@@ -1,0 +1,27 @@
+"""How a task ends, by what it returned or raised: what its worker tells the batch."""
+
+from __future__ import annotations
+
+import billiard.einfo  # noqa: F401 - as a worker has
+import pytest
+from celery.exceptions import Ignore, Reject
+
+from reliq.integrations.job_runs import _ignored
+from reliq.integrations.outcomes import DROPPED, REPLACED, outcome_of
+
+
+@pytest.mark.parametrize(
+    ("error", "acked", "state"),
+    [
+        (Ignore(), False, "succeeded"),
+        (_ignored(DROPPED)[1].exception, False, "cancelled"),
+        (_ignored(REPLACED)[1].exception, False, None),
+        (Reject("later", requeue=True), False, None),
+        (Reject("later", requeue=True), True, "error"),
+        (Reject("never", requeue=False), False, "error"),
+    ],
+)
+def test_what_a_task_raises(error, acked, state):
+    """A job that was dropped says so itself: its batch may have lost that it dropped the job."""
+    found = outcome_of(error, acked=acked)
+    assert state == (found and found.state)

@@ -15,7 +15,7 @@ from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
 from ..store.values import NO_QUEUE, STALE
 from .job_entries import enter, entry_of, withdraw
-from .outgoing import list_created, publications, publish, refuse_full, stored_of
+from .outgoing import publications, publish, refuse_full, see_to_created, stored_of
 
 if TYPE_CHECKING:
     from ..store.values import Publication
@@ -122,7 +122,7 @@ class Publishing:
     def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> bool:
         """Publish *item*; return whether it is known to be stored: what is only posted is not."""
         link = self._transport.link  # after the tag: in a forked child that makes the link anew
-        confirm = item.confirm
+        confirm, redeclare = item.confirm, self._declarations.redeclare
         stored: list[Publication] = []
         if not item.exchange:
             queues = (item.routing_key,)
@@ -134,7 +134,7 @@ class Publishing:
             else:
                 confirm.require(link.store)
                 items, outcomes = publish(link.store, item, queues, tag)
-                list_created(link.store, items, outcomes)
+                see_to_created(link.store, items, outcomes, redeclare)
                 refuse_full(items, outcomes)
                 stored = stored_of(items, outcomes)
                 if not stored:

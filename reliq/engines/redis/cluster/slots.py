@@ -9,7 +9,7 @@ may be in another one by now, says so by a map without most of the nodes there w
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
@@ -27,7 +27,6 @@ from ....errors import (
     again,
 )
 from ....forks import OwnLock
-from ....store.limits import MOST_REMEMBERED
 from ..connect import FAILURES, Address, ask, dial, hang_up, translate
 
 if TYPE_CHECKING:
@@ -59,16 +58,6 @@ def slot_of(key: str | bytes) -> int:
     return key_slot(key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape"))
 
 
-class Layouts(dict[str, int]):
-    """Queue -> into how many partitions it is divided. Each use is one step of a dict: no lock."""
-
-    def __setitem__(self, queue: str, partitions: int) -> None:
-        """Note it; of a bounded number of queues."""
-        if len(self) >= MOST_REMEMBERED:
-            self.clear()
-        super().__setitem__(queue, partitions)
-
-
 class SlotMap:
     """The slots of one cluster, shared by all connections of a process to it."""
 
@@ -90,19 +79,15 @@ class SlotMap:
         self._pause_s = 0.0
         self._failure: ReliqError | None = None
         self._random = random.Random()  # noqa: S311 - no secret
-        # By prefix. What every connection of the process knows: a new one may find that the node
-        # of the queue's own partition, which tells it, is away.
-        self._layouts: dict[str, Layouts] = {}
+        self.layouts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        """By prefix, ``Store.partitions``: a new connection may find the node that tells it away.
+        Each use is one step, without a lock."""
         self.away: set[Place] = set()
         """The nodes that did not answer when they were asked last, by whichever connection."""
 
     def place_of(self, slot: int) -> Place | None:
         """Return the node that has *slot*; None where none is known."""
         return self._slots[slot]
-
-    def layouts(self, prefix: str) -> Layouts:
-        """Return how the queues under *prefix* are divided, as this process was told last."""
-        return self._layouts.setdefault(prefix, Layouts())
 
     def address(self, place: Place) -> Address:
         """Return how to reach a node."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from kombu.utils.url import parse_url
 
+from ..failover.brokers import one_by_one
+
 # What of a Kombu connection a URL says, by its name in each.
 PARTS = {
     "transport_cls": "transport",
@@ -54,8 +56,11 @@ def _listed(client: Any) -> tuple[tuple[str, ...], str]:
 def reset_inherited_url(client: Any) -> None:
     """Take from a Kombu connection what it has kept of another URL of its list.
 
-    Switched to a URL without a port or a path, Kombu keeps those of the URL before.
+    Switched to a URL without a port or a path, Kombu keeps those of the URL before. Of a list it
+    splits the first item at its semicolons, and keeps that whole as well.
     """
+    if client.alt:
+        client.alt[:] = dict.fromkeys(url for item in client.alt for url in one_by_one(item))
     urls, url = _listed(client)
     if not url:
         return

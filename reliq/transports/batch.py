@@ -346,7 +346,11 @@ class PublishBatch:
     def _send_surely(self) -> NotStored:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
-        redeclare = self.channel.transport.declarations.redeclare
+        declarations = self.channel.transport.declarations
+        if declarations.owes:  # before: another connection owes nothing, and would drop these
+            for exchange in {entry.item.exchange for entry in self._uncertain}:
+                declarations.settle(exchange)
+        redeclare = declarations.redeclare
         if not self.channel.closed:
             try:
                 return send(link, self._uncertain, redeclare)

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_keys, queues
-from reliq.errors import BrokerUnavailable
+from reliq.errors import BatchUncertain, BrokerUnavailable
 from reliq.message.envelope import unpack
 from reliq.message.queue_names import partition_names
 from tests.support.cluster import RedisCluster
@@ -242,6 +242,7 @@ def test_publishers_go_on_without_the_node_of_a_divided_queue(
             cluster.flush()
             assert 0 == send(app, "celery", lost, other)
             assert all(map(store.layout, names))
+    again = Queue(lost, Exchange(other), "again", queue_arguments={"x-partitions": 6})
     late = Queue(named(cluster, owner(cluster, other), "late{}"), Exchange(lost), "late")
     getattr(victim, loss)()
     command = [sys.executable, "-c", NEW, cluster.url(), way, lost, other]
@@ -250,9 +251,12 @@ def test_publishers_go_on_without_the_node_of_a_divided_queue(
     assert (loss == "freeze") >= send(app, way, lost, other)
     with app.connection() as connection:
         producer = connection.Producer()
-        producer.publish("x", routing_key=late.name, declare=[late])
-        with pytest.raises(BrokerUnavailable):
-            producer.publish("x", exchange=lost, routing_key="late")
+        producer.publish("x", routing_key=late.name, declare=[late, again])
+        for exchange, key in ((lost, "late"), (other, "again")):
+            with pytest.raises(BrokerUnavailable):
+                producer.publish("x", exchange=exchange, routing_key=key)
+            with pytest.raises(BatchUncertain), producer.batch():
+                producer.publish("x", exchange=exchange, routing_key=key)
         (victim.start if loss == "kill" else victim.thaw)()
         store = connection.default_channel.transport.link.store
 

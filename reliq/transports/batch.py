@@ -347,9 +347,8 @@ class PublishBatch:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
         declarations = self.channel.transport.declarations
-        if declarations.owes:  # before: another connection owes nothing, and would drop these
-            for exchange in {entry.item.exchange for entry in self._uncertain}:
-                declarations.settle(exchange)
+        for exchange in {entry.item.exchange for entry in self._uncertain}:
+            declarations.settle(exchange)  # another connection owes nothing, and would drop these
         redeclare = declarations.redeclare
         if not self.channel.closed:
             try:

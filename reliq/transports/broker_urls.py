@@ -59,7 +59,7 @@ def reset_inherited_url(client: Any) -> None:
     Switched to a URL without a port or a path, Kombu keeps those of the URL before. Of a list it
     splits the first item at its semicolons, and keeps that whole as well.
     """
-    if client.alt:
+    if any(len(one_by_one(item)) > 1 for item in client.alt or ()):
         client.alt[:] = dict.fromkeys(url for item in client.alt for url in one_by_one(item))
     urls, url = _listed(client)
     if not url:

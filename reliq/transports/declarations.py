@@ -157,6 +157,8 @@ class Declarations:
         Raises BrokerUnavailable where *exchange*, by which a message is to be routed, is still to
         be bound: it would be dropped.
         """
+        if not self._owed:  # the hot path
+            return
         store, now = self._transport.link.store, monotonic()
         for queue, bindings in list(self._owed.items()):
             exchanges = {name for name, _ in bindings}
@@ -175,11 +177,6 @@ class Declarations:
             except NotFound as exc:
                 self._owed.pop(queue, None)
                 logger.error("its node answers, but a queue is not bound: %s", exc)  # noqa: TRY400 - the message says it all
-
-    @property
-    def owes(self) -> bool:
-        """Whether something is to be declared or bound when its node answers."""
-        return bool(self._owed)
 
     def _declare(
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store

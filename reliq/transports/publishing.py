@@ -50,8 +50,7 @@ class Publishing:
         *properties* are those of the message it was made of. They keep its number: a retry with
         the same ones is the same publish. Raises as ``Channel.basic_publish`` does.
         """
-        if self._declarations.owes:
-            self._declarations.settle(item.exchange)
+        self._declarations.settle(item.exchange)
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=BATCH in item.headers)

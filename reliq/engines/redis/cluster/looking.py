@@ -188,8 +188,7 @@ class ClusterLooking(StoreBase):
                 stuck[slot_of(self._keys(name).meta)].append(name)
             elif isinstance(reply, ReliqError) or reply[0]:  # it is said to who reads it
                 readable.append(name)
-        self._stuck_slots.clear()
-        self._stuck_slots.update(stuck)
+        self._stuck_slots = set(stuck)
         return readable, [self._stuck(slot, queues) for slot, queues in stuck.items()]
 
     def _measure(self, queue: str) -> tuple[Command, scripts.Script]:

@@ -254,6 +254,7 @@ class PublishBatch:
             item.confirm.require(link.store)
             if not item.exchange:
                 return 1
+            channel.transport.declarations.settle(item.exchange)
             found = link.routes.cached(item.exchange).lookup(item.routing_key)
             if not found:  # what is known may be old
                 found = link.routes.refresh(item.exchange).lookup(item.routing_key)

@@ -31,10 +31,15 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 
+def one_by_one(urls: str) -> list[str]:
+    """Return the URLs that semicolons separate."""
+    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+    return re.split(r";(?=reliq[a-z-]*://)", urls)
+
+
 def without_password(url: str) -> str:
     """Return *url*, or several with semicolons, as it may be shown: scheme, host and path."""
-    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
-    return ";".join(map(_without_password, re.split(r";(?=reliq[a-z-]*://)", url)))
+    return ";".join(map(_without_password, one_by_one(url)))
 
 
 def _without_password(url: str) -> str:

@@ -101,6 +101,15 @@ class WorkerWatch:
             return False
         return any(app.loader.worker_initialized for app in _apps())
 
+    @property
+    def connects(self) -> bool:
+        """Whether this is a Celery worker that begins, or has lost its connection and returns."""
+        return self.begins or any(
+            # The last of its steps is the event loop.
+            item.blueprint.started < sum(step is not None for step in item.steps)
+            for item in self._workers
+        )
+
     @staticmethod
     def will_consume(queue: str, durable: bool) -> bool:
         """Whether this is a Celery worker, perhaps one that begins, and *queue* one of its own.

@@ -315,6 +315,21 @@ def recovered(store: Store, queue: str) -> Layout | None:
     return layout if end == 1 else store.lay_out(queue, 0, end)
 
 
+def told_by_others(store: Store, queue: str) -> Layout | None:
+    """Return how *queue* is divided, by one of its partitions whose node answers.
+
+    For when the queue's own does not. None: they know of no division, or the broker is one server.
+    """
+    if not (store.has_partitions and goes_on(store)):
+        return None
+    others = partition_names(queue, MOST_PARTITIONS)[1:]
+    try:
+        layout = next(_told(store, others, store.layout), None)
+    except BrokerUnavailable:
+        return None
+    return layout if layout is not None and layout.partitions > 1 else None
+
+
 def adopt(store: Store, partition: str) -> None:
     """Have a partition consumed from that a publish has made: it is before the end from now on."""
     queue, end = queue_of(partition), number_of(partition) + 1

@@ -10,13 +10,15 @@ from __future__ import annotations
 from random import getrandbits
 from typing import TYPE_CHECKING
 
+from ..errors import BrokerUnavailable
 from ..forks import OwnLock
 from ..message.queue_names import number_of, partition_name, partition_of_key, queue_of
 from ..store.limits import MOST_REMEMBERED
 from ..store.values import CLOSED, NO_QUEUE
+from .partitions import told_by_others
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ..store.protocol import Store
     from .publish_ids import PublishTag
@@ -82,18 +84,37 @@ class Spread:
             tag.turned_away.add(queue)
 
     @staticmethod
-    def refused(tag: PublishTag, partitions: Iterable[str]) -> None:
-        """Note that nothing of a message ever reached *partitions*: the next try is the first."""
+    def refused(tag: PublishTag, partitions: Iterable[str], divided: Collection[str]) -> None:
+        """Note that nothing of a message ever reached *partitions*: the next try is the first.
+
+        divided: the queues that are known to be, perhaps only now.
+        """
         for partition in partitions:
             queue = queue_of(partition)
-            if tag.places.get(queue) == partition:
-                del tag.places[queue]
+            if queue in divided and tag.places.get(queue, queue) == partition:
+                tag.places.pop(queue, None)
                 tag.publisher.take_back(tag, partition)
+
+    @staticmethod
+    def divided(store: Store, queues: Iterable[str]) -> set[str]:
+        """Return which of *queues* are divided, as known here or told by the nodes that answer.
+
+        For when a node of theirs does not.
+        """
+        for queue in queues:
+            if queue not in store.partitions and (found := told_by_others(store, queue)):
+                store.partitions[queue] = found.partitions
+        return {queue for queue in queues if store.partitions.get(queue, 1) > 1}
 
     @staticmethod
     def _ask(store: Store, queue: str) -> bool:
         """Ask how *queue* is divided; False where it is not there."""
-        layout = store.layout(queue)
+        try:
+            layout = store.layout(queue)
+        except BrokerUnavailable:
+            layout = told_by_others(store, queue)
+            if layout is None:
+                raise
         if layout is not None:
             store.partitions[queue] = layout.partitions
         return layout is not None

@@ -441,7 +441,7 @@ class Store(Protocol):
     """Whether a queue can be divided; False at a spool, which only notes how."""
 
     partitions: dict[str, int]
-    """Of queues that are divided: into how many partitions, as this connection was told last."""
+    """Of queues that are divided: into how many partitions, as this process was told last."""
 
     def layout(self, queue: str) -> Layout | None:
         """Return how *queue* is divided; None where there is no such queue."""

@@ -262,6 +262,7 @@ class PublishBatch:
             item.confirm.require(link.store)
             if not item.exchange:
                 return 1
+            channel.transport.declarations.settle(item.exchange)
             found = link.routes.cached(item.exchange).lookup(item.routing_key)
             if not found:  # what is known may be old
                 found = link.routes.refresh(item.exchange).lookup(item.routing_key)
@@ -357,7 +358,10 @@ class PublishBatch:
     def _send_surely(self) -> NotStored:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
-        redeclare = self.channel.transport.declarations.redeclare
+        declarations = self.channel.transport.declarations
+        for exchange in {entry.item.exchange for entry in self._uncertain}:
+            declarations.settle(exchange)  # another connection owes nothing, and would drop these
+        redeclare = declarations.redeclare
         send = self.channel.transport.publishing.send
         if not self.channel.closed:
             try:

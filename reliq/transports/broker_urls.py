@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from kombu.utils.url import parse_url
 
 from ..errors import refuse_sqlite
+from ..failover.brokers import one_by_one
 
 # What of a Kombu connection a URL says, by its name in each.
 PARTS = {
@@ -58,8 +59,11 @@ def _listed(client: Any) -> tuple[tuple[str, ...], str]:
 def reset_inherited_url(client: Any) -> None:
     """Take from a Kombu connection what it has kept of another URL of its list.
 
-    Switched to a URL without a port or a path, Kombu keeps those of the URL before.
+    Switched to a URL without a port or a path, Kombu keeps those of the URL before. Of a list it
+    splits the first item at its semicolons, and keeps that whole as well.
     """
+    if any(len(one_by_one(item)) > 1 for item in client.alt or ()):
+        client.alt[:] = dict.fromkeys(url for item in client.alt for url in one_by_one(item))
     urls, url = _listed(client)
     if not url:
         return

@@ -135,6 +135,7 @@ class Consumers:
 
         And from queues that this worker had to begin without.
         """
+        self._parts.declarations.settle()
         changes = self._parts.link.session.registration.layout_changes
         if changes == self._followed and not self._postponed.due:
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
@@ -18,6 +19,7 @@ from ..message.envelope import unpack
 from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
+from ..routing.spread import SPREAD
 from ..store.nodes import goes_on
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ _BIND_TRIES = 5
 # So long a worker waits for the node of one of its queues before it begins without it; and for one
 # that is known to be away.
 _LATE_AFTER_S, _AWAY_S = 2.0, 0.2
+# So often what is owed is tried where a node is not known to be away, and does not serve.
+_SETTLE_EVERY_S = 5.0
 
 
 class Declarations:
@@ -46,6 +50,7 @@ class Declarations:
         self.queues: Declared = {}
         # By queue, its bindings: what is declared when its node answers.
         self._owed: dict[str, list[tuple[str, str]]] = {}
+        self._settles_at = -inf
 
     # -- queues
 
@@ -54,7 +59,8 @@ class Declarations:
     ) -> queue_declare_ok_t:
         """Declare *queue*; return its name, waiting messages and consumers.
 
-        A queue of a Celery worker whose node is away is declared when the worker consumes from it.
+        A queue of a Celery worker whose node is away is declared when the worker consumes from it;
+        one that is divided when its node answers, as its other partitions can be published to.
         Raises PreconditionFailed when it exists with other arguments than these, but for
         x-partitions; NotFound when *passive* and it does not exist.
         """
@@ -68,7 +74,8 @@ class Declarations:
             with self.patience_with(queue, durable):
                 found = self._declare_now(queue, encoded, meta, passive)
         except BrokerUnavailable:
-            if passive or not self.may_be_late(queue, durable):
+            store = self._transport.link.store
+            if passive or not (self.may_be_late(queue, durable) or SPREAD.divided(store, (queue,))):
                 raise
             self.queues[queue] = (encoded, meta)
             self._owed[queue] = []
@@ -113,7 +120,8 @@ class Declarations:
     ) -> AbstractContextManager[None]:
         """Wait for the node of *queue* only for a moment where that may be late."""
         store = self._transport.link.store
-        if not (store.has_nodes and self._is_workers(queue, durable)):
+        divided = store.partitions.get(queue, 1) > 1
+        if not (store.has_nodes and (divided or self._is_workers(queue, durable))):
             return store.patience(inf)
         return store.patience(_AWAY_S if store.is_away(queue) else _LATE_AFTER_S)
 
@@ -134,14 +142,41 @@ class Declarations:
         bindings = self._owed.get(queue)
         if bindings is None:
             return
-        encoded, meta = self.queues[queue]
         try:
-            self._declare_now(queue, encoded, meta, passive=False)
+            if queue in self.queues:
+                self._declare_now(queue, *self.queues[queue], passive=False)
         except PreconditionFailed as exc:
-            logger.error("%s; it is consumed from as it is", exc)  # noqa: TRY400 - the message says it all
+            logger.error("%s; it is used as it is", exc)  # noqa: TRY400 - the message says it all
         for exchange, routing_key in bindings:
             self._bind(queue, exchange, routing_key)
         self._owed.pop(queue, None)
+
+    def settle(self, exchange: str = "") -> None:
+        """Declare and bind what is owed, as far as the nodes answer by now; not again at once.
+
+        Raises BrokerUnavailable where *exchange*, by which a message is to be routed, is still to
+        be bound: it would be dropped.
+        """
+        if not self._owed:  # the hot path
+            return
+        store, now = self._transport.link.store, monotonic()
+        for queue, bindings in list(self._owed.items()):
+            exchanges = {name for name, _ in bindings}
+            needed = exchange in exchanges
+            if not needed and (
+                now < self._settles_at or any(map(store.is_away, [queue, *exchanges]))
+            ):
+                continue
+            try:
+                with store.patience(inf if needed else _LATE_AFTER_S):
+                    self.declare_owed(queue)
+            except BrokerUnavailable:
+                self._settles_at = monotonic() + _SETTLE_EVERY_S
+                if needed or not goes_on(store):
+                    raise
+            except NotFound as exc:
+                self._owed.pop(queue, None)
+                logger.error("its node answers, but a queue is not bound: %s", exc)  # noqa: TRY400 - the message says it all
 
     def _declare(
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
@@ -192,15 +227,24 @@ class Declarations:
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind *queue*; raises NotFound for an unknown exchange.
 
-        A queue that this connection has declared, and that is gone since (its ``x-expires`` is
-        shorter than the way from there to here), is declared again.
+        Where a node is away it is done when that answers; until then nothing is published by
+        *exchange*. A queue that this connection has declared, and that is gone since (its
+        ``x-expires`` is shorter than the way from there to here), is declared again.
         """
         refuse_partition(queue)
-        owed = self._owed.get(queue)
-        if owed is not None:
-            owed.append((exchange, routing_key))
-        else:
-            self._bind(queue, exchange, routing_key)
+        store = self._transport.link.store
+        if queue not in self._owed:
+            away = store.is_away(exchange) or store.is_away(queue)
+            try:
+                with store.patience(_AWAY_S if away else inf):
+                    self._bind(queue, exchange, routing_key)
+            except BrokerUnavailable as exc:
+                if not goes_on(store):
+                    raise
+                logger.info("%s; queue %r is bound when its node answers", exc, queue)
+            else:
+                return
+        self._owed.setdefault(queue, []).append((exchange, routing_key))
 
     def _bind(self, queue: str, exchange: str, routing_key: str) -> None:
         declared = self.queues.get(queue)

@@ -14,7 +14,7 @@ from ..routing.spread import SPREAD, turned_away
 from ..store.values import CREATED, DUPLICATE, FULL, Publication
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..routing.publish_ids import PublishTag
     from ..store.protocol import Store
@@ -109,8 +109,9 @@ def publish(
     try:
         return _publish(store, item, queues, tag, version)
     except BrokerUnavailable as exc:
+        divided = SPREAD.divided(store, queues)
         if tag is not None:
-            SPREAD.refused(tag, exc.untouched.difference(before))
+            SPREAD.refused(tag, exc.untouched.difference(before), divided)
         raise
 
 
@@ -144,13 +145,21 @@ def goes_elsewhere(store: Store, item: Outgoing, error: BrokerUnavailable) -> bo
     return any(not store.is_away(name) for name in partition_names(queue, count))
 
 
-def list_created(store: Store, items: Sequence[Publication], outcomes: Sequence[int]) -> None:
-    """Make the queues that a publish created visible to operators."""
+def see_to_created(
+    store: Store,
+    items: Sequence[Publication],
+    outcomes: Sequence[int],
+    redeclare: Callable[[str, Store], bool],
+) -> None:
+    """Declare the queues that a publish created as they were before, or make them visible.
+
+    *redeclare* declares again what this process has declared, and the broker has lost.
+    """
     if CREATED in outcomes:
         for item, outcome in zip(items, outcomes, strict=True):
             if outcome == CREATED and number_of(item.queue):
                 partitions.adopt(store, item.queue)
-            elif outcome == CREATED:
+            elif outcome == CREATED and not redeclare(item.queue, store):
                 store.list_queue(item.queue)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
 from ..routing.publish_ids import PUBLISHER, PublishTag
@@ -13,7 +15,7 @@ from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
 from ..store.values import NO_QUEUE, STALE
 from .job_entries import enter, entry_of, withdraw
-from .outgoing import list_created, publications, publish, refuse_full, stored_of
+from .outgoing import publications, publish, refuse_full, see_to_created, stored_of
 from .sending import send
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from .parts import Parts
     from .posting import Posting
     from .unroutable import UnroutableMessages
+
+logger = logging.getLogger("reliq")
 
 
 class Publishing:
@@ -52,13 +56,22 @@ class Publishing:
         *properties* are those of the message it was made of. They keep its number: a retry with
         the same ones is the same publish. Raises as ``Channel.basic_publish`` does.
         """
+        self._declarations.settle(item.exchange)
         tag = properties.get("delivery_tag")
         if type(tag) is not PublishTag or tag.settled:
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         if BATCH in item.headers:
             self._publish_job(item, properties, tag)
-        else:
+            return
+        try:
             self._publish(item, properties, tag)
+        except BrokerRefused as exc:
+            # A worker that connects asks its neighbours (mingle). A full memory must not end it:
+            # it is the worker that makes room.
+            asks = item.exchange.endswith(".pidbox") and WATCH.connects
+            if not (asks and "OOM" in exc.reply):
+                raise
+            logger.warning("%s; this worker goes on without an answer of its neighbours", exc)
 
     def _publish_job(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> None:
         """Publish a job: it is in its batch before, and taken out again if it was not stored."""
@@ -111,7 +124,7 @@ class Publishing:
     def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> bool:
         """Publish *item*; return whether it is known to be stored: what is only posted is not."""
         link = self._transport.link  # after the tag: in a forked child that makes the link anew
-        confirm = item.confirm
+        confirm, redeclare = item.confirm, self._declarations.redeclare
         stored: list[Publication] = []
         if not item.exchange:
             queues = (item.routing_key,)
@@ -123,7 +136,7 @@ class Publishing:
             else:
                 confirm.require(link.store)
                 items, outcomes = publish(link.store, item, queues, tag)
-                list_created(link.store, items, outcomes)
+                see_to_created(link.store, items, outcomes, redeclare)
                 refuse_full(items, outcomes)
                 stored = stored_of(items, outcomes)
                 if not stored:

@@ -15,7 +15,7 @@ from ..routing.spread import SPREAD, turned_away
 from ..signals import message_published
 from ..store.values import DUPLICATE, FULL, STALE
 from .confirming import together
-from .outgoing import list_created, publications
+from .outgoing import publications, see_to_created
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,8 +101,9 @@ class _Sending:
         try:
             last = self._store.publish(rest) if rest else []
         except BrokerUnavailable as exc:
+            divided = SPREAD.divided(self._store, {queue_of(item.queue) for item in rest})
             for tag, before in self._tried:
-                SPREAD.refused(tag, exc.untouched.difference(before))
+                SPREAD.refused(tag, exc.untouched.difference(before), divided)
             raise
         self._store.wait_for_replies()
         outcomes: list[int] = []
@@ -163,7 +164,7 @@ def _send_once(
         sending.add(publications(item, queues, tag, store, version, stays=stays))
         owners += [entry] * len(queues)
     outcomes = sending.finish()
-    list_created(store, items, outcomes)
+    see_to_created(store, items, outcomes, redeclare)
     # Once each, in their order, however many of their copies went astray.
     again = dict.fromkeys(_newly_bound(link, nowhere))
     comes_back = cache(lambda queue: redeclare(queue, store))  # each is asked once

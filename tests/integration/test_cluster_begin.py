@@ -1,16 +1,22 @@
-"""Celery workers that begin, and end, while a node of their cluster is lost."""
+"""Celery workers and publishers that begin, and workers that end, while a node is lost."""
 
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Exchange, Queue
+from kombu.exceptions import OperationalError
 
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_keys, queues
+from reliq.errors import BatchUncertain, BrokerUnavailable
+from reliq.message.envelope import unpack
+from reliq.message.queue_names import partition_names
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
@@ -184,3 +190,81 @@ def test_a_worker_that_waited_for_the_register_begins(site, cluster, anchor):
     worker.wait_ready()
     site.journal.wait_finished(site.send("record").id)
     assert 0 == worker.shut_down()
+
+
+def publisher(url, lost, other):
+    """Return an application with a queue in six partitions, and another one of its exchange."""
+    app = Celery("publisher", broker=url, set_as_current=False)
+    divided = Queue(lost, queue_arguments={"x-partitions": 6})
+    app.conf.update(LATE, task_default_queue=lost, task_queues=[divided, Queue(other)])
+    app.conf.broker_transport_options = {**FAST, "socket_timeout": 2.0}
+    return app
+
+
+def send(app, way, *names):
+    """Publish four messages to each of these queues; return how many failed."""
+    failed = 0
+    for name in names * 4:
+        try:
+            if way == "celery":
+                app.send_task("t", queue=name, retry_policy={"max_retries": 1})
+            else:
+                with app.producer_or_acquire() as producer:
+                    policy = {"max_retries": 1}
+                    producer.publish("x", routing_key=name, retry=True, retry_policy=policy)
+        except OperationalError:  # noqa: PERF203 - one of few
+            failed += 1
+    return failed
+
+
+NEW = (
+    "import sys; from tests.integration.test_cluster_begin import publisher, send;"
+    "url, way, *names = sys.argv[1:]; sys.exit(send(publisher(url, *names), way, *names))"
+)
+
+
+@pytest.mark.parametrize("way", ["celery", "undeclared"])
+@pytest.mark.parametrize("loss", ["kill", "freeze"])
+def test_publishers_go_on_without_the_node_of_a_divided_queue(
+    cluster, victim, lost, other, loss, way
+):
+    """Of its own partition, and of the bindings of their exchange: a running one and a new one.
+
+    Only what may have reached that node fails. What could not be bound is, when it is back.
+    """
+    app = publisher(cluster.url(), lost, other)
+    names = partition_names(lost, 6)
+    with app.connection() as connection:
+        store = connection.default_channel.transport.link.store
+        # The node may have been away to this process, in the test before.
+        wait_until(lambda: not any(map(store.is_away, names)))
+        for _ in range(2):  # Celery declares but once
+            cluster.flush()
+            assert 0 == send(app, "celery", lost, other)
+            assert all(map(store.layout, names))
+    again = Queue(lost, Exchange(other), "again", queue_arguments={"x-partitions": 6})
+    late = Queue(named(cluster, owner(cluster, other), "late{}"), Exchange(lost), "late")
+    getattr(victim, loss)()
+    command = [sys.executable, "-c", NEW, cluster.url(), way, lost, other]
+    new = subprocess.run(command, timeout=60, check=False)
+    assert 0 == new.returncode
+    assert (loss == "freeze") >= send(app, way, lost, other)
+    with app.connection() as connection:
+        producer = connection.Producer()
+        producer.publish("x", routing_key=late.name, declare=[late, again])
+        for exchange, key in ((lost, "late"), (other, "again")):
+            with pytest.raises(BrokerUnavailable):
+                producer.publish("x", exchange=exchange, routing_key=key)
+            with pytest.raises(BatchUncertain), producer.batch():
+                producer.publish("x", exchange=exchange, routing_key=key)
+        (victim.start if loss == "kill" else victim.thaw)()
+        store = connection.default_channel.transport.link.store
+
+        def bound():
+            producer.publish("x", routing_key=other)
+            with suppress(BrokerUnavailable):
+                return {unpack(one)[1] for one in store.exchange_table(lost).bindings}
+            return ()
+
+        wait_until(lambda: late.name in bound())
+    app.close()

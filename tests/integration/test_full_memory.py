@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from reliq.errors import BrokerRefused, ReliqError
+from tests.support.site import CelerySite
 
 from .test_malformed_scripts import Junked, K
 
@@ -59,3 +62,31 @@ def test_full_memory_stops_only_what_is_new(full, name):
 def test_every_script_is_among_them(full):
     """The names above are all there are."""
     assert sorted(full.operations()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
+def test_workers_work_off_what_has_filled_it(redis_factory, tmp_path, pool):
+    """One that reconnects goes on; so do those that begin, with and without mingle."""
+    server = redis_factory(extra=["--maxmemory-policy", "noeviction"])
+    config = {"task_ignore_result": True, "result_backend": None}
+    site = CelerySite(server, "reliq", tmp_path, config)
+    with closing(site), server.client() as client:
+        first = site.worker(pool=pool, mingle=True)
+        queues = ("celery", "asks", "asks not")
+        tasks = [site.send("record", 0.5, queue=name).id for name in queues for _ in range(4)]
+        client.config_set("maxmemory", "1mb")
+        client.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(BrokerRefused, match="OOM"):
+            site.send("record")
+        begun = [
+            site.worker(pool=pool, mingle=True, queues=("asks", "new")),
+            site.worker(pool=pool, mingle=False, queues=("asks not",)),
+        ]
+        for task in tasks:
+            site.journal.wait_finished(task, timeout_s=30)
+        for worker in (first, *begun):
+            assert worker.running
+            assert "Traceback" not in worker.log()
+            assert 0 == worker.shut_down()
+        for name in queues:
+            site.settled(name)

@@ -6,6 +6,7 @@ from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.slots import SLOTS, Place, SlotMap
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.sentinel import sentinel_address
+from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 
 
@@ -32,6 +33,22 @@ def test_an_interrupted_question_is_no_answer(monkeypatch):
         slots.refresh(parse({}), "test")
     slots.refresh(parse({}), "test")
     assert {place} == slots.masters
+
+
+def test_a_node_that_is_away_is_asked_last(monkeypatch):
+    """For the slots: whoever does not answer costs a second."""
+    urls = [f"reliq-cluster://{host}:7000" for host in "abc"]
+    slots, asked = cluster_address(urls, parse({})).slots, []
+
+    def ask(place, *_):
+        asked.append(place.host)
+        raise BrokerUnavailable("lost")
+
+    monkeypatch.setattr(slots, "_ask", ask)
+    slots.away.add(Place("a", 7000))
+    with pytest.raises(BrokerUnavailable, match="none of 3 known nodes"):
+        slots.refresh(parse({}), "test")
+    assert ["b", "c", "a"] == asked
 
 
 @pytest.mark.parametrize("place", [0, 1])

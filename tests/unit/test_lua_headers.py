@@ -364,6 +364,8 @@ CALLS = {
     "purge": lambda store: store.purge("q"),
     "list_queue": lambda store: store.list_queue("q"),
     "bind": lambda store: store.bind("x", True, [b"binding"]),
+    "note_bound": lambda store: store.bind("x", True, [b"binding"], "q"),
+    "declare_exchange": lambda store: store.declare_exchange("x", b"declaration"),
     "unbound": lambda store: store.delete_exchange("x", if_unbound=True),
     "measure": lambda store: store.measure(["q"]),
     "once": lambda store: store.claim("x", "t", 1000),

@@ -1,5 +1,7 @@
 """A list of URLs of several schemes: a connection is where Kombu has switched it to."""
 
+from functools import partial
+
 import pytest
 from celery import Celery
 from kombu import Connection
@@ -81,6 +83,20 @@ def test_sentinels_are_one_broker():
     assert ((group, SPOOL), SPOOL) == urls_of(connection)
     connection.switch(two)
     assert ((group, SPOOL), group) == urls_of(connection)
+
+
+@pytest.mark.parametrize("scheme", ["reliq-cluster", "reliq-sentinel"])
+def test_a_list_of_one_string(scheme):
+    """The first item of a list may name several by semicolons, or another one: so has Celery."""
+    one, two = f"{scheme}://a:7000/0", f"{scheme}://b:7001/0"
+    options = {"master_name": "m"}
+    for urls, others in (([f"{one};{two}"], []), (["reliq://c", f"{one};{two}"], ["reliq://c"])):
+        app = Celery(broker=urls, broker_transport_options=options, set_as_current=False)
+        for make in (partial(Connection, urls, transport_options=options), app.connection):
+            connection = make()
+            assert connection.transport.address
+            assert [*others, one, two] == connection.alt
+            assert {one, two, *others} >= {next(connection.cycle) for _ in range(9)}
 
 
 def test_nodes_of_a_cluster_are_one_broker():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
-from . import keys, refusals
+from . import keys, refusals, scripts
 from .confirm import Confirmer
 from .keys import QueueKeys, queue_keys
 from .notifier import RedisNotifier
@@ -83,6 +83,7 @@ class StoreBase:
         self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
+        self.partitions: dict[str, int] = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, tuple[Command, bytes]] = {}
@@ -92,7 +93,6 @@ class StoreBase:
         self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
         self._began = monotonic()
-        self.partitions: dict[str, int] = {}
         self.keeps_long = False
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
@@ -113,6 +113,15 @@ class StoreBase:
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
+
+    def _enlist(self, queues: str, queue: str) -> None:
+        """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
+        names = scripts.LIST_QUEUE.named(
+            queues=queues,
+            stored_format=keys.stored_format(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
+        )
+        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     @property
     def notifier(self) -> Notifier:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...message.envelope import pack, unpack
-from ...store.limits import FORMAT
 from ...store.values import NO_QUEUE, ExchangeTable
 from . import keys, scripts
 from .base import StoreBase, gathered, texts, then
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
     from .stream import Command
 
-# The time of a look that is due.
-_LOOK_NOW = 1
 # As the script takes it: remove, and make no table where there is none.
 _REMOVE = -1
 
@@ -28,17 +25,12 @@ class RedisExchanges(StoreBase):
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
-        key = keys.exchanges(self._prefix)
-        known = self._wire.call(("HGET", key, exchange))
-        if known is not None:  # so that a worker can start when memory is full
-            return bytes(known)
-        *_, stored = self._wire.exchange(
-            [
-                (("HSETNX", keys.stored_format(self._prefix), "version", FORMAT), None),
-                (("HSETNX", key, exchange, declaration), None),
-                (("HGET", key, exchange), None),
-            ]
+        names = scripts.DECLARE_EXCHANGE.named(
+            exchanges=keys.exchanges(self._prefix),
+            stored_format=keys.stored_format(self._prefix),
+            guard=keys.guard_of_all(self._prefix),
         )
+        stored = self._wire.execute(scripts.DECLARE_EXCHANGE, names, (exchange, declaration))
         return bytes(stored)
 
     def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
@@ -81,9 +73,9 @@ class RedisExchanges(StoreBase):
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
-            listed = ("ZADD", keys.queues(self._prefix), "NX", _LOOK_NOW, queue)
-            before: list[Command] = [listed] if present else []
-            self._wire.exchange([(part, None) for part in (*before, ("SADD", noted, *notes))])
+            if present:
+                self._enlist(keys.queues(self._prefix), queue)
+            self._note(queue, notes)
         change = self._bind_command(exchange, 1 if bound else 0, bindings)
         (left,) = self._wire.exchange([change])
         if present and not self._wire.call(("HEXISTS", self._keys(queue).meta, "exists")):
@@ -95,7 +87,7 @@ class RedisExchanges(StoreBase):
             again = self._wire.call(("HMGET", table, *bindings))
             kept = [note for note, there in zip(notes, again, strict=True) if there is not None]
             if kept:  # bound again meanwhile, by another
-                self._wire.call(("SADD", noted, *kept))
+                self._note(queue, kept)
         return int(left)
 
     def _bind_command(
@@ -106,6 +98,12 @@ class RedisExchanges(StoreBase):
         )
         command = ("EVALSHA", scripts.BIND.sha, len(names), *names, change, *bindings)
         return command, scripts.BIND
+
+    def _note(self, queue: str, notes: Sequence[bytes]) -> None:
+        names = scripts.NOTE_BOUND.named(
+            bound=keys.bound(self._prefix, queue), guard=keys.guard(self._prefix, queue)
+        )
+        self._wire.execute(scripts.NOTE_BOUND, names, notes)
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, in three round trips for all of them.
@@ -154,9 +152,9 @@ class RedisExchanges(StoreBase):
             ("HMGET", meta, "exists", "dead_letter_exchange")
         )
         if exists is not None:  # declared again meanwhile
-            self._wire.call(("ZADD", listed, "NX", _LOOK_NOW, queue))
+            self._enlist(listed, queue)
         if dead_letter_exchange is not None:
-            self._wire.call(("ZADD", dead_letter_routed, "NX", 0, queue))
+            self._enlist(dead_letter_routed, queue)
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return the declaration, the bindings and their version."""

@@ -32,12 +32,7 @@ class RedisQueues(StoreBase):
 
     def list_queue(self, queue: str) -> None:
         """Make *queue* visible, to operators and to whoever looks after all queues."""
-        names = scripts.LIST_QUEUE.named(
-            queues=keys.queues(self._prefix),
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
-        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
+        self._enlist(keys.queues(self._prefix), queue)
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
@@ -54,9 +49,7 @@ class RedisQueues(StoreBase):
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
             self.list_queue(queue)
         if not passive and "dead_letter_exchange" in meta:
-            names = keys.dead_letter_routed(self._prefix)
-            if self._wire.call(("ZSCORE", names, queue)) is None:
-                self._wire.call(("ZADD", names, "NX", 0, queue))
+            self._enlist(keys.dead_letter_routed(self._prefix), queue)
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def create_queue(self, queue: str) -> None:

@@ -58,10 +58,12 @@ PRODUCER = _role(
         scripts.BIND,
         scripts.CHANGE_JOBS,
         scripts.DECLARE,
+        scripts.DECLARE_EXCHANGE,
         scripts.DELETE_QUEUE,
         scripts.LAYOUT,
         scripts.LIST_BATCH,
         scripts.LIST_QUEUE,
+        scripts.NOTE_BOUND,
         scripts.NOTE_JOB,
         scripts.ONCE,
         scripts.OPEN_BATCH,
@@ -72,8 +74,8 @@ PRODUCER = _role(
         scripts.SCHEDULE_BATCH,
         scripts.UNBOUND,
     ),
-    sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire sadd "
-    "smembers srem zadd zrange zrem zscore",
+    sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire "
+    "smembers srem zrange zrem zscore",
 )
 WORKER = _role(
     PRODUCER,
@@ -129,6 +131,7 @@ OPERATOR = _role(
         scripts.CONFIGURE,
         scripts.DEAD_LETTER,
         scripts.DECLARE,
+        scripts.DECLARE_EXCHANGE,
         scripts.DELETE_QUEUE,
         scripts.LAYOUT,
         scripts.LEASES_OF,
@@ -136,6 +139,7 @@ OPERATOR = _role(
         scripts.MOVE,
         scripts.MOVED,
         scripts.MOVE_OUT,
+        scripts.NOTE_BOUND,
         scripts.PAUSE,
         scripts.POSTPONE_BATCH,
         scripts.PUBLISH,
@@ -150,12 +154,12 @@ OPERATOR = _role(
         scripts.WHEREABOUTS,
     ),
     sends="acl|whoami client|list del get hdel hexists hget hgetall hkeys hmget hscan hsetnx info "
-    "lrange sadd scan script|exists set smembers srem time zadd zrangebyscore zrem zscore",
+    "lrange scan script|exists set smembers srem time zrangebyscore zrem zscore",
 )
 MIGRATION = _role(
     OPERATOR,
     runs=(scripts.KOMBU_ACCEPT, scripts.KOMBU_TAKE, scripts.KOMBU_TAKE_UNACKED),
-    sends="hvals llen",
+    sends="hvals llen sadd",
 )
 # At the Sentinels themselves.
 SENTINEL = _role(_DIALS, sends="sentinel|get-master-addr-by-name")

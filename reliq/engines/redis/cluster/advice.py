@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ....errors import BrokerUnavailable
 from ....message.queue_names import number_of, queue_of
+from ..connect import LOGIN_REFUSED
 from ..keys import queue_named_in
 
 if TYPE_CHECKING:
+    from ....errors import ReliqError
     from .slots import Place
 
 COVER = "give it one by `redis-cli --cluster fix`, or by CLUSTER ADDSLOTS at the node that had it"
@@ -49,6 +52,17 @@ def for_node(place: Place, *, replica: bool) -> str:
             "again, or send CLUSTER FAILOVER TAKEOVER to the replica"
         )
     return f"if {place} is down, start it again: it has no replica that could take over"
+
+
+def for_announced(error: ReliqError) -> ReliqError:
+    """Return *error* of a node that only the cluster has named, with what may be wrong there."""
+    if error.reply or LOGIN_REFUSED in str(error) or not isinstance(error, BrokerUnavailable):
+        return error
+    return type(error)(
+        f"{error}; the cluster announces this address (cluster-announce-ip, "
+        "cluster-announce-hostname): where it cannot be reached from here, the option address_map "
+        "names another"
+    )
 
 
 def named(key: str) -> str:

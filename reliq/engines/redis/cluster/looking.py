@@ -47,6 +47,11 @@ class ClusterLooking(StoreBase):
         """The queues there were when they could be listed last: for a time when they cannot."""
         return set()
 
+    @cached_property
+    def _stuck_slots(self) -> set[int]:
+        """The slots that were not served when they were asked last, and are tried ever since."""
+        return set()
+
     # -- the nodes
 
     def _ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
@@ -169,10 +174,12 @@ class ClusterLooking(StoreBase):
     def _served(self, names: list[str]) -> tuple[list[str], list[Untold]]:
         """Return which of the queues there are, and those whose slot nobody serves now."""
         replies: dict[str, Reply] = {}
+        known = set(filter(self._cluster.holds, self._stuck_slots))
         for name in names:
-            command, script = self._measure(name)
-            self._cluster.post(command, partial(replies.__setitem__, name), script)
-        self._cluster.wait_for_replies(SLOT_PATIENCE_S)
+            if slot_of(self._keys(name).meta) not in known:
+                command, script = self._measure(name)
+                self._cluster.post(command, partial(replies.__setitem__, name), script)
+        self._cluster.wait_for_replies(SLOT_PATIENCE_S, known)
         readable: list[str] = []
         stuck: dict[int, list[str]] = defaultdict(list)
         for name in names:
@@ -181,6 +188,7 @@ class ClusterLooking(StoreBase):
                 stuck[slot_of(self._keys(name).meta)].append(name)
             elif isinstance(reply, ReliqError) or reply[0]:  # it is said to who reads it
                 readable.append(name)
+        self._stuck_slots = set(stuck)
         return readable, [self._stuck(slot, queues) for slot, queues in stuck.items()]
 
     def _measure(self, queue: str) -> tuple[Command, scripts.Script]:

@@ -19,6 +19,7 @@ from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
 from ..unanswered import Asked
 from ..wire import Wire
+from . import advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,8 @@ class Nodes:
         self._failures: dict[Place, _Failure] = {}
         self._jobs: dict[Place, deque[Callable[[], None]]] = {}
         self._closed = False
+        self.left_alone_s = 0.0
+        """So long a node that could not be reached is not tried again, at least."""
         self.dials = 0
         """How many were opened, also those that have failed since."""
 
@@ -87,8 +90,10 @@ class Nodes:
         try:
             wire.connect()
         except ReliqError as exc:
-            self.failed(place, exc)
-            raise _unavailable(exc) from exc
+            error = exc if place in self._slots.reached else advice.for_announced(exc)
+            self.failed(place, error)
+            raise _unavailable(error) from exc
+        self._slots.reached.add(place)
         wire.disable_reconnect()  # where it fails, another one is dialled, by who may wait
         with self._lock:
             self._failures.pop(place, None)
@@ -120,6 +125,7 @@ class Nodes:
         with self._lock:
             before = self._failures.get(place)
             pause_s = _SHORTEST_S if before is None else min(before.pause_s * 2, _LONGEST_S)
+            pause_s = max(pause_s, self.left_alone_s)
             self._failures[place] = _Failure(error, pause_s)
             self._slots.away.add(place)
 

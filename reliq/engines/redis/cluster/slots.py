@@ -9,7 +9,7 @@ may be in another one by now, says so by a map without most of the nodes there w
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
@@ -79,6 +79,11 @@ class SlotMap:
         self._pause_s = 0.0
         self._failure: ReliqError | None = None
         self._random = random.Random()  # noqa: S311 - no secret
+        self.layouts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        """By prefix, ``Store.partitions``: a new connection may find the node that tells it away.
+        Each use is one step, without a lock."""
+        self.reached = set(self._named)
+        """The nodes that were reached once, or that the URL names."""
         self.away: set[Place] = set()
         """The nodes that did not answer when they were asked last, by whichever connection."""
 
@@ -160,6 +165,7 @@ class SlotMap:
             places = list(self._nodes)
         self._random.shuffle(places)
         places += [place for place in self._named if place not in places]
+        places.sort(key=self.away.__contains__)  # those that may not answer last
         doubtful: list[tuple[int, int, list[Place]]] = []
         refusals: list[str] = []
         no_cluster: ConfigurationError | None = None

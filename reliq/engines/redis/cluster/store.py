@@ -51,6 +51,7 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
     def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
         cluster = ClusterWire(address, self.options, name)
         self._wire = cluster
+        self.partitions = address.slots.layouts[self._prefix]
         self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
         self._notifier = ClusterNotifier(cluster, f"{name}:notification")
 

@@ -29,7 +29,7 @@ from .request import Request, key_of, next_number, slot_for
 from .slots import Place, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from ....options import Options
     from ..scripts import Script
@@ -101,7 +101,7 @@ class ClusterWire:
         self._anchor: Wire | None = None
         self._under_way: dict[int, _UnderWay] = {}
         self._parked = Parked(self, self.options.socket_timeout, str(self.address))
-        self._parked.lost_s = self._lost_s
+        self.give_up_lost_slots(self._lost_s)
         self._process = process
 
     def _leave_parent(self) -> None:
@@ -276,9 +276,15 @@ class ClusterWire:
     def give_up_lost_slots(self, after_s: float) -> None:
         """Wait no longer than that for a slot that is lost until somebody does something.
 
-        No node has it; or one that cannot be reached, and has no replica that could take over.
+        No node has it; or one that cannot be reached, and has no replica that could take over:
+        it is left alone for so long, too.
         """
         self._lost_s = self._parked.lost_s = after_s
+        self.nodes.left_alone_s = 0.0 if after_s == inf else after_s
+
+    def holds(self, slot: int) -> bool:
+        """Whether something waits for *slot*, and is tried again and again."""
+        return self._parked.holds(slot)
 
     def reason(self, slot: int) -> str:
         """Return why what waits for *slot* waits, and what to do about that."""
@@ -551,15 +557,22 @@ class ClusterWire:
             except BrokerUnavailable:  # noqa: PERF203 - one of few
                 self._parked.doubt()
 
-    def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*."""
+    def wait_for_replies(self, timeout_s: float = inf, but_for: Container[int] = ()) -> None:
+        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
+
+        but_for: slots for which nobody waits.
+        """
         self._leave_parent()
         ends_at = min(monotonic() + timeout_s, self._patience.ends_at)
         later = next_number()
         for _, wire in self._open():
             with suppress(BrokerUnavailable):  # who posted was told
                 wire.wait_for_replies(max(ends_at - monotonic(), 0.0))
-        while before := [item for item in self._parked.waiting() if item.number < later]:
+        while before := [
+            item
+            for item in self._parked.waiting()
+            if item.number < later and item.slot not in but_for
+        ]:
             for request in before:
                 self._wait_for(request, ends_at)
             if monotonic() >= ends_at:

@@ -1,4 +1,5 @@
--- list_queue: makes a queue visible in the list of queues, and due for a look.
+-- list_queue: makes a queue visible in the list of queues, and due for a look; or enters it in
+-- another list of queues.
 --
 -- KEYS[1] queues (ZSET)
 -- KEYS[2] stored_format (HASH)

@@ -8,7 +8,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ..errors import ConfigurationError
 from ..options import parse
 from .redis.cluster.address import SCHEME as CLUSTER
 from .redis.cluster.address import cluster_address
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
-SPOOL = "reliq-spool"
 _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, SQLITE)
 
 
@@ -69,11 +67,6 @@ def store_of(
     cluster that cannot be reached, and that no replica will replace; ``socket_timeout`` at most.
     """
     options = parse(transport_options)
-    if url.startswith(f"{SPOOL}:"):
-        raise ConfigurationError(
-            f"{url.partition('?')[0]} is a spool, and no broker: `reliq spool status PATH` shows "
-            "what is in it"
-        )
     if url.startswith(f"{SQLITE}:"):
         path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
         return SqliteStore(location(unquote(path)), options, name, create)

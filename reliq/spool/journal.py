@@ -36,6 +36,8 @@ _APPLICATION = 1919249521  # "relq": tells the file from those of other programs
 _PATIENCE_S = 10.0
 # A forwarder that takes nothing for so long is taken for dead; if it is not, numbers tell.
 _LEASE_MS = 3000
+# What SQLite needs beside the file to empty it again.
+_ROOM = 32_000_000
 _PAGE = 4096
 _SIDES = ("", "-wal", "-shm")
 _SCHEMA = """
@@ -55,6 +57,17 @@ COMMIT"""
 def is_spool(url: str) -> bool:
     """Whether *url* is that of a spool, which is no broker."""
     return url.startswith(f"{SCHEME}:")
+
+
+def _found(path: str) -> os.stat_result | None:
+    with suppress(FileNotFoundError):  # SQLite removes what is beside the file
+        return os.lstat(path)
+    return None
+
+
+def _inode(path: str) -> int:
+    found = _found(path)
+    return 0 if found is None else found.st_ino
 
 
 class Spooled(NamedTuple):
@@ -113,8 +126,7 @@ class Journal:
                 self._opened = None
 
     def _files(self) -> list[os.stat_result]:
-        paths = [self.path + side for side in _SIDES]
-        return [os.lstat(path) for path in paths if os.path.lexists(path)]
+        return [found for side in _SIDES if (found := _found(self.path + side)) is not None]
 
     def _open(self) -> sqlite3.Connection:
         if self._opened is None:
@@ -127,19 +139,16 @@ class Journal:
             except BaseException:
                 opened.close()
                 raise
-            self._opened, self._process, self._inode = opened, here(), self._found()
+            self._opened, self._process, self._inode = opened, here(), _inode(self.path)
         if self._process != here():
             raise self._refused(
                 "this process was forked by a program that runs no Python hooks, while its parent "
                 "used the spool: let it run them (uWSGI: py-call-osafterfork), or publish in the "
                 "children only"
             )
-        if self._found() != self._inode:
+        if _inode(self.path) != self._inode:
             raise self._refused("the file was removed or replaced in use: restart this process")
         return self._opened
-
-    def _found(self) -> int:
-        return os.lstat(self.path).st_ino if self.exists else 0
 
     def _make(self) -> None:
         """Create the file for its owner alone; refuse a file that others have put there."""
@@ -201,8 +210,8 @@ class Journal:
     def _in_words(self, text: str) -> ReliqError:
         if "disk is full" in text or "disk I/O" in text:
             return self._refused(
-                "the spool has reached spool_max, or the disk is full: raise spool_max, free space "
-                "on the disk, or wait until a broker answers and the spool is forwarded"
+                f"the spool has reached spool_max, or the disk is full (less than {_ROOM} bytes): "
+                "raise spool_max, free space, or wait until a broker answers and it is forwarded"
             )
         if "locked" in text:
             return BrokerUnavailable(
@@ -223,6 +232,9 @@ class Journal:
             "INSERT INTO publishes (exchange, routing_key, stored_ms, message, broker, data, "
             "sent_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
         )
+        disk = os.statvfs(os.path.dirname(self.path))  # noqa: PTH120 - 2 µs
+        if disk.f_bavail * disk.f_frsize < _ROOM:
+            raise self._in_words("disk is full")
         with self._transaction(most_bytes=most_bytes, fsync=fsync) as opened:
             opened.executemany(query, (item[:7] for item in items))
 

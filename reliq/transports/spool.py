@@ -64,7 +64,8 @@ class SpoolStore:
 
     def __getattr__(self, name: str) -> Any:
         """Refuse every other step of a store."""
-        raise BrokerRefused(
+        refused = MessageRefused if name == "batches" else BrokerRefused
+        raise refused(
             f"{self.broker}: a spool only takes publishes, and no broker of the list answers: "
             f"{name} has to wait until one does; jobs of a batch, too, go to the broker that has "
             "it; nothing was stored"

@@ -75,7 +75,9 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
         journal = JOURNALS.at(path)
         with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
             connection.connect()
-            total = forward(journal, connection.transport)
+            broker = connection.transport
+            redeclare = broker.declarations.redeclare
+            total = forward(journal, broker.link, redeclare, broker.options)
         found = {"forwarded": total, "left": journal.holds}
     except ReliqError as error:
         raise Refused(str(error)) from error

@@ -339,8 +339,9 @@ class Failback:
     def forward(self, url: str, stopped: Callable[[], bool]) -> None:
         """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
         with self._connected(url) as broker:
+            redeclare = broker.declarations.redeclare
             for spool in self.spools:
-                forward(JOURNALS.at(spool), broker, stopped)
+                forward(JOURNALS.at(spool), broker.link, redeclare, self._options, stopped)
 
     @contextmanager
     def _connected(self, url: str) -> Iterator[Any]:

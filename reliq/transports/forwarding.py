@@ -26,25 +26,34 @@ from .sending import Entry, send
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..options import Options
     from ..routing.publish_ids import Publisher
     from ..spool.journal import Journal, Spooled
     from ..store.protocol import Store
     from .confirming import Wanted
-    from .parts import Parts
+    from .link import Link
+
+    Redeclare = Callable[[str, Store], bool]
 
 logger = logging.getLogger("reliq")
 
 
-def forward(journal: Journal, broker: Parts, stopped: Callable[[], bool] = bool) -> int:
-    """Forward what *journal* holds over *broker*; return how many were stored.
+def forward(
+    journal: Journal,
+    link: Link,
+    redeclare: Redeclare,
+    options: Options,
+    stopped: Callable[[], bool] = bool,
+) -> int:
+    """Forward what *journal* holds over *link*; return how many were stored.
 
     Nothing where another process does. Raises ReliqError; what was not forwarded stays.
     """
     if not journal.holds:
         return 0
-    store, me, total, after = broker.link.store, os.urandom(8).hex(), 0, 0
+    store, me, total, after = link.store, os.urandom(8).hex(), 0, 0
     store.keeps_long, data = True, store.broker_id()
-    confirm = by_default(broker.options)
+    confirm = by_default(options)
     confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
     try:
         while not stopped():
@@ -55,7 +64,7 @@ def forward(journal: Journal, broker: Parts, stopped: Callable[[], bool] = bool)
                 _declare(kind, name, body, store)
             after = items[-1].id
             numbers = _Numbers(publisher, lowest)
-            stored = _forward_some(journal, broker, items, numbers, data, confirm)
+            stored = _forward_some(journal, link, redeclare, items, numbers, data, confirm)
             if stored and not journal.told:
                 logger.warning("forwarding what is in %s to %s", journal, store.broker)
                 journal.told = True
@@ -126,18 +135,19 @@ class _Numbers:
 
 def _forward_some(
     journal: Journal,
-    broker: Parts,
+    link: Link,
+    redeclare: Redeclare,
     items: list[Spooled],
     numbers: _Numbers,
     data: str,
     confirm: Wanted,
 ) -> int:
     """Send *items*, and remove from the journal what needs no more; return how many are stored."""
-    now, store = int(time() * 1000), broker.link.store
+    now, store = int(time() * 1000), link.store
     made = {item.id: numbers.entry(item, confirm, now) for item in items}
     entries = {place: entry for place, entry in made.items() if entry is not None}
     if entries:
-        send(broker.link, list(entries.values()), broker.declarations.redeclare)
+        send(link, list(entries.values()), redeclare)
     stored = [place for place, entry in entries.items() if entry.reached and not entry.full]
     dropped = [place for place, entry in entries.items() if not entry.reached]
     expired = [place for place, entry in made.items() if entry is None]

@@ -531,7 +531,7 @@ def test_a_full_queue_holds_up_no_other(away):
 
 
 def test_a_second_broker_takes_it_while_the_first_is_away(away, redis_factory, tmp_path):
-    """From a process that starts later too. A lost reply waits for the first; none goes home."""
+    """From a process that starts later too; and a lost reply waits for the first."""
     second = redis_factory(appendonly=True)
     away.urls.insert(1, second.url("reliq"))
     with away.connect() as connection:
@@ -546,10 +546,10 @@ def test_a_second_broker_takes_it_while_the_first_is_away(away, redis_factory, t
         # The reply to 1 may have been lost at the first one: then it waits for that.
         wait_until(lambda: counts(second.url("reliq"), "q").get("ready", 0) >= 3, timeout_s=30)
         away.back()
-        away.publish(connection, "stays")
+        away.publish(connection, "last")
     at_second = Away(second, tmp_path).bodies()
-    assert {2, 3, "new", "stays"} == {*at_second} - {1}
-    assert sorted([0, 1, 2, 3, "new", "stays"], key=str) == sorted(
+    assert {2, 3} <= {*at_second}
+    assert sorted([0, 1, 2, 3, "new", "last"], key=str) == sorted(
         at_second + away.bodies(), key=str
     )
     assert_balanced(second.url("reliq"))

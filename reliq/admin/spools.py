@@ -7,19 +7,17 @@ from time import time
 from typing import Any
 
 from ..errors import ConfigurationError, ReliqError
-from ..options import parse
-from ..spool.journal import JOURNALS, SCHEME
+from ..spool.journal import ENDS, JOURNALS
 from ..store.inspection import Finding
 from ..units import duration
 
 # Processes forward every few seconds where a broker answers.
 _STUCK_S = 120.0
-_ROUTE = ("exchange", "routing_key", "publishes", "oldest_s")
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What is in a spool, and what became of what was in it."""
+    """What is in a spool, and what became of what was in it (see ``ENDS``)."""
 
     spool: str
     publishes: int
@@ -31,45 +29,41 @@ class SpoolStatus:
     expired: int
     dropped: int
     doubtful: int
-    """Those that were forwarded and may be stored twice."""
 
 
 def spool_status(url: str) -> SpoolStatus:
     """Return what is in the spool at *url*, or at that path; raises ReliqError, makes no file."""
-    journal = JOURNALS.at_url(url, parse(None))
+    journal = JOURNALS.at(url)
     if not journal.exists:
         raise ConfigurationError(f"{journal}: there is no such spool: nothing was published there")
+    query = "SELECT exchange, routing_key, count(*), min(stored_ms) FROM publishes GROUP BY 1, 2"
     now_ms = time() * 1000
-    routes: list[dict[str, Any]] = [
-        dict(zip(_ROUTE, (*route, max(now_ms - oldest_ms, 0) / 1000), strict=True))
-        for *route, oldest_ms in journal.waiting()
+    routes = [
+        {"exchange": exchange, "routing_key": key, "publishes": n, "oldest_s": age / 1000}
+        for exchange, key, n, oldest_ms in journal.look(f"{query} ORDER BY min(id)")
+        for age in [max(now_ms - oldest_ms, 0)]
     ]
     total = sum(route["publishes"] for route in routes)
     oldest_s = max((route["oldest_s"] for route in routes), default=0.0)
-    counts = journal.counts()
-    journal.close()
+    counts = dict.fromkeys(ENDS, 0) | dict(journal.look("SELECT name, value FROM counts"))
     return SpoolStatus(str(journal), total, oldest_s, journal.size_bytes, routes, **counts)
 
 
 def examine_spool(url: str) -> Finding:
     """Return what is to be said of the spool at *url*, with the remedy where something is wrong."""
-    if not JOURNALS.at_url(url, parse(None)).exists:
-        return Finding("spool", "ok", "nothing was ever published into the spool")
     try:
+        if not JOURNALS.at(url).exists:
+            return Finding("spool", "ok", "nothing was ever published into the spool")
         status = spool_status(url)
     except ReliqError as exc:
         return Finding("spool", "error", str(exc), "correct the URL, or move the file away")
     if not status.publishes:
         return Finding("spool", "ok", f"{status.spool} is empty")
-    age = duration(status.oldest_s)
-    said = f"{status.publishes} publishes wait in {status.spool}, the oldest for {age}"
-    if status.oldest_s < _STUCK_S:
-        remedy = "they are forwarded by any process that lists the spool when a broker answers"
-        return Finding("spool", "info", said, remedy)
-    remedy = "start a process that lists the spool, or: reliq spool forward PATH --url BROKER"
-    return Finding("spool", "warning", said, remedy)
-
-
-def is_spool(url: str) -> bool:
-    """Whether *url* is that of a spool, which is no broker."""
-    return url.startswith(f"{SCHEME}:")
+    said = f"{status.publishes} publishes wait in {status.spool}, the oldest for "
+    return Finding(
+        "spool",
+        "warning" if status.oldest_s > _STUCK_S else "info",
+        said + duration(status.oldest_s),
+        "any process that lists the spool forwards them when a broker answers: start one, or "
+        "run: reliq spool forward PATH --url BROKER",
+    )

@@ -121,7 +121,7 @@ SCHEMAS: dict[str, Schema] = {
     "queue purge": _COUNTED,
     "queue resume": _list(_object(**_QUEUE, paused=_FLAG)),
     "queue set": _list(_object(**_QUEUE, settings=_ANY_OBJECT)),
-    "spool forward": _object(forwarded=_WHOLE),
+    "spool forward": _object(forwarded=_WHOLE, left=_WHOLE),
     "spool status": _SPOOL,
     "status": _STATUS,
     "top": _STATUS,

@@ -10,7 +10,6 @@ from kombu import Connection
 
 from reliq.admin.spools import spool_status
 from reliq.errors import ReliqError
-from reliq.options import parse
 from reliq.spool.journal import JOURNALS
 from reliq.transports.forwarding import forward
 from reliq.units import duration, size
@@ -55,12 +54,8 @@ def _shown(found: dict[str, Any]) -> Sequence[Any]:
 
 
 def _cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        item["exchange"],
-        item["routing_key"],
-        out.count(item["publishes"]),
-        duration(item["oldest_s"]),
-    )
+    *route, number, oldest_s = item.values()
+    return (*route, out.count(number), duration(oldest_s))
 
 
 @spool.command("forward")
@@ -76,17 +71,15 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
     Examples:
       reliq spool forward /var/spool/shop.db --url reliq://localhost:6379/0
     """
-    (url, *_) = target.urls
-    total = 0
     try:
-        journal = JOURNALS.at_url(path, parse(None))
-        with Connection(url, transport_options=dict(target.options)) as connection:
+        journal = JOURNALS.at(path)
+        with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
+            connection.connect()
             broker = connection.transport
-            broker.establish_connection()
             redeclare = broker.declarations.redeclare
-            steps = forward(journal, broker.link, redeclare, broker.options, lambda: False)
-            total = sum(steps)
-            broker.close_connection(None)
+            total = forward(journal, broker.link, redeclare, broker.options)
+        found = {"forwarded": total, "left": journal.holds}
     except ReliqError as error:
         raise Refused(str(error)) from error
-    out.answer({"forwarded": total}, as_json, lambda _: [f"{total} forwarded"])
+    words = "{forwarded} forwarded, {left} wait in the spool"
+    out.answer(found, as_json, lambda found: [words.format(**found)])

@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from reliq.admin import Inspector
-from reliq.admin.spools import is_spool
 from reliq.errors import NotFound, ReliqError, again
 from reliq.failover.brokers import without_password
+from reliq.spool.journal import is_spool
 
 from . import console as out
 from .application import Application

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigurationError, refuse_sqlite
+from ..errors import refuse_sqlite
 from ..options import parse
 from .redis.cluster.address import SCHEME as CLUSTER
 from .redis.cluster.address import cluster_address
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
-SPOOL = "reliq-spool"
 _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER)
 
 
@@ -63,11 +62,6 @@ def store_of(
     """
     del create  # of a broker that is made by its first user
     options = parse(transport_options)
-    if url.startswith(f"{SPOOL}:"):
-        raise ConfigurationError(
-            f"{url.partition('?')[0]} is a spool, and no broker: `reliq spool status PATH` shows "
-            "what is in it"
-        )
     if url.startswith("reliq-sqlite:"):
         refuse_sqlite()
     login = (options.username, options.password)

@@ -60,12 +60,20 @@ class FailbackTransport(Protocol):
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
 
+    @property
+    def homes(self) -> Sequence[str]:
+        """The brokers that it leaves this one for, when they answer."""
+
     def broker_answers(self, url: str) -> None:
         """Learn that a broker to go back to answers; called by the fail-back's thread."""
 
     @property
     def spools(self) -> Sequence[str]:
         """Those of the list that are no brokers: journals on this machine."""
+
+    @property
+    def spooled_for(self) -> Sequence[str]:
+        """The brokers that what is in the spools may go to."""
 
     def forward(self, url: str, stopped: Callable[[], bool]) -> None:
         """Forward what the spools hold to the broker at *url*."""
@@ -208,24 +216,20 @@ class Failback:
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
     def _look_after(self, transport: FailbackTransport) -> None:
-        primary, spools = transport.urls[0], transport.spools
-        if transport.url != primary:
-            # From a spool to any broker; from a broker to the first one.
-            homes = [url for url in transport.urls if url not in spools]
-            homes = homes if transport.url in spools else homes[:1]
-            home = next((url for url in homes if self._answers(transport, url)), None)
-            if home is not None:
-                transport.broker_answers(home)
-                transport.forward(home, self._stop.is_set)
-            return
-        if transport.consumed:
+        primary, spools = transport.url == transport.urls[0], transport.spools
+        home = next((url for url in transport.homes if self._answers(transport, url)), None)
+        if home is not None:
+            transport.broker_answers(home)
+        elif primary and transport.consumed:
             for url in transport.urls[1:]:
                 if url not in spools:
                     self._sweep_in_turn(transport, url)
         if spools:
-            if self._is_due(self._forwarded, primary, _FORWARDED_EVERY_S):
-                transport.forward(primary, self._stop.is_set)
-        elif not transport.consumed:
+            if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
+                for url in transport.spooled_for:
+                    if url == transport.url or self._answers(transport, url):
+                        transport.forward(url, self._stop.is_set)
+        elif primary and not transport.consumed:
             self.leave(transport)
 
     def _answers(self, transport: FailbackTransport, url: str) -> bool:

@@ -14,12 +14,13 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, merged_measures
-from ..admin.spools import is_spool, spool_status
+from ..admin.spools import spool_status
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
 from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
+from ..spool.journal import is_spool
 from ..store.limits import HIGHEST_RANK
 from .batches import Names
 from .families import Families, Seen

@@ -23,7 +23,6 @@ PARTS = {
     "password": "password",
     "virtual_host": "virtual_host",
 }
-_SPOOL = "reliq-spool:"
 # Whose URLs name parts of one broker.
 _GROUPED = ("reliq-sentinel:", "reliq-cluster:")
 # What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
@@ -104,11 +103,6 @@ def arguments_of(client: Any) -> dict[str, Any]:
     if client.ssl and client.ssl not in [parse_url(url).get("ssl") for url in client.alt or ()]:
         arguments["ssl"] = client.ssl
     return arguments
-
-
-def is_spool(url: str) -> bool:
-    """Whether *url* is a publisher's journal, which is no broker."""
-    return url.startswith(_SPOOL)
 
 
 def _plain(value: Any) -> Any:

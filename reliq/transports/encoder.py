@@ -8,6 +8,7 @@ from ..errors import MessageRefused
 from ..integrations.outcomes import join_batch
 from ..message.envelope import NOT_STORED, Envelope, encode, is_reply
 from ..message.queue_names import number_of, queue_of
+from ..spool.journal import is_spool
 from ..store.limits import HIGHEST_RANK
 from .confirming import by_default, wanted
 from .delay import take_delay, ttl_ms
@@ -78,9 +79,9 @@ class Encoder:
 
     @property
     def _away(self) -> bool:
-        """Whether this broker is not the first of its list."""
-        urls = self._failback.urls
-        return bool(urls) and self._failback.url != urls[0]
+        """Whether this broker is not the first of its list; a spool is none."""
+        urls, url = self._failback.urls, self._failback.url
+        return bool(urls) and url != urls[0] and not is_spool(url)
 
     def _creates(self, queue: str, properties: dict[str, Any], headers: dict[str, Any]) -> bool:
         """Whether a message for *queue*, by its name, makes it where it is not there.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,9 +21,9 @@ from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqE
 from ..failover.brokers import BROKERS, admit, without_password
 from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
-from ..spool.journal import JOURNALS
+from ..spool.journal import JOURNALS, is_spool
 from ..store.nodes import goes_on
-from .broker_urls import PARTS, arguments_of, is_spool, urls_of
+from .broker_urls import PARTS, arguments_of, urls_of
 from .forwarding import forward
 from .link import Linked
 
@@ -57,7 +58,7 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
             store.connect()
             began = perf_counter()
             store.probe(whole=whole)
-            return perf_counter() - began
+            return inf if is_spool(url) else perf_counter() - began
         finally:
             connection.transport.close_connection(None)
 
@@ -106,8 +107,8 @@ class Failback:
         self.urls, self.url = urls_of(transport.client)
         self.arguments = arguments_of(transport.client)
         """What a Connection to another broker of the list is made with."""
-        self.home = self.urls[0] if self.urls else ""
-        """The broker that it goes back to: from a spool to the first that answers."""
+        self.home = ""
+        """The broker to go on at; one of :attr:`homes`."""
         self.due = False
         """Whether that broker answers again."""
         self.spools = [url for url in self.urls if is_spool(url)]
@@ -135,6 +136,13 @@ class Failback:
         """The queues it consumes from, with acks."""
         subscriptions = list(self._transport.turns.subscriptions)
         return sorted({item.of_queue for item in subscriptions if not item.no_ack})
+
+    @property
+    def homes(self) -> Sequence[str]:
+        """The brokers that it leaves this one for: a spool for any, and others for the first."""
+        if self.url in self.spools:
+            return [url for url in self.urls if url not in self.spools]
+        return self.urls[: int(self._options.failback and self.url != self.urls[0])]
 
     @property
     def stays(self) -> bool:
@@ -272,7 +280,7 @@ class Failback:
         for name in PARTS:
             setattr(transport.client, name, getattr(primary, name))
         FAILBACK.came_back(self.url)
-        self.url, self.home = self.home, self.urls[0]
+        self.url = self.home
         self.leave()
         self.watch_primary()
         BROKERS.answered(self.url)
@@ -316,22 +324,24 @@ class Failback:
 
         And note which data the broker has: a publish whose reply is lost may be spooled.
         """
-        if not self.spools or self.url in self.spools:
-            return
-        for url in self.spools:
-            JOURNALS.at_url(url, self._options).check()
-        store = self._transport.link.store
-        BROKERS.data[store.broker] = store.broker_id()
+        if self.spools and self.url not in self.spools:
+            for url in self.spools:
+                JOURNALS.at(url).check()
+            store = self._transport.link.store
+            BROKERS.data[store.broker] = store.broker_id()
+
+    @property
+    def spooled_for(self) -> Sequence[str]:
+        """The brokers that what is in the spools may go to."""
+        holds = any(JOURNALS.at(url).holds for url in self.spools)
+        return [url for url in self.urls if holds and url not in self.spools]
 
     def forward(self, url: str, stopped: Callable[[], bool]) -> None:
         """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
-        for spool in self.spools:
-            journal = JOURNALS.at_url(spool, self._options)
-            if journal.exists and not journal.is_empty():
-                with self._connected(url) as broker:
-                    redeclare = broker.declarations.redeclare
-                    for _ in forward(journal, broker.link, redeclare, self._options, stopped):
-                        pass
+        with self._connected(url) as broker:
+            redeclare = broker.declarations.redeclare
+            for spool in self.spools:
+                forward(JOURNALS.at(spool), broker.link, redeclare, self._options, stopped)
 
     @contextmanager
     def _connected(self, url: str) -> Iterator[Any]:

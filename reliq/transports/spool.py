@@ -7,12 +7,11 @@ nothing from the spool, and lose their connection then, so that the application 
 
 from __future__ import annotations
 
-import logging
 from contextlib import nullcontext
 from functools import partial
 from threading import Event
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, MessageRefused
 from ..failover.brokers import BROKERS
@@ -20,14 +19,12 @@ from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import new_tag
 from ..message.envelope import pack, unpack
 from ..message.queue_arguments import is_durable
-from ..options import parse
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..spool.journal import JOURNALS, Spooled
-from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
+from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted, Reservation
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
-from .channel import Channel
-from .encoder import Encoder
+from .consumers import Consumers
 from .publishing import Publishing
 
 if TYPE_CHECKING:
@@ -35,14 +32,16 @@ if TYPE_CHECKING:
 
     from ..consumer.session import StoreFactory
     from ..spool.journal import Journal
-    from ..store.protocol import Store
     from .link import Link
     from .outgoing import Outgoing
     from .sending import Entry, NotStored
-
-logger = logging.getLogger("reliq")
+    from .subscription import Subscription
 
 _TRANSIENT = 1
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
 
 
 class SpoolStore:
@@ -65,45 +64,28 @@ class SpoolStore:
 
     def __getattr__(self, name: str) -> Any:
         """Refuse every other step of a store."""
-        raise BrokerRefused(
+        refused = MessageRefused if name == "batches" else BrokerRefused
+        raise refused(
             f"{self.broker}: a spool only takes publishes, and no broker of the list answers: "
-            f"{name} has to wait until one does"
+            f"{name} has to wait until one does; jobs of a batch, too, go to the broker that has "
+            "it; nothing was stored"
         )
 
-    def refuse_jobs(self) -> NoReturn:
-        """Raise MessageRefused."""
-        raise MessageRefused(
-            f"{self.broker}: a job of a batch is published to the broker that has its batch, and "
-            "no broker of the list answers; nothing was stored"
-        )
-
-    batches = property(refuse_jobs)
-
-    def probe(self, *, whole: bool = False) -> None:
-        """See that the file can be used; raises ReliqError."""
-        del whole
-        self.journal.check()
-
-    def patience(self, _seconds: float) -> nullcontext[None]:
-        """Wait as long as it takes: a spool is one file."""
-        return nullcontext()
-
-    def nothing(self, *_: Any, **__: Any) -> None:
-        """Do nothing: nothing is posted to a spool, and what is deleted is a broker's."""
-
-    require_writable = wait_for_replies = receive = forget_publishers = nothing
-    end_wait = disable_reconnect = delete_exchange = list_queue = layout = nothing
-
-    # -- declarations
+    # Nothing is posted to a spool; consumers, and all that is removed, are a broker's.
+    require_writable = wait_for_replies = receive = forget_publishers = probe = _always(None)
+    end_wait = disable_reconnect = delete_exchange = list_queue = layout = _always(None)
+    purge = _always(0)
+    reserve = _always(Reservation([], -1, 1, left=False))
+    exchange_table = _always(ExchangeTable(b"", b"1", frozenset()))
+    attached = _always(Attached(temporary=False, marks={}))
+    delete_queue = _always(QueueDeleted("missing", 0))
+    unbind_queue = _always({})
+    patience = _always(nullcontext())
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Note an exchange."""
         self.journal.declare("exchange", exchange, declaration)
         return declaration
-
-    def exchange_table(self, _exchange: str) -> ExchangeTable:
-        """Return an exchange that is there, with bindings that only the broker knows."""
-        return ExchangeTable(b"", b"1", frozenset())
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
@@ -112,18 +94,6 @@ class SpoolStore:
         if not passive and is_durable(meta):
             self.journal.declare("queue", queue, pack([arguments, meta]))
         return QueueDeclared("existed", 0, 0, arguments)
-
-    def attached(self, _queue: str) -> Attached:
-        """Return no consumers: they are a broker's."""
-        return Attached(temporary=False, marks={})
-
-    def delete_queue(self, _queue: str, **_: Any) -> QueueDeleted:
-        """Delete nothing: a queue is deleted at a broker."""
-        return QueueDeleted("missing", 0)
-
-    def unbind_queue(self, _queue: str) -> dict[str, bytes]:
-        """Remove no bindings: they are a broker's."""
-        return {}
 
     def bind(
         self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str, **_: Any
@@ -134,12 +104,6 @@ class SpoolStore:
         return 1
 
 
-class SpoolEncoder(Encoder):
-    """Encodes as at the first broker of the list, which is to store it in the end."""
-
-    _away = False
-
-
 class SpoolPublishing(Publishing):
     """Publishes into the journal."""
 
@@ -147,15 +111,11 @@ class SpoolPublishing(Publishing):
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Append *item*; the number of an earlier try at a broker goes with it."""
-        if self._is_broadcast(item, properties):
-            logger.debug("a broadcast to %r reaches nobody while no broker answers", item.exchange)
-            return
-        tag = properties.get("delivery_tag")
-        self._append([(item, tag if type(tag) is PublishTag else None)])
+        if not self._is_broadcast(item, properties):
+            tag = properties.get("delivery_tag")
+            self._append([(item, tag if type(tag) is PublishTag else None)])
 
-    def send(
-        self, link: Link, entries: Sequence[Entry], redeclare: Callable[[str, Store], bool]
-    ) -> NotStored:
+    def send(self, link: Link, entries: Sequence[Entry], redeclare: object) -> NotStored:
         """Append the messages of a publish batch, all or none."""
         del link, redeclare
         self._append([(entry.outgoing, entry.tag) for entry in entries])
@@ -165,76 +125,50 @@ class SpoolPublishing(Publishing):
 
     def _append(self, items: Sequence[tuple[Outgoing, PublishTag | None]]) -> None:
         store = cast("SpoolStore", self._transport.link.store)
-        for item, _ in items:
-            if BATCH in item.headers:
-                store.refuse_jobs()
-            if item.confirm.level == "replicated":
-                raise MessageRefused(
-                    f"{store.broker}: a spool cannot confirm that a message is replicated; "
-                    "nothing was stored: ask for confirm='fsynced', or publish when a broker "
-                    "answers"
-                )
-        fsync = any(item.confirm.level == "fsynced" for item, _ in items)
-        store.journal.add([_spooled(item, tag, store.broker) for item, tag in items], fsync=fsync)
+        levels = {item.confirm.level for item, _ in items}
+        jobs = any(BATCH in item.headers for item, _ in items)
+        if jobs or "replicated" in levels:
+            cannot = "take a job of a batch" if jobs else "confirm that a message is replicated"
+            raise MessageRefused(
+                f"{store.broker}: a spool cannot {cannot}; nothing was stored: publish when a "
+                "broker answers"
+            )
+        store.journal.add(
+            [_spooled(item, tag, store.broker) for item, tag in items],
+            self._transport.options.spool_max,
+            fsync="fsynced" in levels,
+        )
         PUBLISHER.wait_for_replies(*[tag for _, tag in items if tag is not None])
 
     def _is_broadcast(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether it is for those who listen now: transient, and to a fanout exchange."""
         routes = self._transport.link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
-        if declared is None:
-            return False
-        about = unpack(declared)
+        about = unpack(declared) if declared else {"type": ""}
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
         return transient and about["type"] == "fanout"
 
 
 def _spooled(item: Outgoing, tag: PublishTag | None, spool: str) -> Spooled:
     """Return what is kept of *item*, with the numbers of a try whose reply was lost."""
-    now = int(time() * 1000)
-    own = new_tag(item.rank) if tag is None or tag.settled else str(tag)
-    route = (item.exchange, item.routing_key, own, item.envelope, item.rank)
-    new = Spooled(*route, item.delay_ms, item.ttl_ms, item.create, item.key, now)
-    if tag is None or tag.settled:
-        return new
-    tried, broker = {}, ""
-    for queue, known in list(tag.numbers.items()):
+    now, broker, tried = int(time() * 1000), None, {}
+    for queue, known in list(tag.numbers.items()) if tag is not None else ():
         # Tried elsewhere now: this process publishes under another name from here on.
-        PUBLISHER.number(tag, queue, item.rank, spool)
+        PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, spool)
         tried[queue], broker = [known.tag, known.number, known.publisher], known.broker
-    data = BROKERS.data.get(broker)
-    return new._replace(tried=pack(tried), broker=broker, data=data, sent_ms=now)
+    own = str(tag) if tried else new_tag(item.rank)
+    sent = (broker, BROKERS.data.get(broker), now) if broker is not None else ()
+    kept = (item.envelope, item.rank, item.delay_ms, item.ttl_ms, item.create, item.key)
+    return Spooled(item.exchange, item.routing_key, now, pack([own, *kept, tried]), *sent)
 
 
-class SpoolChannel(Channel):
-    """A channel that consumes nothing while its transport is at the spool."""
+class SpoolConsumers(Consumers):
+    """Consumes nothing: what the spool holds is for no consumer."""
 
-    transport: Transport
+    def add(self, subscription: Subscription) -> None:
+        """Wait for a broker."""
 
-    def basic_consume(
-        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
-    ) -> str:
-        """Wait for a broker; what the spool holds is for no consumer."""
-        if not self.transport.at_spool:
-            return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        self.transport.waiting.add(consumer_tag)
-        return consumer_tag
-
-    def basic_cancel(self, consumer_tag: str, **kwargs: Any) -> None:
-        """Wait no more."""
-        self.transport.waiting.discard(consumer_tag)
-        super().basic_cancel(consumer_tag, **kwargs)
-
-    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Return None at the spool."""
-        return None if self.transport.at_spool else super().basic_get(queue, no_ack, **kwargs)
-
-    def queue_purge(self, queue: str, **kwargs: Any) -> int:
-        """Remove nothing from a spool."""
-        return 0 if self.transport.at_spool else super().queue_purge(queue, **kwargs)
-
-    def _size(self, queue: str) -> int:
-        return 0 if self.transport.at_spool else super()._size(queue)
+    remove = add
 
 
 class Transport(BaseTransport):
@@ -244,9 +178,8 @@ class Transport(BaseTransport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         reset_inherited_url(client)
-        self.journal = JOURNALS.at(client.virtual_host, parse(client.transport_options))
+        self.journal = JOURNALS.at(client.virtual_host)
         self.at_spool = True
-        self.waiting: set[str] = set()
         self._timer: Any = None
         super().__init__(client, **kwargs)
 
@@ -275,27 +208,29 @@ class Transport(BaseTransport):
 
     def _make_parts(self) -> None:
         super()._make_parts()
-        self.encoder = SpoolEncoder(self.options, self.declarations, self.failback)
-        posting = self.publishing.posting
-        self.publishing = SpoolPublishing(self, self.declarations, posting, self.unroutable)
-
-    @property
-    def unacked(self) -> bool:
-        """Whether the application consumes, or has messages that it has not finished."""
-        return bool(self.waiting) or super().unacked
+        self._at_broker = (self.publishing, self.consumers)
+        made = (self, self.declarations, self.publishing.posting, self.unroutable)
+        self.publishing, self.consumers = SpoolPublishing(*made), SpoolConsumers(self)
 
     def move_to(self, other: Link) -> None:
         """Go on over a broker, as any other transport does."""
         super().move_to(other)
         self.at_spool = False
-        self.encoder = Encoder(self.options, self.declarations, self.failback)
-        posting = self.publishing.posting
-        self.publishing = Publishing(self, self.declarations, posting, self.unroutable)
+        self.publishing, self.consumers = self._at_broker
+
+    @property
+    def unacked(self) -> bool:
+        """Whether the application consumes, or has messages that it has not finished."""
+        return (self.at_spool and self._consumes) or super().unacked
 
     # -- a consumer's wait
 
+    @property
+    def _consumes(self) -> bool:
+        return any(channel.subscriptions for channel in self.channels)
+
     def _leave_when_due(self) -> None:
-        if self.waiting and self.failback.due:
+        if self._consumes and self.failback.due:
             raise BrokerUnavailable(f"a broker answers again: leaving {self.journal}")
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> None:
@@ -315,19 +250,15 @@ class Transport(BaseTransport):
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have *loop* look every second whether a broker answers."""
-        if not self.at_spool:
-            super().register_with_event_loop(connection, loop)
-            return
         self.unregister_from_event_loop(connection, loop)
-        self._timer = loop.call_repeatedly(1.0, self._leave_when_due)
+        if self.at_spool:
+            self._timer = loop.call_repeatedly(1.0, self._leave_when_due)
+        else:
+            super().register_with_event_loop(connection, loop)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Leave *loop*."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        if not self.at_spool:
-            super().unregister_from_event_loop(connection, loop)
-
-
-Transport.Channel = SpoolChannel
+        super().unregister_from_event_loop(connection, loop)

@@ -8,6 +8,7 @@ from kombu import Connection
 
 from reliq.admin.spools import spool_status
 from reliq.errors import BrokerRefused
+from reliq.spool.journal import JOURNALS
 
 
 def main(directory: str) -> None:
@@ -24,6 +25,10 @@ def main(directory: str) -> None:
         except BrokerRefused as exc:
             print(exc)
     print(confirmed, spool_status(spool).publishes)
+    journal = JOURNALS.at(spool)
+    while items := journal.take("forwarder", 0, "broker", "data")[0]:
+        journal.done(0, forwarded=[item.id for item in items])
+    print(spool_status(spool).forwarded)
 
 
 main(*sys.argv[1:])

@@ -75,6 +75,7 @@ class SpoolStore:
     require_writable = wait_for_replies = receive = forget_publishers = probe = _always(None)
     end_wait = disable_reconnect = delete_exchange = list_queue = layout = _always(None)
     purge = _always(0)
+    is_away = _always(False)
     reserve = _always(Reservation([], -1, 1, left=False))
     exchange_table = _always(ExchangeTable(b"", b"1", frozenset()))
     attached = _always(Attached(temporary=False, marks={}))

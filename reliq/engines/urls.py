@@ -8,10 +8,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from ..embedded.folder import folder_of
 from ..options import parse
 from .redis.cluster.address import SCHEME as CLUSTER
 from .redis.cluster.address import cluster_address
 from .redis.cluster.store import ClusterStore
+from .redis.embedded import SCHEME as EMBEDDED
+from .redis.embedded import EmbeddedAddress, EmbeddedStore
 from .redis.sentinel import SCHEME as SENTINEL
 from .redis.sentinel import sentinel_address
 from .redis.store import RedisStore
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
-_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, SQLITE)
+_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED, SQLITE)
 
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
@@ -62,14 +65,16 @@ def store_of(
 
     *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
     semicolons. Without
-    *create*, a file that is not there is an error when it is used: who only looks at a
-    broker makes none by a misspelt path. lost_node_s: so long whoever asks waits for a node of a
+    *create*, a file that is not there, or an embedded broker that does not run, is an error when
+    it is used: who only looks at a broker makes none by a misspelt path. lost_node_s: so long whoever asks waits for a node of a
     cluster that cannot be reached, and that no replica will replace; ``socket_timeout`` at most.
     """
     options = parse(transport_options)
-    if url.startswith(f"{SQLITE}:"):
-        path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
-        return SqliteStore(location(unquote(path)), options, name, create)
+    if url.startswith((f"{SQLITE}:", f"{EMBEDDED}:")):
+        path = unquote(re.split("[?#]", url)[0].partition("://")[2].partition("/")[2])
+        if url.startswith(f"{EMBEDDED}:"):
+            return EmbeddedStore(EmbeddedAddress(folder_of(path), create), options, name)
+        return SqliteStore(location(path), options, name, create)
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
         cluster = ClusterStore(cluster_address(url.split(";"), options, *login), options, name)

@@ -10,6 +10,7 @@ SCHEMES = {
     "reliq-unix": "reliq.transports.redis:UnixTransport",
     "reliq-sentinel": "reliq.transports.sentinel:Transport",
     "reliq-cluster": "reliq.transports.cluster:Transport",
+    "reliq-embedded": "reliq.transports.embedded:Transport",
     "reliq-sqlite": "reliq.transports.sqlite:Transport",
 }
 

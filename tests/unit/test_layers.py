@@ -21,7 +21,7 @@ LAYERS = (
     {"reliq._version", "reliq.forks", "reliq.printable", "reliq.units"},
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
-    {"reliq.store"},
+    {"reliq.embedded", "reliq.store"},
     {"reliq.engines", "reliq.integrations", "reliq.routing", "reliq.signals"},
     {"reliq.transfer"},
     {"reliq.failover"},
@@ -69,6 +69,7 @@ ENGINE_CHOOSERS = (
     "reliq.transports.redis",
     "reliq.transports.cluster",
     "reliq.transports.sentinel",
+    "reliq.transports.embedded",
     "reliq.transports.sqlite",
     "reliq.migration.kombu_url",
     "reliq.admin.permissions",  # the rules are Redis's own

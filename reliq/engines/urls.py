@@ -64,10 +64,10 @@ def store_of(
     """Return a store for *url* that connects when it is used; raises ConfigurationError.
 
     *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
-    semicolons. Without
-    *create*, a file that is not there, or an embedded broker that does not run, is an error when
-    it is used: who only looks at a broker makes none by a misspelt path. lost_node_s: so long whoever asks waits for a node of a
-    cluster that cannot be reached, and that no replica will replace; ``socket_timeout`` at most.
+    semicolons. Without *create*, a file that is not there, or an embedded broker that does not
+    run, is an error when it is used: who only looks at a broker makes none by a misspelt path.
+    lost_node_s: so long whoever asks waits for a node of a cluster that cannot be reached, and
+    that no replica will replace; ``socket_timeout`` at most.
     """
     options = parse(transport_options)
     if url.startswith((f"{SQLITE}:", f"{EMBEDDED}:")):

@@ -6,7 +6,6 @@ syncs nothing by itself (see :mod:`reliq.embedded.keeper`), but its files are on
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -122,7 +121,7 @@ class _FileConfirmer:
                     sync(path)
                 if paths == logs(folder):
                     return
-            except FileNotFoundError:  # a rewrite has removed it: what it held is in another
+            except FileNotFoundError:  # noqa: PERF203 - a rewrite has removed it: what it held is in another
                 continue
             except OSError as exc:
                 raise NotConfirmed(

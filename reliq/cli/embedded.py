@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from datetime import datetime, timezone
+import signal
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,44 +65,38 @@ def status(folder: Folder, as_json: bool) -> None:
     Starts nothing, and keeps nothing alive.
     """
     found = maintenance.status(folder)
-    out.answer(found, as_json, lambda _: (f"{name:<11} {text}" for name, text in _rows(found)))
+    out.answer(found, as_json, _rows)
 
 
-def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    up = found["uptime_s"]
-    yield "running", f"yes, for {duration(up)}" if found["running"] else "no"
-    for name in ("started_by", "server", "clients", "fsync", "pid", "nice", "cgroup"):
-        if found[name] is not None:
-            yield name.replace("_", " "), str(found[name])
-    if found["memory_bytes"] is not None:
-        yield "memory", f"{size(found['memory_bytes'])} of {size(found['memory_limit_bytes'])}"
-    yield "disk", f"{size(found['disk_bytes'])}; {size(found['disk_free_bytes'])} are free"
-    if found["idle_s"] is not None:
-        yield "ends", f"{found['idle_s']:g} s after its last client" if found["idle_s"] else "never"
-    yield "log", found["log"]
-    if found["last_error"]:
-        at = datetime.fromtimestamp(found["last_error_at"], timezone.utc)
-        yield "last error", f"{at:%Y-%m-%d %H:%M:%S} UTC: {found['last_error']}"
+def _rows(found: dict[str, Any]) -> Iterator[str]:
+    shown = {"uptime_s": duration, "idle_s": duration, "last_error_at": time.ctime}
+    for name, value in found.items():
+        if value is not None:
+            show = size if name.endswith("_bytes") else shown.get(name, str)
+            label = name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+            yield f"{label:<13} {show(value)}"
 
 
 @embedded.command()
 @_in_folder
 @click.option("--maxmemory", help="Its memory, as 64MB.  [default: 256 MB, or a quarter]")
 @click.option("--fsync", default="second", show_default=True, help="second, or always.")
-@click.option("--idle", type=float, default=0.0, help="End so many seconds after the last client.")
 @click.option("--server", help="The path of a valkey-server or redis-server.")
-def run(folder: Folder, maxmemory: str | None, fsync: str, idle: float, server: str | None) -> None:
-    """Run the broker in FOLDER in the foreground until SIGTERM, for systemd or a container."""
+def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -> None:
+    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container."""
     options = parse(
         {
             "embedded_maxmemory": maxmemory,
             "embedded_fsync": fsync,
-            "embedded_idle": idle,
+            "embedded_idle": 0,
             "embedded_server": server,
         }
     )
     click.echo(f"running the broker in {folder.path}; its log: {folder.at('broker.log')}", err=True)
-    maintenance.run(folder, wishes_of(options))
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    maintenance.run(folder, wishes_of(options), ended.wait)
 
 
 @embedded.command()

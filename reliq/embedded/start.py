@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BrokerUnavailable, ConfigurationError, ReliqError
 from .folder import boot_id
@@ -109,8 +109,8 @@ def _start(folder: Folder, wishes: Wishes) -> dict[str, Any]:
         os.close(descriptor)
 
 
-def start_keeper(folder: Folder, wishes: Wishes, *, foreground: bool = False) -> None:
-    """Start a keeper; return when it, or another one, holds the lock. *foreground*: become it."""
+def start_keeper(folder: Folder, wishes: Wishes) -> None:
+    """Start a keeper; return when it, or another one, holds the lock."""
     if os.environ.get(_GUARD):
         raise ConfigurationError(
             f"{folder}: this program was started as the keeper of a broker, for which a Python "
@@ -130,7 +130,6 @@ def start_keeper(folder: Folder, wishes: Wishes, *, foreground: bool = False) ->
         "maxmemory": maxmemory,
         "boot": boot_id(),
         "by": f"process {os.getpid()} ({Path(sys.argv[0]).name if sys.argv else ''})",
-        "foreground": foreground,
         "settings": _settings(wishes, maxmemory),
         "env": {
             name[len(_FOR_SERVER) :]: value
@@ -138,16 +137,13 @@ def start_keeper(folder: Folder, wishes: Wishes, *, foreground: bool = False) ->
             if name.startswith(_FOR_SERVER)
         },
     }
-    command = [_python(folder), "-I", "-S"]
-    program, arguments = _program(folder), [json.dumps(config)]
+    command, program = [_python(folder), "-I", "-S", "-", json.dumps(config)], _program(folder)
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without them some Pythons do not start
     environment = {name: os.environ[name] for name in kept if name in os.environ} | {_GUARD: "1"}
     log = folder.open("broker.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        if foreground:
-            _become([*command, "-c", program.decode(), *arguments], environment, log)
         with subprocess.Popen(  # noqa: S603 - this package's own program
-            [*command, "-", *arguments],
+            command,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -170,12 +166,6 @@ def start_keeper(folder: Folder, wishes: Wishes, *, foreground: bool = False) ->
             os.getpid(),
             folder.at("broker.log"),
         )
-
-
-def _become(command: list[str], environment: dict[str, str], log: int) -> NoReturn:
-    for number in (1, 2):
-        os.dup2(log, number)
-    os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
 
 
 def _settings(wishes: Wishes, maxmemory: int) -> str:

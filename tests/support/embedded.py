@@ -1,0 +1,103 @@
+"""Embedded brokers in the tests: which processes a folder has, and a slow disk for its server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from reliq.embedded.folder import Folder
+from tests.support.waiting import wait_until
+
+_SLOW_FSYNC = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void nap(void) {
+    const char *ms = getenv("SLOW_MS");
+    if (ms && getpid() != (int)syscall(SYS_gettid)) usleep(atoi(ms) * 1000);
+}
+int fdatasync(int fd) { int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync"); nap(); return real(fd); }
+int fsync(int fd) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); nap(); return real(fd); }
+"""
+
+
+class Place:
+    """A folder for a broker; whatever runs in it is killed at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = Folder(str(path))
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"reliq-embedded:///{quote(str(self.path))}"
+
+    def processes(self, name: str = "") -> list[int]:
+        """Return the pids of what runs in it, whose command line has *name*; also removed ones."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                where = str((process / "cwd").readlink()).removesuffix(" (deleted)")
+                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if where == str(self.path) and state != "Z" and name in command:
+                    found.append(int(process.name))
+        return sorted(found)
+
+    @property
+    def servers(self) -> list[int]:
+        """The servers; the child that rewrites a log is none."""
+        return [pid for pid in self.processes() if pid not in self.keepers]
+
+    @property
+    def keepers(self) -> list[int]:
+        """The keepers."""
+        return self.processes(" -I -S ")
+
+    def kill(self, *pids: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to some of them."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait_gone(self, timeout_s: float = 10.0) -> float:
+        """Wait until nothing runs in it; return how long that took."""
+        began = time.monotonic()
+        wait_until(lambda: not self.processes(), timeout_s=timeout_s, what=self.log)
+        return time.monotonic() - began
+
+    def log(self) -> str:
+        """Return the end of its log."""
+        with contextlib.suppress(OSError):
+            return (self.path / "broker.log").read_text(errors="replace")[-3000:]
+        return f"{self.path}: no log; {self.processes()}"
+
+    def close(self) -> None:
+        """Kill all of it."""
+        while pids := self.processes():
+            self.kill(*pids)
+            time.sleep(0.01)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def slow_disk(directory: Path, ms: int) -> dict[str, str]:
+    """Return the environment in which the fsyncs of servers take so much longer. Needs gcc."""
+    library = directory / "slow_fsync.so"
+    if not library.exists():
+        (directory / "slow_fsync.c").write_text(_SLOW_FSYNC)
+        command: list[Any] = ["gcc", "-shared", "-fPIC", "-o", library]
+        subprocess.run([*command, directory / "slow_fsync.c", "-ldl"], check=True)
+    return {
+        "RELIQ_EMBEDDED_ENV_LD_PRELOAD": str(library),
+        "RELIQ_EMBEDDED_ENV_SLOW_MS": str(ms),
+    }

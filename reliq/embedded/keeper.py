@@ -151,7 +151,11 @@ class Talk:
         mark = f" name={LOOKS}".encode()
         return sum(mark not in line for line in reply.split(b"\n") if line.strip())
 
-    def close(self) -> None:
+    def __enter__(self) -> Talk:  # noqa: PYI034 - typing.Self needs Python 3.11
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self._socket.close()
 
@@ -386,9 +390,8 @@ class Keeper:
         except OSError:
             return False
         try:
-            last = Talk(_CLOSING)  # accepted after all that came before
-            unused = not last.clients()
-            last.close()
+            with Talk(_CLOSING) as last:  # accepted after all that came before
+                unused = not last.clients()
         except OSError:
             unused = False
         if not unused:

@@ -57,11 +57,9 @@ def status(folder: Folder) -> dict[str, Any]:
 
 
 def _info(folder: Folder) -> dict[str, str]:
-    with folder.socket() as path:
-        talk = Talk(path)
+    with folder.socket() as path, Talk(path) as talk:
         talk.clients()  # it names the connection: that looking is no use
         text = talk.ask("INFO").decode("utf-8", "replace")
-        talk.close()
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
@@ -95,8 +93,8 @@ def stop(folder: Folder) -> bool:
     folder.keeper()  # not one of another machine
     said = "it does not answer"
     try:
-        with folder.socket() as path:
-            said = Talk(path).ask("SHUTDOWN").decode("utf-8", "replace")
+        with folder.socket() as path, Talk(path) as talk:
+            said = talk.ask("SHUTDOWN").decode("utf-8", "replace")
     except OSError as exc:
         said = str(exc)
     deadline = time.monotonic() + _STOPS_WITHIN_S

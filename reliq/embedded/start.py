@@ -76,13 +76,12 @@ def ensure(folder: Folder, wishes: Wishes) -> None:
 def _listens(folder: Folder) -> bool:
     """Whether a server accepts a connection, however busy it is."""
     try:
-        with folder.socket() as path:
-            Talk(path).close()
+        with folder.socket() as path, Talk(path):
+            return True
     except BlockingIOError:
         return True  # so many wait at its door
     except OSError as exc:
         return isinstance(exc, TimeoutError)
-    return True
 
 
 def _start(folder: Folder, wishes: Wishes) -> dict[str, Any]:
@@ -224,10 +223,8 @@ def _agree(folder: Folder, state: dict[str, Any], wishes: Wishes) -> None:
     fsync = "always" if stronger else state.get("fsync")
     try:
         if stronger:
-            with folder.socket() as path:
-                talk = Talk(path)
+            with folder.socket() as path, Talk(path) as talk:
                 reply = talk.ask("CONFIG", "SET", "appendfsync", "always").decode()
-                talk.close()
             if reply != "+OK":
                 error = BrokerUnavailable(f"{folder} cannot serve now: {reply}")
                 error.reply = reply

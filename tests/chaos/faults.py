@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from tests.chaos import cluster_faults
+from tests.chaos.embedded_broker import EmbeddedKill
 from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault
 
@@ -352,6 +353,7 @@ FAULTS: dict[str, type[FaultKind]] = {
         NetDelay,
         NetHalfOpen,
         NetReplyLost,
+        EmbeddedKill,
         *cluster_faults.KINDS,
     )
 }

@@ -40,7 +40,9 @@ for _ in range(100):  # "always": the server has ended, and the next error has i
         break
     try:
         with connected() as connection:
-            connection.Producer().publish({"i": -1}, routing_key="q", serializer="json", retry=False)
+            connection.Producer().publish(
+                {"i": -1}, routing_key="q", serializer="json", retry=False
+            )
     except (reliq.ReliqError, OSError) as exc:
         refused = str(exc)
     time.sleep(0.05)
@@ -50,7 +52,9 @@ began = time.monotonic()
 while True:
     try:
         with connected() as connection:
-            connection.Producer().publish({"i": -1}, routing_key="q", serializer="json", retry=False)
+            connection.Producer().publish(
+                {"i": -1}, routing_key="q", serializer="json", retry=False
+            )
         break
     except (reliq.ReliqError, OSError):
         time.sleep(0.02)

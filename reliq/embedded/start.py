@@ -116,6 +116,8 @@ def start_keeper(folder: Folder, wishes: Wishes) -> None:
             "was taken: put python3 on PATH"
         )
     server = find(folder, wishes.server)
+    with suppress(FileNotFoundError), folder.socket():
+        pass  # a server would put its own in the place of what is there
     if folder.state_of("server.lock") is None:
         require_whole(folder, server)
     maxmemory = wishes.maxmemory or memory_limit()

@@ -67,6 +67,14 @@ def ask(path, *words):
         return talk.ask(*words)
 
 
+def alive(pid):
+    """Whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def reliq_command(*arguments, **environment):
     """Run the command."""
     return subprocess.run(
@@ -89,7 +97,7 @@ def test_it_starts_serves_and_goes(place, caplog):
     assert [1] == take(place.url, 1, embedded_idle=4)
     assert len(place.servers) == len(place.keepers) == 1
     assert {0o600} == {path.stat().st_mode & 0o777 for path in place.path.glob("*.l*")}
-    assert 2 < place.wait_gone() < 9
+    assert 1 < place.wait_gone() < 9
     assert not (place.path / "broker.sock").exists()
     assert [2] == take(place.url, 1)
 
@@ -193,7 +201,9 @@ def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
             place.path.rename(tmp_path / what)
         if what == "replaced":
             place.path.mkdir(0o700)
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before), timeout_s=1.0)  # noqa: B023
+        began = time.monotonic()
+        wait_until(lambda: not any(map(alive, before)), timeout_s=10)  # noqa: B023
+        print(what, f"{time.monotonic() - began:.2f} s")
         if what == "replaced":
             assert [] == list(place.path.iterdir())
     put(place.url, "new")
@@ -219,7 +229,9 @@ def test_who_only_looks_starts_nothing(place):
         about = inspector.about()
         assert ("AOF second", "valkey") == (about.persistence, about.engine)
         found = {item.check: item.severity for item in inspector.doctor()}
-        assert {"ok", "info"} >= set(found.values()), found
+        # That nobody consumes from the queue is this test's own.
+        wrong = {name for name, severity in found.items() if severity not in {"ok", "info"}}
+        assert {"queues"} == wrong
         place.wait_gone()
     with pytest.raises(reliq.BrokerUnavailable, match="reliq embedded run"):
         Inspector(place.url)

@@ -42,27 +42,28 @@ class Place:
         """Its URL."""
         return f"reliq-embedded:///{quote(str(self.path))}"
 
-    def processes(self, name: str = "") -> list[int]:
-        """Return the pids of what runs in it, whose command line has *name*; also removed ones."""
+    def processes(self, *, keepers: bool | None = None) -> list[int]:
+        """Return the pids of what runs in it, also where it was removed; *keepers*: only such."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 where = str((process / "cwd").readlink()).removesuffix(" (deleted)")
                 state = (process / "stat").read_text().rpartition(")")[2].split()[0]
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if where == str(self.path) and state != "Z" and name in command:
+                is_keeper = " -I -S " in command
+                if where == str(self.path) and state != "Z" and keepers in {None, is_keeper}:
                     found.append(int(process.name))
         return sorted(found)
 
     @property
     def servers(self) -> list[int]:
         """The servers; the child that rewrites a log is none."""
-        return [pid for pid in self.processes() if pid not in self.keepers]
+        return self.processes(keepers=False)
 
     @property
     def keepers(self) -> list[int]:
         """The keepers."""
-        return self.processes(" -I -S ")
+        return self.processes(keepers=True)
 
     def kill(self, *pids: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to some of them."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ConfigurationError
-from .keeper import PAUSE_S, STARTS_WITHIN_S, open_own, read_state, write
+from .keeper import PAUSE_S, STARTS_WITHIN_S, open_own, read_state, write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,9 +187,9 @@ class Folder:
 
     def remember(self, text: str) -> BrokerUnavailable:
         """Return the error of a failure, which others get at once for a while."""
-        now = time.time()
-        with suppress(OSError):
-            write(self.at("failure"), {"at": now, "until": now + PAUSE_S, "text": text})
+        now, descriptor = time.time(), self.open("failure", os.O_RDWR | os.O_CREAT)
+        write_state(descriptor, {"at": now, "until": now + PAUSE_S, "text": text})
+        os.close(descriptor)
         return BrokerUnavailable(f"{self}: {text}. {self.remedy()}")
 
     def remedy(self) -> str:

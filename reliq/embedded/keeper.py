@@ -31,6 +31,7 @@ LOOKS = "look:"
 STARTS_WITHIN_S = 30.0
 _TICK_S = 0.5
 _FILES = 65_536
+_SCARCE = 100_000
 _SOCKET, _CLOSING = "broker.sock", "broker.closing"
 
 
@@ -103,7 +104,10 @@ def lock(path: str, patience_s: float = 0.0) -> int | None:
 
 def write_state(descriptor: int, state: object) -> None:
     """Write into a lock that is held: one write, which no reader finds half done."""
-    os.pwrite(descriptor, json.dumps(state).encode().ljust(4096), 0)
+    try:
+        os.pwrite(descriptor, json.dumps(state).encode().ljust(4096), 0)
+    except OSError:
+        pass  # a full disk
 
 
 def read_state(descriptor: int) -> dict[str, object]:
@@ -207,6 +211,9 @@ class Keeper:
         if held is None:
             return False
         self.lock = held
+        self.failure = open_own("failure", os.O_RDWR | os.O_CREAT)
+        if not os.fstat(self.failure).st_size:
+            write_state(self.failure, {})  # it has its place before the disk is full
         self.state = {name: self.config[name] for name in _SAID}
         write_state(held, {"boot": self.config["boot"]})
         return True
@@ -263,7 +270,8 @@ class Keeper:
             pass  # it has ended: its last words are told below
         os.close(writer)
         deadline = time.monotonic() + STARTS_WITHIN_S
-        while not self._connect():
+        # It replies when its files are there: from then on the folder is one that had data.
+        while not self._is_up():
             self._require_server()
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
@@ -324,8 +332,11 @@ class Keeper:
         with open("broker.log", encoding="utf-8", errors="replace") as log:
             log.seek(self.log_at)
             lines = [line.strip() for line in log.read()[-4000:].splitlines() if line.strip()]
-        told = [line for line in lines if " # " in line or "FATAL" in line or ">>>" in line]
-        return " | ".join((told or lines)[-4:])
+        disk = os.statvfs(".")
+        if disk.f_bavail * disk.f_frsize < _SCARCE:
+            lines.append("the disk is full")  # and with it the log
+        told = [line for line in lines if " # " in line and "overcommit" not in line]
+        return " | ".join((told or lines)[-3:] + lines[-1:])
 
     def _require_folder(self) -> None:
         """End where the folder was removed, moved or replaced: nothing is written any more."""
@@ -372,16 +383,24 @@ class Keeper:
 
     def _clients(self) -> int:
         """Return how many use it; 1 where it does not answer: its lock is held, so it is there."""
-        if not self.stamped and self._ask("PING") == b"+PONG":
-            self.stamped = True
-            if self.pid:
-                names = ("server", "version")
-                write("stamp", {name: self.state[name] for name in names})
+        self._is_up()
         try:
             return self.talk.clients() if self._connect() and self.talk is not None else 1
         except OSError:
             self.talk = None
             return 1
+
+    def _is_up(self) -> bool:
+        """Whether the server replies; leave a stamp of it when it has loaded its data."""
+        reply = b"" if self.stamped else self._ask("DBSIZE")  # PING tells of a full disk
+        if reply.startswith(b":"):
+            self.stamped = True
+            if self.pid:
+                try:
+                    write("stamp", {name: self.state[name] for name in ("server", "version")})
+                except OSError as exc:
+                    self.say(f"no stamp can be written: {exc}")
+        return self.stamped or reply != b""
 
     def _is_unused(self) -> bool:
         """Close the door, then look again: whoever came in before is seen, later ones wait."""
@@ -443,10 +462,7 @@ class Keeper:
         """Remember a failure, for who connects within the pause; end."""
         self.say(text)
         now = time.time()
-        try:
-            write("failure", {"at": now, "until": now + PAUSE_S, "text": text})
-        except OSError:
-            pass
+        write_state(self.failure, {"at": now, "until": now + PAUSE_S, "text": text})
         sys.exit(1)
 
 

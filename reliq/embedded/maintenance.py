@@ -165,7 +165,8 @@ def _mend_manifest(folder: Folder) -> Iterator[str]:
     path = Path(folder.at(_MANIFEST))
     path.write_text(text, "utf-8")
     path.chmod(0o600)
-    yield f"wrote the manifest of {len(text.splitlines())} files anew"
+    lost = ", ".join(set(names or ()) - there)
+    yield f"wrote the manifest anew, of what is there{lost and '; lost: '}{lost}"
 
 
 def backup(folder: Folder, to: str) -> int:

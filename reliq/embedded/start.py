@@ -53,7 +53,7 @@ def wishes_of(options: Options) -> Wishes:
         options.embedded_fsync,
         options.embedded_idle,
         options.embedded_maxmemory,
-        None if server is None else str(Path(server).expanduser().resolve()),
+        None if server is None else str(Path(server).expanduser().absolute()),
     )
 
 

@@ -10,12 +10,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from redis.exceptions import BusyLoadingError
+
 from ...embedded.folder import SCHEME, Folder
 from ...embedded.keeper import LOOKS, STARTS_WITHIN_S, logs, sync
 from ...embedded.start import ensure, wishes_of
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
 from ...store.inspection import Finding
-from .connect import Address, dial
+from .connect import FAILURES, Address, ask, dial, hang_up
 from .store import RedisStore
 
 if TYPE_CHECKING:
@@ -82,13 +84,23 @@ class EmbeddedAddress:
 
     def _dial(self, options: Options, name: str) -> redis.connection.AbstractConnection:
         with self.folder.socket() as path:
+            address = Address(path=path)
             try:
-                return dial(Address(path=path), options, name)
+                connection = dial(address, options, name)
             except BrokerUnavailable as exc:
-                said = str(exc).replace(str(Address(path=path)), str(self))
-                error = type(exc)(said)
+                error = type(exc)(str(exc).replace(str(address), str(self)))
                 error.reply = exc.reply
                 raise error from exc
+        try:
+            ask(connection, "DBSIZE")  # what a server that loads its data refuses
+        except FAILURES as exc:
+            hang_up(connection)
+            loading = isinstance(exc, BusyLoadingError)
+            text = f"LOADING {exc}" if loading else str(exc)
+            error = BrokerUnavailable(f"{self} cannot serve now: {text}")
+            error.reply = text if loading else ""
+            raise error from exc
+        return connection
 
 
 class _FileConfirmer:

@@ -322,7 +322,7 @@ def test_after_a_power_cut(place, damage):
             assert 2 == done.returncode
             return
         assert 0 == done.returncode, done.stderr
-        assert [*place.path.glob("before-repair-*/appendonlydir/*.incr.aof")]
+        assert [*place.path.glob("before-repair-*/appendonlydir/*.rdb")]
         if damage == "lost":
             assert f"lost: {log.name}" in done.stdout
             return

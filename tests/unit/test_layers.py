@@ -28,7 +28,7 @@ LAYERS = (
     {"reliq.consumer"},
     {"reliq.transports"},
     {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
-    {"reliq.batches", "reliq.metrics", "reliq.web"},
+    {"reliq.batches", "reliq.metrics", "reliq.testing", "reliq.web"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 

@@ -6,6 +6,7 @@ import functools
 import signal
 import threading
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,8 +64,12 @@ def status(folder: Folder, as_json: bool) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
     Starts nothing, and keeps nothing alive.
+
+    \b
+    Example:
+      reliq embedded status /var/lib/shop
     """
-    found = maintenance.status(folder)
+    found = asdict(maintenance.status(folder))
     out.answer(found, as_json, _rows)
 
 
@@ -87,7 +92,12 @@ def _rows(found: dict[str, Any]) -> Iterator[str]:
 @click.option("--fsync", default="second", show_default=True, help="second, or always.")
 @click.option("--server", help="The path of a valkey-server or redis-server.")
 def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -> None:
-    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container."""
+    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container.
+
+    \b
+    Example:
+      reliq embedded run /var/lib/shop --maxmemory 500MB
+    """
     options = parse(
         {
             "embedded_maxmemory": maxmemory,
@@ -106,7 +116,12 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
 @embedded.command()
 @_in_folder
 def stop(folder: Folder) -> None:
-    """End the broker in FOLDER; the next connect of an application starts it again."""
+    """End the broker in FOLDER; the next connect of an application starts it again.
+
+    \b
+    Example:
+      reliq embedded stop /var/lib/shop
+    """
     click.echo("stopped" if maintenance.stop(folder) else "it did not run")
 
 
@@ -117,6 +132,10 @@ def repair(folder: Folder, server: str | None) -> None:
     """Mend the data in FOLDER where the broker does not open it, say after a power cut.
 
     A copy is made first. The end of the log that cannot be read is cut off.
+
+    \b
+    Example:
+      reliq embedded repair /var/lib/shop
     """
     copy, said = maintenance.repair(folder, server)
     click.echo(f"{said}\nmended; what there was is in {copy}")
@@ -126,5 +145,10 @@ def repair(folder: Folder, server: str | None) -> None:
 @_in_folder
 @click.argument("to", type=click.Path())
 def backup(folder: Folder, to: str) -> None:
-    """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run."""
+    """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run.
+
+    \b
+    Example:
+      reliq embedded backup /var/lib/shop /backup/monday
+    """
     click.echo(f"{size(maintenance.backup(folder, to))} copied to {to}")

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from .keeper import Talk, lock, logs, sync
@@ -26,7 +27,31 @@ _COPIES = 5
 _MANIFEST = "appendonlydir/appendonly.aof.manifest"
 
 
-def status(folder: Folder) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Status:
+    """What is known of the broker in a folder; None: not known, or it does not run."""
+
+    running: bool
+    uptime_s: int | None
+    started_by: str | None
+    server: str | None
+    version: str | None
+    clients: int | None
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+    disk_bytes: int
+    disk_free_bytes: int
+    fsync: str | None
+    idle_s: float | None
+    pid: int | None
+    nice: int | None
+    cgroup: str | None
+    log: str
+    last_error: str | None
+    last_error_at: float | None
+
+
+def status(folder: Folder) -> Status:
     """Return what is known of the broker; starts nothing. Raises ConfigurationError."""
     folder.require(create=False)
     state, info = folder.keeper() or {}, dict[str, str]()
@@ -34,26 +59,26 @@ def status(folder: Folder) -> dict[str, Any]:
         info = _info(folder)
     wrote, failure = {**stamp_of(folder), **state}, folder.last_failure()
     pid = int(info.get("process_id", 0))
-    return {
-        "running": folder.state_of("server.lock") is not None,
-        "uptime_s": _number(info.get("uptime_in_seconds")),
-        "started_by": state.get("by"),
-        "server": wrote.get("server"),
-        "version": ".".join(map(str, wrote.get("version", ()))) or None,
-        "clients": _number(info.get("connected_clients")),
-        "memory_bytes": _number(info.get("used_memory")),
-        "memory_limit_bytes": state.get("maxmemory"),
-        "disk_bytes": sum(Path(path).stat().st_size for path in logs(folder.path)),
-        "disk_free_bytes": shutil.disk_usage(folder.path).free,
-        "fsync": state.get("fsync"),
-        "idle_s": state.get("idle"),
-        "pid": pid or None,
-        "nice": os.getpriority(os.PRIO_PROCESS, pid) if pid else None,
-        "cgroup": _cgroup(pid),
-        "log": folder.at("broker.log"),
-        "last_error": failure.get("text"),
-        "last_error_at": failure.get("at"),
-    }
+    return Status(
+        folder.state_of("server.lock") is not None,
+        _number(info.get("uptime_in_seconds")),
+        state.get("by"),
+        wrote.get("server"),
+        ".".join(map(str, wrote.get("version", ()))) or None,
+        _number(info.get("connected_clients")),
+        _number(info.get("used_memory")),
+        state.get("maxmemory"),
+        sum(Path(path).stat().st_size for path in logs(folder.path)),
+        shutil.disk_usage(folder.path).free,
+        state.get("fsync"),
+        state.get("idle"),
+        pid or None,
+        os.getpriority(os.PRIO_PROCESS, pid) if pid else None,
+        _cgroup(pid),
+        folder.at("broker.log"),
+        failure.get("text"),
+        failure.get("at"),
+    )
 
 
 def _info(folder: Folder) -> dict[str, str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BrokerUnavailable, ConfigurationError, ReliqError
+from ..errors import BrokerUnavailable, ConfigurationError
 from .folder import boot_id
 from .keeper import STARTS_WITHIN_S, Talk, write
 from .server import find, memory_limit, require_whole
@@ -223,16 +223,15 @@ def _agree(folder: Folder, state: dict[str, Any], wishes: Wishes) -> None:
         return
     longer = 0 if 0 in {idle, wishes.idle} else max(idle, wishes.idle)
     fsync = "always" if stronger else state.get("fsync")
-    try:
-        if stronger:
+    if stronger:
+        try:
             with folder.socket() as path, Talk(path) as talk:
                 reply = talk.ask("CONFIG", "SET", "appendfsync", "always").decode()
-            if reply != "+OK":
-                error = BrokerUnavailable(f"{folder} cannot serve now: {reply}")
-                error.reply = reply
-                raise error
+        except OSError as exc:
+            raise BrokerUnavailable(f"{folder}: {exc}") from exc
+        if reply != "+OK":
+            error = BrokerUnavailable(f"{folder} cannot serve now: {reply}")
+            error.reply = reply
+            raise error
+    with suppress(OSError):  # the disk may be full
         write(folder.at("wishes"), {"fsync": fsync, "idle": longer})
-    except ReliqError:  # one is an OSError too
-        raise
-    except OSError as exc:
-        raise BrokerUnavailable(f"{folder}: {exc}") from exc

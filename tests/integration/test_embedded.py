@@ -538,7 +538,7 @@ def test_a_broken_one_fails_fast(place, monkeypatch):
         with pytest.raises(reliq.BrokerUnavailable, match="Bad file format"):
             ensure(place.folder, Wishes())
     assert time.monotonic() - began < 1
-    assert "Bad file format" in maintenance.status(place.folder)["last_error"]
+    assert "Bad file format" in maintenance.status(place.folder).last_error
     assert 0 == reliq_command("embedded", "repair", place.path).returncode
     put(place.url, 1)
 

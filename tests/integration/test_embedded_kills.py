@@ -68,7 +68,7 @@ class Publisher(threading.Thread):
                         if failed:
                             self.gaps.append(time.monotonic() - failed)
                             failed = 0.0
-            except (reliq.ReliqError, OSError):
+            except (reliq.ReliqError, OSError):  # noqa: PERF203 - a failure ends or delays it
                 failed = failed or time.monotonic()
                 time.sleep(0.02)
 
@@ -126,7 +126,7 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path, monkeypatch, ms, kills,
         assert not lost, (len(lost), len(publisher.confirmed), place.log())
         # An ack under way when the server died may be unknown to it: its message comes again
         # to a consumer that never heard that it was acked.
-        assert len(found) - len(set(found)) <= 2 * kills
+        assert len(found) - len(set(found)) <= kills
         print(
             f"{done} kills, {len(publisher.confirmed)} confirmed, {len(lost)} lost, "
             f"{len(found) - len(set(found))} twice, gaps {max(publisher.gaps, default=0):.2f}"

@@ -24,8 +24,8 @@ import stat
 import sys
 import time
 
-PAUSE_S = 2.0
-"""For so long after a failure nobody tries again."""
+PAUSE_S = 3.0
+"""For so long after a failure nobody tries again: longer than the 2 s after which Kombu does."""
 LOOKS = "look:"
 """The beginning of a connection's name that keeps no broker alive."""
 STARTS_WITHIN_S = 30.0

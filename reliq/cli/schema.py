@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from reliq import admin
-from reliq.embedded.maintenance import Status
 from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
@@ -106,7 +105,6 @@ SCHEMAS: dict[str, Schema] = {
         routing_key=_nullable(_TEXT),
     ),
     "doctor": _list(_of(admin.Finding, **_BROKER)),
-    "embedded status": _of(Status),
     "migrate": {
         "anyOf": [
             _list(_of(Plan)),

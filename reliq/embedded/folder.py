@@ -1,15 +1,14 @@
-"""The folder of an embedded broker: whose it is, what lies in it, who holds its locks.
+"""The folder of an embedded broker: its owner, its files, the holders of its locks.
 
 ::
 
     broker.sock       the server's only door
     appendonlydir/    its data (Redis before 7: appendonly.aof)
     server.lock       held by the server
-    keeper.lock       held by the keeper, which writes in it what it has started
+    keeper.lock       held by the keeper; its text is the state, with the last failure
     start.lock        held by a process that is starting a keeper: the others wait
     stamp             which server, in which version, has written the data
-    failure           the last failure, and until when it is not tried again
-    broker.log        what keeper and server say
+    broker.log        the words of keeper and server
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ConfigurationError
-from .keeper import PAUSE_S, STARTS_WITHIN_S, open_own, read_state, write_state
+from .keeper import PAUSE_S, open_own, read_state, write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCHEME = "reliq-embedded"
-# What fits into the address of a socket everywhere.
+# The longest path that fits into the address of a socket everywhere.
 _LONGEST_PATH = 100
 _OTHERS_WRITE = 0o022
 
 
 @functools.cache
 def boot_id() -> str:
-    """Return what this start of this machine's kernel is called; "" where it is not told."""
+    """Return the name of this start of this machine's kernel; "" where it has none."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     with suppress(OSError):
@@ -68,22 +67,16 @@ class Folder:
     def require(self, *, create: bool) -> os.stat_result:
         """Raise ConfigurationError unless it is a folder of this user's own; *create* makes it."""
         try:
-            try:
-                found = os.stat(self.path)  # noqa: PTH116 - on every connect
-            except FileNotFoundError:
-                if not create:
-                    raise ConfigurationError(
-                        f"{self}: there is no such folder: correct the URL, or start the "
-                        "application, which creates it"
-                    ) from None
+            if create:
                 with suppress(FileExistsError):
                     Path(self.path).mkdir(0o700)
                     Path(self.path).chmod(0o700)  # whatever the umask
-                found = Path(self.path).stat()
+            found = os.stat(self.path)  # noqa: PTH116 - on every connect
         except OSError as exc:
             raise ConfigurationError(
-                f"{self}: the folder cannot be opened or created ({exc.strerror}): create its "
-                "parent, let this user write there, or correct the URL"
+                f"{self}: there is no such folder, nor can it be made ({exc.strerror}): correct "
+                "the URL, create its parent and let this user write there, or start the "
+                "application, which creates it"
             ) from exc
         if not stat.S_ISDIR(found.st_mode):
             raise ConfigurationError(f"{self}: expected a folder, found something else")
@@ -93,53 +86,53 @@ class Folder:
                 f"this as {_user(found.st_uid)} (this is {_user(os.geteuid())})"
             )
         if found.st_mode & _OTHERS_WRITE:
-            raise ConfigurationError(
-                f"{self}: other users may write into the folder: chmod 700 it, if what is in it "
-                "is yours"
-            )
+            raise ConfigurationError(f"{self}: other users may write into it: chmod 700 it")
         return found
 
-    def open(self, name: str, flags: int) -> int:
+    def open(self, name: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """Open a file in it; raises ConfigurationError for one of another user, or no file."""
         try:
             return open_own(self.at(name), flags)
         except PermissionError as exc:
-            raise self._foreign(exc) from exc
+            raise ConfigurationError(f"{self}: {exc}: find out whose it is; remove it") from exc
 
-    def _foreign(self, said: object) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self}: {said}: it was left as it is. Find out whose it is; remove it"
-        )
-
-    def state_of(self, lock: str) -> dict[str, Any] | None:
-        """Return what the holder of a lock has written in it; None where nobody holds it."""
+    def read(self, name: str) -> tuple[dict[str, Any], bool]:
+        """Return what a file says, and whether a process holds its lock."""
         try:
-            descriptor = self.open(lock, os.O_RDWR)
+            descriptor = self.open(name, os.O_RDWR)
         except FileNotFoundError:
-            return None
+            return {}, False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return read_state(descriptor)
+            return read_state(descriptor), True
+        else:
+            return read_state(descriptor), False
         finally:
             os.close(descriptor)
-        return None
 
     def keeper(self) -> dict[str, Any] | None:
-        """Return the state that the keeper tells; None without one.
+        """Return the state of the keeper; None without one.
 
         Raises ConfigurationError where it is one of another machine.
         """
-        said = self.state_of("keeper.lock")
-        if said is not None and said.get("boot", "") not in {"", boot_id()}:
+        for _ in range(2):
+            state, held = self.read("keeper.lock")
+            if not held:
+                return None
+            if state.get("boot", "") in {"", boot_id()}:
+                return state
             time.sleep(0.1)  # one that has just begun has not overwritten what stood there
-            said = self.state_of("keeper.lock")
-            if said is not None and said.get("boot", "") not in {"", boot_id()}:
-                raise ConfigurationError(
-                    f"{self}: a broker on another machine uses this folder, and only one may: "
-                    "name a folder on a disk of this machine, or use a Redis (reliq://)"
-                )
-        return said
+        raise ConfigurationError(
+            f"{self}: a broker on another machine uses this folder, and only one may: name a "
+            "folder on a disk of this machine, or use a Redis (reliq://)"
+        )
+
+    def note(self, **changes: object) -> None:
+        """Change the state: the keeper, and whoever comes next, read it."""
+        descriptor = self.open("keeper.lock")
+        write_state(descriptor, {**read_state(descriptor), **changes})
+        os.close(descriptor)
 
     @contextmanager
     def socket(self) -> Iterator[str]:
@@ -150,7 +143,7 @@ class Folder:
         path = self.at("broker.sock")
         found = os.lstat(path)
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            raise self._foreign(f"{path} is not this user's own socket")
+            raise ConfigurationError(f"{self}: {path} is not this user's own socket; remove it")
         if len(os.fsencode(path)) <= _LONGEST_PATH:
             yield path
         elif sys.platform == "linux":
@@ -165,31 +158,15 @@ class Folder:
                 link.symlink_to(self.path)
                 yield str(link / "broker.sock")
 
-    # -- failures
-
-    def last_failure(self) -> dict[str, Any]:
-        """Return when the last failure was, until when it counts, and its text; {} without one."""
-        try:
-            descriptor = self.open("failure", os.O_RDONLY)
-        except FileNotFoundError:
-            return {}
-        try:
-            return read_state(descriptor)
-        finally:
-            os.close(descriptor)
-
     def raise_remembered(self) -> None:
         """Raise BrokerUnavailable with the last failure while it is too young to try again."""
-        said = self.last_failure()
-        left_s = float(said.get("until", 0)) - time.time()
-        if 0 < left_s <= PAUSE_S + STARTS_WITHIN_S:
-            raise BrokerUnavailable(f"{self}: {said.get('text')}. {self.remedy()}")
+        state, _ = self.read("keeper.lock")
+        if 0 <= time.time() - float(state.get("failed_at", 0)) < PAUSE_S:
+            raise BrokerUnavailable(f"{self}: {state['failed']}. {self.remedy()}")
 
     def remember(self, text: str) -> BrokerUnavailable:
         """Return the error of a failure, which others get at once for a while."""
-        now, descriptor = time.time(), self.open("failure", os.O_RDWR | os.O_CREAT)
-        write_state(descriptor, {"at": now, "until": now + PAUSE_S, "text": text})
-        os.close(descriptor)
+        self.note(failed=text, failed_at=time.time())
         return BrokerUnavailable(f"{self}: {text}. {self.remedy()}")
 
     def remedy(self) -> str:
@@ -199,16 +176,15 @@ class Folder:
 
 
 def folder_of(path: str | None) -> Folder:
-    """Return the folder at *path*: what follows ``reliq-embedded:///``, unquoted.
+    """Return the folder at *path*: the URL after ``reliq-embedded:///``, unquoted.
 
     Relative to the working directory; ~ is the home. Raises ConfigurationError.
     """
-    if not path or path == "/":
+    if not path or path == "/" or "\0" in path:
         raise ConfigurationError(
-            f"expected a folder in the URL: {SCHEME}:////absolute/folder, or {SCHEME}:///relative"
+            f"expected a folder in the URL: {SCHEME}:////absolute/folder, or {SCHEME}:///relative; "
+            f"got: {path!r}"
         )
-    if "\0" in path:
-        raise ConfigurationError(f"expected a path without NUL in the URL, got: {path!r}")
     try:
         return Folder(str(Path(path).expanduser().resolve()))
     except RuntimeError as exc:

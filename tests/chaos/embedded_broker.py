@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,12 +35,12 @@ class EmbeddedBroker(Broker):
         directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         self.place = Place(directory.resolve() / "broker")
         self._stack.callback(self.place.close)
-        os.environ.update(slow_disk(directory, _SLOW_MS))
+        self._server = slow_disk(directory, _SLOW_MS)
 
     @property
     def options(self) -> dict[str, object]:
         """The transport options that the URL needs: it stays for who looks at its end."""
-        return {"embedded_idle": 600}
+        return {"embedded_idle": 600, "embedded_server": self._server}
 
     def url(self, scheme: str) -> str:
         """Return what clients connect to."""

@@ -1,6 +1,5 @@
 """SIGKILL of the server, the keeper or both of an embedded broker, on a slow disk."""
 
-import os
 import random
 import subprocess
 import sys
@@ -20,13 +19,14 @@ import sys, time, reliq
 from kombu import Connection, Exchange, Queue
 url, stop = sys.argv[1], sys.argv[2]
 import os
+options = {"embedded_idle": 600, "embedded_server": sys.argv[4]}
 log = open(sys.argv[3], "a", buffering=1)
 def take(body, message):
     log.write(f"{body['i']}\\n")
     message.ack()
 while not os.path.exists(stop):
     try:
-        with Connection(url, transport_options={"embedded_idle": 600}) as connection:
+        with Connection(url, transport_options=options) as connection:
             connection.connect()
             queue = Queue("q", Exchange("", type="direct"), routing_key="q")
             with connection.Consumer([queue], callbacks=[take]):
@@ -94,20 +94,19 @@ def remaining(url, taken_path, confirmed, timeout_s=60):
         ),
     ],
 )
-def test_kills_lose_nothing_and_repeat_nothing(tmp_path, monkeypatch, ms, kills, fsync):
+def test_kills_lose_nothing_and_repeat_nothing(tmp_path, ms, kills, fsync):
     """Nothing that was confirmed is lost, nothing that was acked comes again; it goes on soon."""
-    for name, value in slow_disk(tmp_path, ms).items():
-        monkeypatch.setenv(name, value)
+    server = slow_disk(tmp_path, ms)
     place, stop = Place(tmp_path / "broker"), tmp_path / "stop"
     taken = [tmp_path / f"taken{k}" for k in range(2)]
-    publisher = Publisher(place.url, embedded_fsync=fsync)
+    publisher = Publisher(place.url, embedded_fsync=fsync, embedded_server=server)
     consumers = []
     try:
         publisher.start()
         for path in taken:
             path.touch()
-            command = [sys.executable, "-c", CONSUMER, place.url, stop, path]
-            consumers.append(subprocess.Popen(command, env=os.environ))
+            command = [sys.executable, "-c", CONSUMER, place.url, stop, path, server]
+            consumers.append(subprocess.Popen(command))
         done = 0
         chance = random.Random(ms)
         while done < kills:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from reliq.embedded.folder import Folder
+from reliq.embedded.server import candidates
 from tests.support.waiting import wait_until
 
 _SLOW_FSYNC = r"""
@@ -91,14 +92,16 @@ class Place:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def slow_disk(directory: Path, ms: int) -> dict[str, str]:
-    """Return the environment in which the fsyncs of servers take so much longer. Needs gcc."""
+def slow_disk(directory: Path, ms: int) -> str:
+    """Return a server, for `embedded_server`, whose fsyncs take so much longer. Needs gcc."""
     library = directory / "slow_fsync.so"
     if not library.exists():
         (directory / "slow_fsync.c").write_text(_SLOW_FSYNC)
         command: list[Any] = ["gcc", "-shared", "-fPIC", "-o", library]
         subprocess.run([*command, directory / "slow_fsync.c", "-ldl"], check=True)
-    return {
-        "RELIQ_EMBEDDED_ENV_LD_PRELOAD": str(library),
-        "RELIQ_EMBEDDED_ENV_SLOW_MS": str(ms),
-    }
+    server = directory / "slow-server"
+    server.write_text(
+        f'#!/bin/sh\nLD_PRELOAD={library} SLOW_MS={ms} exec {next(candidates())} "$@"\n'
+    )
+    server.chmod(0o755)
+    return str(server)

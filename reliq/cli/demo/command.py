@@ -10,21 +10,17 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 from kombu import connection as kombu_connection
 from rich.console import Console
 
 from reliq.embedded.folder import SCHEME as EMBEDDED
-from reliq.embedded.folder import Folder
-from reliq.embedded.maintenance import stop
-from reliq.embedded.start import Wishes, ensure
+from reliq.embedded.maintenance import temporary
 from reliq.errors import ReliqError
 from reliq.options import Options
 
 from ..console import Refused
-from ..endings import interrupts_deferred
 from ..interrupts import INTERRUPTED
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen
@@ -135,7 +131,7 @@ def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
     console = Console(stderr=as_json, soft_wrap=True)
     try:
         with _interruptible(), tempfile.TemporaryDirectory(prefix="reliq-demo-") as name:
-            outcomes = _with_broker(url, tasks, compare, Path(name).resolve(), console)
+            outcomes = _with_broker(url, tasks, compare, Path(name), console)
     except KeyboardInterrupt:
         console.print("interrupted; what the demo had started is stopped and removed")
         return INTERRUPTED
@@ -154,18 +150,10 @@ def _with_broker(
         sides = _sides(url, queue, compare)
         _introduce(console, tasks, Connection(url).as_uri(), compare)
         return _run_sides(sides, tasks, folder, console, private=False)
-    broker = Folder(str(folder / "broker"))
-    sides = _sides(f"{EMBEDDED}:///{quote(broker.path)}", queue, compare)
-    try:
-        ensure(broker, Wishes())
-        state = broker.keeper() or {}
-        version = ".".join(map(str, state.get("version", ())))
-        what = f"an embedded {state.get('server')} {version} in a folder of its own"
-        _introduce(console, tasks, what, compare)
+    with temporary() as broker:
+        sides = _sides(str(broker), queue, compare)
+        _introduce(console, tasks, "an embedded Valkey or Redis, in a folder of its own", compare)
         return _run_sides(sides, tasks, folder, console, private=True)
-    finally:
-        with interrupts_deferred():
-            stop(broker)
 
 
 def _sides(url: str, queue: str, compare: bool) -> list[Side]:

@@ -7,17 +7,15 @@ syncs nothing by itself (see :mod:`reliq.embedded.keeper`), but its files are on
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from redis.exceptions import BusyLoadingError
-
 from ...embedded.folder import SCHEME, Folder
-from ...embedded.keeper import LOOKS, STARTS_WITHIN_S, logs, sync
-from ...embedded.start import ensure, wishes_of
+from ...embedded.keeper import LOOKS, logs, sync
+from ...embedded.start import STARTS_WITHIN_S, ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
-from ...store.inspection import Finding
-from .connect import FAILURES, Address, ask, dial, hang_up
+from .connect import Address, dial
 from .store import RedisStore
 
 if TYPE_CHECKING:
@@ -26,12 +24,10 @@ if TYPE_CHECKING:
     import redis
 
     from ...options import Confirm, Options
-    from ...store.inspection import BrokerInfo
+    from ...store.inspection import BrokerInfo, Finding
     from ...store.values import Publication
 
 _OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
-# For so long the doctor tells of a failure.
-_RECENT_S = 3600.0
 
 __all__ = ["SCHEME", "EmbeddedAddress", "EmbeddedStore"]
 
@@ -55,52 +51,38 @@ class EmbeddedAddress:
     def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
         """Open a connection; raises BrokerUnavailable, with the reason where it cannot start.
 
-        Waits while the server loads its data; goes to the next server where one has just ended.
+        Goes to the next server where one has just ended.
         """
         deadline = time.monotonic() + STARTS_WITHIN_S
         while True:
             try:
                 if self.create:
-                    ensure(self.folder, wishes_of(options))
+                    ensure(self.folder, options)
                     return self._dial(options, name)
                 self.folder.require(create=False)
                 return self._dial(options, f"{LOOKS}{name}")
-            except FileNotFoundError:
+            except FileNotFoundError as exc:
                 error = BrokerUnavailable(
                     f"{self}: it does not run, and looking at it does not start it; start the "
-                    f"application, or: reliq embedded run {self.folder.path}"
+                    f"application, or: reliq embedded run {self.folder.path} ({exc.strerror})"
                 )
             except BrokerUnavailable as exc:
                 error = exc
-            final = isinstance(error, BrokerTimeout) or time.monotonic() > deadline
-            if final or ("LOADING" not in error.reply if error.reply else not self._may_return()):
+            self.folder.raise_remembered()
+            final = error.reply or isinstance(error, BrokerTimeout) or not self.create
+            if final or time.monotonic() > deadline:
                 raise error
             time.sleep(0.01)
-
-    def _may_return(self) -> bool:
-        """Whether a server has just ended, and another one comes."""
-        self.folder.raise_remembered()
-        return self.create
 
     def _dial(self, options: Options, name: str) -> redis.connection.AbstractConnection:
         with self.folder.socket() as path:
             address = Address(path=path)
             try:
-                connection = dial(address, options, name)
+                return dial(address, options, name)
             except BrokerUnavailable as exc:
                 error = type(exc)(str(exc).replace(str(address), str(self)))
                 error.reply = exc.reply
                 raise error from exc
-        try:
-            ask(connection, "DBSIZE")  # what a server that loads its data refuses
-        except FAILURES as exc:
-            hang_up(connection)
-            loading = isinstance(exc, BusyLoadingError)
-            text = f"LOADING {exc}" if loading else str(exc)
-            error = BrokerUnavailable(f"{self} cannot serve now: {text}")
-            error.reply = text if loading else ""
-            raise error from exc
-        return connection
 
 
 class _FileConfirmer:
@@ -125,21 +107,15 @@ class _FileConfirmer:
         self.require_confirm(level)
         if level != "fsynced":
             return
-        folder = self._address.folder.path
-        while True:
-            try:
-                paths = logs(folder)
-                for path in paths:
+        try:
+            for path in logs(self._address.folder.path):
+                with suppress(FileNotFoundError):  # rewritten: synced by the server itself
                     sync(path)
-                if paths == logs(folder):
-                    return
-            except FileNotFoundError:  # noqa: PERF203 - a rewrite has removed it: what it held is in another
-                continue
-            except OSError as exc:
-                raise NotConfirmed(
-                    f"{self._address}: stored, but the disk does not confirm it: {exc}; publishing "
-                    "it again with the same properties is safe and stores it once"
-                ) from exc
+        except OSError as exc:
+            raise NotConfirmed(
+                f"{self._address}: stored, but the disk does not confirm it: {exc}; publishing "
+                "it again with the same properties is safe and stores it once"
+            ) from exc
 
 
 class EmbeddedStore(RedisStore):
@@ -158,15 +134,8 @@ class EmbeddedStore(RedisStore):
 
     def diagnose(self) -> list[Finding]:
         """Look at what can be wrong: no login, replica or network belongs to it."""
-        found = [
+        return [
             item
             for item in super().diagnose()
             if item.check not in _OF_A_NETWORK and "without fsync" not in item.message
         ]
-        if all(item.check != "persistence" for item in found):
-            found.append(Finding("persistence", "ok", self.about().persistence))
-        folder = self._address.folder
-        said = folder.last_failure()
-        if time.time() - float(said.get("at", 0)) < _RECENT_S:
-            found.append(Finding("failure", "warning", str(said.get("text")), folder.remedy()))
-        return found

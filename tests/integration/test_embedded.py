@@ -2,13 +2,15 @@
 
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from kombu import Connection
@@ -236,6 +238,47 @@ def test_who_only_looks_starts_nothing(place):
     with pytest.raises(reliq.BrokerUnavailable, match="reliq embedded run"):
         Inspector(place.url)
     assert [] == place.processes()
+
+
+@pytest.mark.parametrize("command", ["exporter", "web"])
+def test_pages_and_metrics_keep_nothing_alive(place, command):
+    """They show the broker, and it ends below them; then they start none."""
+    put(place.url, 1, embedded_idle=1)
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "reliq.cli", command, "--url", place.url, "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        url = re.search(r"http://\S+", watcher.stdout.readline())[0]
+        for _ in range(3):
+            with suppress(OSError):  # 503 without a broker
+                urlopen(url, timeout=10).close()
+            place.wait_gone()
+    finally:
+        watcher.terminate()
+        watcher.communicate()
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro / && cd / && unset HOME TMPDIR && shift
+touch /here 2> /dev/null && exit 9
+exec "$@"
+"""
+
+
+def test_a_read_only_root_without_a_home(place):
+    """Only the folder's parent can be written."""
+    root = Path(__file__).resolve().parents[2]
+    script = (
+        f"import sys; sys.path.insert(0, {str(root)!r}); sys.dont_write_bytecode = True\n"
+        f"from tests.integration.test_embedded import put, take\n"
+        f"put({place.url!r}, 1); print(take({place.url!r}, 1))"
+    )
+    command = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", place.path.parent, sys.executable]
+    done = subprocess.run(
+        [*command, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (0, "[1]\n") == (done.returncode, done.stdout), done.stderr
 
 
 def test_options_of_two_processes(place):
@@ -604,7 +647,8 @@ class _Folder:
         return self.redis.url(scheme, db=db) if db else self.place.url
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, redis_server, pool):
     """As systemd does it, the server first: a task that acknowledges late runs once."""
     options = {**STAYS, "visibility_timeout": 2.0, "restore_interval": 0.5, "orphan_grace": 0.5}
@@ -648,6 +692,7 @@ def test_two_containers_and_two_machines(place, tmp_path):
     assert len(place.servers) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path):
     """Publishing is refused with the reason; nothing confirmed is lost; it goes on by itself."""
     for fsync in ("second", "always"):

@@ -31,6 +31,21 @@ int fsync(int fd) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); nap(); return 
 """
 
 
+def processes_below(directory: Path) -> dict[int, bool]:
+    """Return the keepers and servers of folders below, also removed ones; True for a keeper."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            where = str((process / "cwd").readlink()).removesuffix(" (deleted)")
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            keeper = " -I -S " in command
+            ours = keeper or "broker.sock" in command or "-server" in command
+            if Path(where).is_relative_to(directory) and state != "Z" and ours:
+                found[int(process.name)] = keeper
+    return found
+
+
 class Place:
     """A folder for a broker; whatever runs in it is killed at the end."""
 
@@ -45,16 +60,8 @@ class Place:
 
     def processes(self, *, keepers: bool | None = None) -> list[int]:
         """Return the pids of what runs in it, also where it was removed; *keepers*: only such."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                where = str((process / "cwd").readlink()).removesuffix(" (deleted)")
-                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                is_keeper = " -I -S " in command
-                if where == str(self.path) and state != "Z" and keepers in {None, is_keeper}:
-                    found.append(int(process.name))
-        return sorted(found)
+        found = processes_below(self.path)
+        return sorted(pid for pid, keeper in found.items() if keepers in {None, keeper})
 
     @property
     def servers(self) -> list[int]:

@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ..errors import BrokerUnavailable, ConfigurationError
 from .keeper import PAUSE_S, open_own, read_state, write_state
@@ -58,7 +59,7 @@ class Folder:
 
     def __str__(self) -> str:
         """Return the URL that names it."""
-        return f"{SCHEME}:///{self.path}"
+        return f"{SCHEME}:///{quote(os.fsencode(self.path))}"
 
     def at(self, name: str) -> str:
         """Return the path of something in it."""

@@ -276,7 +276,8 @@ class Keeper:
                 now = (found.st_ino, found.st_size)
                 if self.synced.get(path) != now:
                     sync(path)
-                    sync(os.path.dirname(path))
+                    if path not in self.synced:
+                        sync(os.path.dirname(path))
                     self.synced[path] = now
         except FileNotFoundError:
             pass  # a rewrite has removed it meanwhile

@@ -92,7 +92,8 @@ def _start_keeper(folder: Folder, options: Options) -> None:
     server = find(folder, _server(options))
     with suppress(FileNotFoundError), folder.socket():
         pass  # a server would put its own in the place of what is there
-    require_whole(folder)
+    if not folder.read("server.lock")[1]:
+        require_whole(folder)
     maxmemory = options.embedded_maxmemory or memory_limit()
     config = {
         "folder": folder.path,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import amqp
 
-from reliq.cli.demo.broker import free_port
+from .servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

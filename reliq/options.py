@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import ConfigurationError, unknown
+from .units import bytes_of
 
 Check: TypeAlias = Callable[[Any], Any]
 Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
@@ -67,6 +68,13 @@ class Options:
     global_keyprefix: goes before every key. Defaults to "".
     spool_max: how large the file of ``reliq-spool://`` may grow, in bytes or as text with a
         unit (500MB). Defaults to 1 GB.
+    embedded_fsync: of ``reliq-embedded://``: "second", or "always": with each step it waits
+        for the disk, so that a loss of power loses nothing. Defaults to "second".
+    embedded_maxmemory: the memory of its server, in bytes or as "64MB" (kB, MB, GB). Defaults
+        to None: the smaller of 256 MB and a quarter of the memory of machine or cgroup.
+    embedded_idle: seconds after its last client at which it ends; 0: it stays. Defaults to 60.
+    embedded_server: the path of its valkey-server or redis-server. Defaults to None: that of
+        an installed wheel, else of PATH.
     socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
         connection. Default to 10 and 5.
     socket_keepalive: TCP keepalive. Defaults to True.
@@ -105,6 +113,10 @@ class Options:
     native_delay: bool = True
     global_keyprefix: str = ""
     spool_max: int = 1_000_000_000
+    embedded_fsync: Literal["second", "always"] = "second"
+    embedded_maxmemory: int | None = None
+    embedded_idle: float = 60.0
+    embedded_server: str | None = None
     socket_timeout: float = 10.0
     socket_connect_timeout: float = 5.0
     socket_keepalive: bool = True
@@ -209,6 +221,10 @@ def _backoff(value: Any) -> tuple[float, float]:
     return least, most
 
 
+def _idle(value: Any) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else _number(value, 1, _LONGEST_S)
+
+
 def _client_name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -237,18 +253,10 @@ def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
 
 
 def _size(low: int) -> Check:
-    def check(value: Any) -> int:
-        if isinstance(value, str):
-            found = re.fullmatch(r"(\d+(?:\.\d+)?) *([kMG]?)B", value.strip())
-            if found is None:
-                raise ValueError
-            value = int(float(found[1]) * _UNITS[found[2]])
-        return _whole(value, low, 2**62)
+    return lambda value: _whole(
+        bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1
+    )
 
-    return check
-
-
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 RULES: dict[str, tuple[str, Check]] = {
     "visibility_timeout": _seconds(0.1),
@@ -275,7 +283,13 @@ RULES: dict[str, tuple[str, Check]] = {
     ),
     "native_delay": _typed(bool, "True or False"),
     "global_keyprefix": _typed(str, "a string"),
-    "spool_max": ("a size of at least 1 MB (bytes, or text with kB, MB or GB)", _size(10**6)),
+    "spool_max": ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6)),
+    "embedded_fsync": _choice("second", "always"),
+    "embedded_maxmemory": _optional(
+        ("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6))
+    ),
+    "embedded_idle": ("a number of seconds, at least 1, or 0", _idle),
+    "embedded_server": _optional(_typed(str, "a path")),
     "socket_timeout": _seconds(0.05),
     "socket_connect_timeout": _seconds(0.05),
     "socket_keepalive": _typed(bool, "True or False"),

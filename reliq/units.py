@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -31,3 +33,12 @@ def size(number: int | None) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of a size such as 500, 64kB, 1.5 GB; raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k|M|G|T)?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(text)
+    powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+    return int(float(match[1]) * 1000 ** powers[(match[2] or "").upper()])

@@ -17,9 +17,11 @@ import pytest
 
 from reliq.consumer.sessions import SESSIONS
 from tests.support.certificates import make_certificates
+from tests.support.embedded import processes_below
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
+from tests.support.waiting import wait_until
 from tests.support.workers import CeleryBeat, CeleryWorker
 
 QUICK_TIMEOUT_S = 120
@@ -43,6 +45,14 @@ def pytest_collection_modifyitems(items):
             # By signal: the test fails and its finalizers still end what it started.
             seconds = SLOW_TIMEOUT_S if slow else QUICK_TIMEOUT_S
             item.add_marker(pytest.mark.timeout(seconds, method="signal"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_embedded_broker_left(tmp_path_factory):
+    """Fail where the keeper or server of a folder of these tests outlives them."""
+    yield
+    place = tmp_path_factory.getbasetemp()
+    wait_until(lambda: not processes_below(place), what=lambda: processes_below(place))
 
 
 _FAILED = pytest.StashKey[bool]()

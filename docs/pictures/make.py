@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,11 @@ from rich.console import Console
 
 from reliq.admin import Inspector
 from reliq.cli.console import of_broker
-from reliq.cli.demo.broker import private_broker
 from reliq.cli.messages import message_table
 from reliq.cli.status import looks, status_data, status_tables
 from reliq.cli.target import Target
 from reliq.cli.top import screen
+from reliq.testing import broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,27 +91,25 @@ def renamed(value: Any, name: str) -> Any:
 
 def main(folder: Path) -> None:
     """Draw all pictures into *folder*."""
-    with tempfile.TemporaryDirectory() as temporary, private_broker(Path(temporary)) as broker:
-        url = broker.url("reliq")
-        with Connection(url) as connection, Inspector(url) as inspector:
-            consumers = shop(connection)
-            inspector.pause("mail")
-            watched = looks(Target((url,)), 1.0, 2)
-            next(watched)
-            task(connection, "orders", "shop.ship", *range(5000, 5180))
-            data = renamed(status_data(next(watched)), inspector.broker)
-            draw(folder, "status", "reliq status", status_tables(data))
-            draw(folder, "top", "reliq top", [screen(data, 2.0)])
-            dead_letters = inspector.dead_letters("webhooks", limit=5)
-            rows = [
-                of_broker(inspector.broker, inspector.view("webhooks", item))
-                for item in dead_letters
-            ]
-            for row in rows:
-                row["consumer"] = "worker-3:211:b578c2bc/1"
-            draw(folder, "dead-list", "reliq dead list webhooks", [message_table(rows, "dead")])
-            for consumer in consumers:
-                consumer.cancel()
+    with broker() as url, Connection(url) as connection, Inspector(url) as inspector:
+        consumers = shop(connection)
+        inspector.pause("mail")
+        watched = looks(Target((url,)), 1.0, 2)
+        next(watched)
+        task(connection, "orders", "shop.ship", *range(5000, 5180))
+        data = renamed(status_data(next(watched)), inspector.broker)
+        draw(folder, "status", "reliq status", status_tables(data))
+        draw(folder, "top", "reliq top", [screen(data, 2.0)])
+        dead_letters = inspector.dead_letters("webhooks", limit=5)
+        rows = [
+            of_broker(inspector.broker, inspector.view("webhooks", item))
+            for item in dead_letters
+        ]
+        for row in rows:
+            row["consumer"] = "worker-3:211:b578c2bc/1"
+        draw(folder, "dead-list", "reliq dead list webhooks", [message_table(rows, "dead")])
+        for consumer in consumers:
+            consumer.cancel()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from .console import Refused
 from .dead import dead
 from .demo.command import run_demo
 from .diagnostics import audit, consumers, doctor
+from .embedded import embedded
 from .endings import Group
 from .exporter import exporter
 from .messages import peek
@@ -70,18 +71,17 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--url", help="Use this broker instead of a private file.")
-@click.option("--redis", is_flag=True, help="Use a private redis-server instead of a file.")
+@click.option("--url", help="Use this broker instead of a private one.")
 @click.option(
     "--tasks", type=click.IntRange(40, 100_000), default=300, show_default=True, help="How many."
 )
 @click.option(
     "--compare",
     is_flag=True,
-    help="On a redis-server, run the same over Kombu's own redis:// as well.",
+    help="Run the same over Kombu's own redis:// as well.",
 )
 @json_option
-def demo(url: str | None, redis: bool, tasks: int, compare: bool, as_json: bool) -> None:
+def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
     """Kill a Celery worker half way and count what is lost or done twice.
 
     Exits with 1 if reliq lost a task, ran one twice, or its ledger does not balance.
@@ -93,7 +93,7 @@ def demo(url: str | None, redis: bool, tasks: int, compare: bool, as_json: bool)
     """
     if importlib.util.find_spec("celery") is None:
         raise Refused("the demo runs Celery: pip install 'kombu-reliq[demo]'")
-    sys.exit(run_demo(url, tasks, compare, as_json, redis=redis))
+    sys.exit(run_demo(url, tasks, compare, as_json))
 
 
 @main.command()
@@ -164,6 +164,7 @@ for _command in (
     web,
     acl,
     bench,
+    embedded,
     schema,
     completion,
 ):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from ..embedded.folder import folder_of
 from ..errors import refuse_sqlite
 from ..options import parse
 from .redis.cluster.address import SCHEME as CLUSTER
 from .redis.cluster.address import cluster_address
 from .redis.cluster.store import ClusterStore
+from .redis.embedded import SCHEME as EMBEDDED
+from .redis.embedded import EmbeddedAddress, EmbeddedStore
 from .redis.sentinel import SCHEME as SENTINEL
 from .redis.sentinel import sentinel_address
 from .redis.store import RedisStore
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
-_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER)
+_SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED)
 
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
@@ -57,13 +62,16 @@ def store_of(
     """Return a store for *url* that connects when it is used; raises ConfigurationError.
 
     *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
-    semicolons. lost_node_s: so long whoever asks waits for a node of a cluster that cannot be
+    semicolons. Without *create*, an embedded broker that does not run is an error when it is
+    used. lost_node_s: so long whoever asks waits for a node of a cluster that cannot be
     reached, and that no replica will replace; ``socket_timeout`` at most.
     """
-    del create  # of a broker that is made by its first user
     options = parse(transport_options)
     if url.startswith("reliq-sqlite:"):
         refuse_sqlite()
+    if url.startswith(f"{EMBEDDED}:"):
+        path = unquote(re.split("[?#]", url)[0].partition("://")[2].partition("/")[2])
+        return EmbeddedStore(EmbeddedAddress(folder_of(path), create), options, name)
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
         cluster = ClusterStore(cluster_address(url.split(";"), options, *login), options, name)

@@ -59,10 +59,11 @@ _WIDTH_OF_A_FILE = 140
 @click.option("--poison-every", default=20.0, show_default=True, help="Seconds; 0: none.")
 @click.option(
     "--brokers",
-    type=click.Choice(["one", "two", "sentinels", "cluster"]),
+    type=click.Choice(["one", "two", "sentinels", "cluster", "embedded"]),
     default="one",
     show_default=True,
-    help="One and its replica behind a proxy; a second URL beside it; a Sentinel group; a cluster.",
+    help="One and its replica behind a proxy; a second URL beside it; a Sentinel group; a cluster; "
+    "a folder.",
 )
 @click.option(
     "--starve-every",

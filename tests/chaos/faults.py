@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from tests.chaos import cluster_faults, sentinel_faults
+from tests.chaos.embedded_broker import EmbeddedKill
 from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault
 from tests.support.processes import Process
@@ -333,6 +334,7 @@ FAULTS: dict[str, type[FaultKind]] = {
         NetHalfOpen,
         NetReplyLost,
         *sentinel_faults.KINDS,
+        EmbeddedKill,
         *cluster_faults.KINDS,
         Starve,
     )

@@ -34,7 +34,9 @@ class FaultKind:
     span: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """Shortest and longest time until it is undone, in seconds."""
     about: ClassVar[str]
-    brokers: ClassVar[frozenset[Brokers]] = frozenset({"one", "two", "sentinels", "cluster"})
+    brokers: ClassVar[frozenset[Brokers]] = frozenset(
+        {"one", "two", "sentinels", "cluster", "embedded"}
+    )
     """With which brokers it can be."""
     second: ClassVar[bool] = False
     """Whether clients have somewhere else to go, so that they need not wait for the end."""

@@ -16,6 +16,7 @@ from tests.chaos.broker import Broker
 from tests.chaos.checker import Blame, Verdict, check, check_dead, histories
 from tests.chaos.cluster_broker import ClusterBroker
 from tests.chaos.crew import Crew
+from tests.chaos.embedded_broker import EmbeddedBroker
 from tests.chaos.faults import FAULTS, Starve
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import plan
@@ -37,7 +38,11 @@ _STEP_S = 0.02
 _LOOK_S = 0.25
 _BATCHES_END_S = 100.0
 _MOST_BATCHES = 10_000
-_BROKERS: dict[str, type[Broker]] = {"sentinels": SentinelBroker, "cluster": ClusterBroker}
+_BROKERS: dict[str, type[Broker]] = {
+    "sentinels": SentinelBroker,
+    "cluster": ClusterBroker,
+    "embedded": EmbeddedBroker,
+}
 
 
 @dataclass

@@ -10,8 +10,9 @@ from tests.chaos.model import Limits
 # one: a server and its replica, a proxy in front of whichever is in charge.
 # two: another broker beside it, to which clients go (`broker_failover_strategy` primary).
 # sentinels: a master, two replicas, three Sentinels, and publishes confirmed by a replica.
+# embedded: a folder on a slow disk, whose server and keeper are killed.
 # cluster: three masters with two replicas each, and publishes confirmed by a replica.
-Brokers = Literal["one", "two", "sentinels", "cluster"]
+Brokers = Literal["one", "two", "sentinels", "cluster", "embedded"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

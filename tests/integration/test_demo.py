@@ -89,11 +89,11 @@ def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp
 
 
 def test_the_demo_needs_no_server(tmp_path):
-    """By itself it runs on a file of its own: nothing is lost, and the file is gone afterwards."""
+    """By itself it runs on a broker of its own: nothing is lost, nothing of it stays."""
     done = reliq_command("demo", "--tasks", "160", "--json", TMPDIR=str(tmp_path), PATH="")
     assert 0 == done.returncode, done.stdout + done.stderr
     (run,) = json.loads(done.stdout)["runs"]
-    assert "reliq-sqlite" == run["name"]
+    assert "reliq-embedded" == run["name"]
     assert_nothing_lost(run, 160)
     assert run["ok"]
     assert 2 == run["running_at_kill"] == run["ran_again"]
@@ -106,8 +106,7 @@ def test_the_demo_needs_no_server(tmp_path):
 @pytest.mark.parametrize(
     ("moment", "arguments"),
     [
-        ("broker", ["--redis"]),
-        ("first worker runs", ["--redis"]),
+        ("broker", []),
         ("first worker runs", []),
         ("second worker runs", []),
     ],
@@ -157,8 +156,8 @@ main(["demo", "--tasks", "100", *{arguments!r}])
 @pytest.mark.parametrize("number", [int(signal.SIGINT), int(signal.SIGTERM)])
 @pytest.mark.parametrize(
     ("part", "arguments"),
-    [("'-'", ["--redis"]), ("worker", []), ("'reliq.cli.demo.app']", [])],
-    ids=["broker", "worker", "publisher"],
+    [("worker", []), ("'reliq.cli.demo.app']", [])],
+    ids=["worker", "publisher"],
 )
 def test_what_is_just_being_started_is_ended_too(tmp_path, number, part, arguments):
     """The interrupt comes when the process is there, and before the demo knows of it."""
@@ -186,7 +185,7 @@ def test_the_comparison_shows_both(tmp_path):
     assert 0 == done.returncode, done.stdout + done.stderr
     ours, theirs = json.loads(done.stdout)["runs"]
     assert_nothing_lost(ours, 300)
-    assert ("reliq", "Kombu redis") == (ours["name"], theirs["name"])
+    assert ("reliq-embedded", "Kombu redis+socket") == (ours["name"], theirs["name"])
     assert 300 == theirs["published"]
     assert "come back after an hour" in done.stderr
 
@@ -196,9 +195,9 @@ def test_the_demo_shows_the_outcome(tmp_path):
     """Without --json a table and the audit line stand at the end."""
     done = reliq_command("demo", "--tasks", "100", TMPDIR=str(tmp_path), COLUMNS="120")
     assert 0 == done.returncode, done.stdout + done.stderr
-    for text in ("a file of its own", "SIGKILL to the first worker", "recovery", "lost"):
+    for text in ("a folder of its own", "SIGKILL to the first worker", "recovery", "lost"):
         assert text in done.stdout
-    assert "reliq-sqlite audit: published 100 = acked 100: balanced" in done.stdout
+    assert "reliq-embedded audit: published 100 = acked 100: balanced" in done.stdout
 
 
 def test_audit_of_a_queue_that_balances(redis_url):

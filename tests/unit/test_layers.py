@@ -21,14 +21,14 @@ LAYERS = (
     {"reliq._version", "reliq.forks", "reliq.hosts", "reliq.printable", "reliq.units"},
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
-    {"reliq.store"},
+    {"reliq.embedded", "reliq.store"},
     {"reliq.engines", "reliq.integrations", "reliq.routing", "reliq.signals", "reliq.spool"},
     {"reliq.transfer"},
     {"reliq.failover"},
     {"reliq.consumer"},
     {"reliq.transports"},
     {"reliq.admin", "reliq.claims", "reliq.many", "reliq.migration"},
-    {"reliq.batches", "reliq.metrics", "reliq.web"},
+    {"reliq.batches", "reliq.metrics", "reliq.testing", "reliq.web"},
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
@@ -69,6 +69,7 @@ ENGINE_CHOOSERS = (
     "reliq.transports.redis",
     "reliq.transports.cluster",
     "reliq.transports.sentinel",
+    "reliq.transports.embedded",
     "reliq.migration.kombu_url",
     "reliq.admin.permissions",  # the rules are Redis's own
 )

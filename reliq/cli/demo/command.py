@@ -15,11 +15,13 @@ import click
 from kombu import connection as kombu_connection
 from rich.console import Console
 
+from reliq.embedded.folder import SCHEME as EMBEDDED
+from reliq.embedded.maintenance import temporary
+from reliq.errors import ReliqError
 from reliq.options import Options
 
 from ..console import Refused
 from ..interrupts import INTERRUPTED
-from .broker import NoServer, private_broker
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen
 from .tasks import LONGEST_MS, SHORTEST_MS, texts
@@ -38,7 +40,6 @@ KOMBU_OPTIONS = {
 }
 KOMBU_PATIENCE_S = 120.0
 KOMBU_SCHEMES = {"reliq": "redis", "reliqs": "rediss", "reliq-unix": "redis+socket"}
-EMBEDDED = "reliq-sqlite"
 
 
 def reliq_side(url: str, queue: str) -> Side:
@@ -52,6 +53,8 @@ def kombu_side(url: str, queue: str) -> Side:
     """Return the run over Kombu's own transport and the server that *url* names."""
     scheme, _, rest = url.partition("://")
     name = KOMBU_SCHEMES.get(scheme, scheme)
+    if scheme == EMBEDDED:
+        name, rest = "redis+socket", f"{rest}/broker.sock"
     options = {**KOMBU_OPTIONS, "global_keyprefix": f"{queue}:"}
     return Side(f"Kombu {name}", f"{name}://{rest}", options, queue, KOMBU_PATIENCE_S)
 
@@ -122,19 +125,17 @@ def _run_sides(
     return outcomes
 
 
-def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool, redis: bool = False) -> int:
+def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
     """Run it, show it, and return the exit code."""
     # With --json the outcome alone is on standard output.
     console = Console(stderr=as_json, soft_wrap=True)
     try:
         with _interruptible(), tempfile.TemporaryDirectory(prefix="reliq-demo-") as name:
-            # Kombu's transport has to have a server, and both sides the same one.
-            server = redis or compare
-            outcomes = _with_broker(url, tasks, compare, Path(name), console, server=server)
+            outcomes = _with_broker(url, tasks, compare, Path(name), console)
     except KeyboardInterrupt:
         console.print("interrupted; what the demo had started is stopped and removed")
         return INTERRUPTED
-    except (NoServer, ProcessFailed) as error:
+    except (ReliqError, ProcessFailed) as error:
         raise Refused(str(error)) from error
     if as_json:
         click.echo(json.dumps({"runs": [outcome.as_json() for outcome in outcomes]}, indent=2))
@@ -142,21 +143,16 @@ def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool, redis: b
 
 
 def _with_broker(
-    url: str | None, tasks: int, compare: bool, folder: Path, console: Console, *, server: bool
+    url: str | None, tasks: int, compare: bool, folder: Path, console: Console
 ) -> list[Outcome]:
     queue = f"reliq-demo-{secrets.token_hex(4)}"
     if url is not None:
         sides = _sides(url, queue, compare)
         _introduce(console, tasks, Connection(url).as_uri(), compare)
         return _run_sides(sides, tasks, folder, console, private=False)
-    if not server:
-        sides = _sides(f"{EMBEDDED}:///{folder / 'broker.db'}", queue, compare)
-        _introduce(console, tasks, "a file of its own: no server is needed", compare)
-        return _run_sides(sides, tasks, folder, console, private=True)
-    with private_broker(folder) as broker:
-        sides = _sides(broker.url("reliq"), queue, compare)
-        what = f"a private {broker.name} {broker.version} on 127.0.0.1:{broker.port}"
-        _introduce(console, tasks, what, compare)
+    with temporary() as broker:
+        sides = _sides(str(broker), queue, compare)
+        _introduce(console, tasks, "an embedded Valkey or Redis, in a folder of its own", compare)
         return _run_sides(sides, tasks, folder, console, private=True)
 
 
@@ -166,11 +162,6 @@ def _sides(url: str, queue: str, compare: bool) -> list[Side]:
     if not own and scheme not in KOMBU_SCHEMES.values():
         known = ", ".join(f"{name}://" for name in (*KOMBU_SCHEMES, EMBEDDED))
         raise click.BadParameter(f"expected a URL of {known}", param_hint="--url")
-    if compare and scheme == EMBEDDED:
-        raise click.BadParameter(
-            "Kombu's redis:// needs a server: name one, or none for a private one",
-            param_hint="--compare",
-        )
     sides = [reliq_side(url, queue) if own else kombu_side(url, queue)]
     if compare and own:
         sides.append(kombu_side(url, f"{queue}-kombu"))

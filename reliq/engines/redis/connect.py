@@ -187,7 +187,7 @@ def ask_all(
         try:
             replies.append(connection.read_response())
         except redis.exceptions.ResponseError as exc:  # noqa: PERF203 - one of three
-            replies.append(exc)
+            replies.append(redis.exceptions.ResponseError(str(exc)))
     return replies
 
 

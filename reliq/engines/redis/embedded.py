@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...embedded.folder import SCHEME, Folder
 from ...embedded.keeper import LOOKS, logs, sync
 from ...embedded.start import STARTS_WITHIN_S, ensure
-from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
+from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed, again
 from .connect import Address, dial
 from .store import RedisStore
 
@@ -67,11 +67,11 @@ class EmbeddedAddress:
                     f"application, or: reliq embedded run {self.folder.path} ({exc.strerror})"
                 )
             except BrokerUnavailable as exc:
-                error = exc
+                error = again(exc)
             self.folder.raise_remembered()
             final = error.reply or isinstance(error, BrokerTimeout) or not self.create
             if final or time.monotonic() > deadline:
-                raise error
+                raise again(error)
             time.sleep(0.01)
 
     def _dial(self, options: Options, name: str) -> redis.connection.AbstractConnection:
@@ -82,7 +82,7 @@ class EmbeddedAddress:
             except BrokerUnavailable as exc:
                 error = type(exc)(str(exc).replace(str(address), str(self)))
                 error.reply = exc.reply
-                raise error from exc
+                raise again(error) from exc
 
 
 class _FileConfirmer:

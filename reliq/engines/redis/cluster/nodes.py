@@ -90,7 +90,7 @@ class Nodes:
         try:
             wire.connect()
         except ReliqError as exc:
-            error = exc if place in self._slots.reached else advice.for_announced(exc)
+            error = again(exc) if place in self._slots.reached else advice.for_announced(exc)
             self.failed(place, error)
             raise _unavailable(error) from exc
         self._slots.reached.add(place)

@@ -56,7 +56,7 @@ def forward(
     confirm = by_default(options)
     confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
     try:
-        while not stopped():
+        while not (after and stopped()):  # some go, however soon the process forks again
             items, publisher, lowest = journal.take(me, after, store.broker, data)
             if not items:
                 break

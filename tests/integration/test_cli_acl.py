@@ -166,7 +166,7 @@ def cancel_batch(operator, owner_url):
         assert [] == inspector.job_failures("b")
         assert [True, True] == [result.balanced for result in inspector.audit_batches()]
         assert inspector.seal_batch("c")
-        assert ["success", "complete"] == inspector.batch("c").published
+        assert ["complete"] == inspector.batch("c").published
         assert 1 == inspector.status("callbacks").ready
         inspector.delete("callbacks")
     with contextlib.closing(connect(owner_url, operator.options, "owner/1")) as store:

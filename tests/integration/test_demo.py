@@ -84,7 +84,7 @@ def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp
     assert 0 < run["first_recovered_s"] <= run["all_recovered_s"] < 30
     left = {key for key in client.keys("*") if client.ttl(key) == -1}
     # The register of consumers belongs to the broker: who was killed leaves it later.
-    assert {b"theirs"} == left - {b"reliq:{%}:consumers"}
+    assert {b"theirs"} == left - {b"reliq:{%}:consumers", b"reliq:{%}:stored_format"}
     assert [] == list(tmp_path.iterdir())
 
 

@@ -1,9 +1,11 @@
+import time
 from datetime import datetime, timezone
 
 import pytest
 from kombu import Exchange, Queue
 
 from reliq import ConfigurationError, NotFound, QueueFull
+from reliq.message.queue_arguments import INSTANT_MS
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.support.waiting import wait_until
 
@@ -371,6 +373,7 @@ def test_expired_and_kept(client):
     connection = client.connect()
     declare(connection, "q", queue_arguments={"x-dead-letter-expired": True})
     publish(connection, "q", "x", expiration=0)
+    time.sleep(2 * INSTANT_MS / 1000)  # until then a consumer that waits would have it
     assert Taker(connection, "q", auto_declare=False).gets_nothing()
     assert ["expired"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
 

@@ -12,9 +12,10 @@ from reliq import ConfigurationError, NotFound
 from reliq.admin import Inspector, Snapshot
 from reliq.admin.dead_letter_groups import exception_of
 from reliq.engines.urls import connect as engine
-from reliq.store.history import noted, snapshots, thinned
+from reliq.store.history import snapshots, thinned
 from reliq.store.values import Lease
 from tests.integration.kombu_client import FAST, Taker, declare, publish
+from tests.support.history import noted
 from tests.support.waiting import wait_until
 
 

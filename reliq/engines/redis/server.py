@@ -88,7 +88,7 @@ class Server:
 
     def _unverified(self) -> Iterator[Finding]:
         address: Any = self._wire.address
-        tls = getattr(address, "master", address).tls
+        tls = getattr(getattr(address, "master", address), "tls", None)
         if tls is not None and not is_verified(tls):
             remedy = "give ssl_ca_certs the CA of the server in the place of ssl_cert_reqs=none"
             yield Finding("tls", "warning", UNVERIFIED, remedy)

@@ -29,10 +29,10 @@ def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
     notice = page.locator("main").get_by_role("status")
 
     page.get_by_role("button", name="Pause").press("Enter")
-    expect(notice).to_have_text(f"pause {queue}: paused")
+    expect(notice).to_contain_text(f"pause {queue}: paused")
     assert is_paused(stand, queue)
     page.get_by_role("button", name="Resume").click()
-    expect(notice).to_have_text(f"resume {queue}: resumed")
+    expect(notice).to_contain_text(f"resume {queue}: resumed")
     assert not is_paused(stand, queue)
 
     page.get_by_role("combobox", name="Setting").select_option("x-max-length")
@@ -46,7 +46,7 @@ def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
     expect(row(page, "shop.ship")).to_have_count(3)
     page.get_by_role("link", name="Purge").click()
     page.get_by_role("button", name="Purge").click()
-    expect(notice).to_have_text(f"purge {queue}: 3 messages removed")
+    expect(notice).to_contain_text(f"purge {queue}: 3 messages removed")
     expect(row(page, "shop.ship")).to_have_count(0)
 
     page.get_by_role("link", name="Log", exact=True).click()
@@ -124,7 +124,7 @@ def test_it_works_under_a_path_of_a_proxy(stand, sign_in):
         expect(page).to_have_url(re.compile(rf"^{re.escape(url)}/queue\?"))
         wait_live(page)
         page.get_by_role("button", name="Pause").click()
-        expect(page.locator("main").get_by_role("status")).to_have_text("pause behind: paused")
+        expect(page.locator("main").get_by_role("status")).to_contain_text("pause behind: paused")
         assert is_paused(stand, "behind")
         expect(seen.get_by_role("heading", name="behind")).to_contain_text("paused")
         expect(seen.locator("main button")).to_have_count(0)

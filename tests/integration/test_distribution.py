@@ -81,12 +81,12 @@ def of_the_package():
     """Return every file of the package as it stands in the tree."""
     found = [path for path in (ROOT / "reliq").rglob("*") if path.is_file()]
     names = {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
-    assert {".py", ".lua", ".sql", ".typed"} <= {Path(name).suffix for name in names}
+    assert {".py", ".lua", ".typed"} <= {Path(name).suffix for name in names}
     return names
 
 
 def test_both_hold_every_file_of_the_package(built):
-    """Python, Lua, SQL and py.typed; and nothing else is installed beside the package."""
+    """Python, Lua and py.typed; and nothing else is installed beside the package."""
     with tarfile.open(built.sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert set() == of_the_package() - packed

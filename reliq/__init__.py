@@ -6,7 +6,7 @@ Kombu. A Celery process needs no import: see :mod:`reliq.plugin`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._version import __version__
 from .errors import (
@@ -26,6 +26,7 @@ from .errors import (
     ReliqError,
     Unroutable,
 )
+from .lazy import names_of
 from .transports import register
 
 if TYPE_CHECKING:
@@ -66,23 +67,12 @@ __all__ = [
 
 register()
 
-
-def __getattr__(name: str) -> Any:
-    """Load these when they are asked for: what they need is not for every process."""
-    if name == "once":
-        from .claims import once  # noqa: PLC0415 - see above
-
-        return once
-    if name in {"Batch", "add_jobs", "cancelled", "current_batch", "progress", "report"}:
-        from . import batches  # noqa: PLC0415 - see above
-
-        return getattr(batches, name)
-    if name in {"Middleware", "add_middleware"}:
-        from .integrations import middleware  # noqa: PLC0415 - see above
-
-        return getattr(middleware, name)
-    if name == "publish_many":
-        from .many import publish_many  # noqa: PLC0415 - see above
-
-        return publish_many
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_of(
+    __name__,
+    {
+        ".batches": "Batch add_jobs cancelled current_batch progress report",
+        ".claims": "once",
+        ".integrations.middleware": "Middleware add_middleware",
+        ".many": "publish_many",
+    },
+)

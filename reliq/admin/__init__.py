@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from ..store.history import Snapshot
-from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
-from .audit import Audit, AuditResult
-from .batch_audit import BatchAudit
-from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
-from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
-from .details import MessageDetails, MessageEvent
-from .inspector import Inspector
-from .permissions import ROLES, acl_rule
-from .reporting import QueueReport, Report
-from .search import Search
-from .views import STATES, Message
+from typing import TYPE_CHECKING
+
+from ..lazy import names_of
+from .names import ROLES, STATES
+
+if TYPE_CHECKING:
+    from ..store.history import Snapshot
+    from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
+    from .audit import Audit, AuditResult
+    from .batch_audit import BatchAudit
+    from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
+    from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
+    from .details import MessageDetails, MessageEvent
+    from .inspector import Inspector
+    from .permissions import acl_rule
+    from .reporting import QueueReport, Report
+    from .search import Search
+    from .views import Message
 
 __all__ = [
     "ROLES",
@@ -43,3 +49,21 @@ __all__ = [
     "Untold",
     "acl_rule",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "..store.history": "Snapshot",
+        "..store.inspection": "BrokerInfo Consumer DeadLetter Finding QueueStatus Untold",
+        ".audit": "Audit AuditResult",
+        ".batch_audit": "BatchAudit",
+        ".batch_views": "BatchesUntold BatchInfo JobFailure JobInfo",
+        ".dead_letter_groups": "DeadLetterGroup DeadLetterGroups",
+        ".details": "MessageDetails MessageEvent",
+        ".inspector": "Inspector",
+        ".permissions": "acl_rule",
+        ".reporting": "QueueReport Report",
+        ".search": "Search",
+        ".views": "Message",
+    },
+)

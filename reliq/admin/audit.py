@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .names import LEFT, STATES
+
 if TYPE_CHECKING:
     from ..store.inspection import QueueStatus, Untold
-
-LEFT = ("acked", "expired", "purged", "dropped", "moved")
-HERE = ("ready", "delayed", "unacked", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Audit:
 
 def audit(status: QueueStatus) -> AuditResult:
     """Compare the ledger of one queue with what is there; both were read at one instant."""
-    counts = {name: int(getattr(status, name)) for name in HERE}
+    counts = {name: int(getattr(status, name)) for name in STATES}
     left = {name: status.ledger.get(name, 0) for name in LEFT}
     published = status.ledger.get("published", 0)
     difference = published - sum(left.values()) - sum(counts.values())

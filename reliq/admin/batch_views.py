@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from ..store.jobs import BatchRecord, Job
 
 Stage: TypeAlias = Literal["open", "sealed", "ended"]
-"""open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
-
-STAGES: tuple[Stage, ...] = ("open", "sealed", "ended")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from ..transfer.batch_callbacks import FIELD, publish_due
 from ..transfer.nested_batches import cancel_nested
 from .batch_audit import BatchAudit, audited
 from .batch_views import (
-    STAGES,
     BatchesUntold,
     BatchInfo,
     JobFailure,
@@ -29,6 +28,7 @@ from .batch_views import (
     job_of,
     stage_of,
 )
+from .names import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

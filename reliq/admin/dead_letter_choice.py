@@ -17,6 +17,7 @@ from ..store.inspection import status_of
 from ..store.limits import MOVED_AT_ONCE
 from ..transfer.numbered import pages, to_queue
 from .dead_letter_groups import fingerprint
+from .names import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Found: TypeAlias = "tuple[str, DeadLetter]"
 """A dead letter, and the name of the partition of its queue that has it."""
-
-REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
 
 
 class Filters(TypedDict, total=False):

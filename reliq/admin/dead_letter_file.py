@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..errors import ConfigurationError
 from ..store.inspection import DeadLetter
 from ..store.values import Move
-from .dead_letter_choice import REASONS
+from .names import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

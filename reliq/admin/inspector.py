@@ -27,10 +27,11 @@ from .audit import Audit, AuditResult, audit
 from .batches import JobBatches
 from .dead_letters import DeadLetters
 from .looking import Looking
+from .names import STATES
 from .paging import page_of_parts, require_queue
 from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
-from .views import STATES, Message, of_stored
+from .views import Message, of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

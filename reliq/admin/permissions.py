@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from ..engines.redis import rights
 from ..errors import ConfigurationError, require_one_of
-
-ROLES = tuple(rights.ROLES)
-"""producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
-but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. viewer:
-reads what `reliq web` shows. migration: also reads and
-writes what Kombu's Redis transport keeps. sentinel: asks Sentinels for their master."""
+from .names import ROLES
 
 
 def acl_rule(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..message.envelope import Envelope
     from ..store.inspection import AnyPlace, DeadLetter, Stored
 
-STATES = ("ready", "delayed", "unacked", "dead")
-
 _SHOWN = 200
 # What is text by itself; everything else is not looked into.
 _TEXTS = frozenset({"application/json", "text/plain", "application/x-yaml"})

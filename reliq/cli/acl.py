@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from reliq.admin import ROLES, acl_rule
+from reliq import admin
+from reliq.admin.names import ROLES
 from reliq.errors import ConfigurationError
 from reliq.options import CONFIRMS
 
@@ -75,7 +76,7 @@ def acl(
         "cluster": cluster,
     }
     try:
-        rules = {name: acl_rule(name, user, prefix, **said) for name in roles}
+        rules = {name: admin.acl_rule(name, user, prefix, **said) for name in roles}
     except ConfigurationError as error:
         raise Refused(str(error)) from error
     out.answer(rules, as_json, dict.values)

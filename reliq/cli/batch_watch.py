@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.text import Text
 
 from reliq.errors import NotFound
 from reliq.printable import plain
@@ -25,6 +22,8 @@ from .target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rich.console import Console
 
     from reliq.admin import BatchInfo, Inspector, JobFailure
 
@@ -167,17 +166,17 @@ def _news(look: Look) -> Iterator[str]:
 def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
     """Draw a bar; give what takes each look."""
     columns: list[Any] = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
+        out.TextColumn("{task.description}"),
+        out.BarColumn(),
+        out.MofNCompleteColumn(),
+        out.TextColumn("{task.fields[said]}"),
     ]
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
+    with out.Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("", total=None, said="")
 
         def draw(look: Look) -> None:
             for text in _news(look):
-                progress.console.print(Text(text, "red"))
+                progress.console.print(out.Text(text, "red"))
             info = look.info
             left = info.total - info.done
             ends_in = f", {duration(left / look.rate)} left" if look.rate and left else ""
@@ -241,14 +240,14 @@ def watch(target: Target, batch: str, interval: float, patience: float, as_json:
       reliq batch watch 5f0c6c1d
       reliq batch watch 5f0c6c1d --interval 10 --json
     """
-    console = Console(highlight=False)
+    console = out.Console(highlight=False)
     told: list[str] = []
 
     def away(error: str) -> None:
         if [error] != told:
             told[:] = [error]
             if drawn:
-                console.print(Text(plain(error), "bold red"))
+                console.print(out.Text(plain(error), "bold red"))
             else:
                 click.echo(plain(error), err=True)
 
@@ -261,6 +260,6 @@ def watch(target: Target, batch: str, interval: float, patience: float, as_json:
     if last is None:
         return
     if drawn:
-        console.print(Text(line(last), "red" if last.info.bad else "green"))
+        console.print(out.Text(line(last), "red" if last.info.bad else "green"))
     good = last.info.counts["succeeded"] == last.info.total and not last.info.cancelled_ms
     sys.exit(0 if good else 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.admin.batch_views import STAGES
+from reliq.admin.names import STAGES
 from reliq.printable import plain
 from reliq.store.jobs import STATES
 from reliq.units import duration

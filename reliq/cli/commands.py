@@ -1,45 +1,97 @@
-"""The ``reliq`` command: the demo, the move, and the group that all commands belong to."""
+"""The ``reliq`` command: the group that all commands belong to, each in a module of its own."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import Any
 
 import click
 
 from reliq._version import __version__
-from reliq.admin import Inspector
-from reliq.errors import ReliqError
 
-from . import console as out
-from .acl import acl
-from .batches import batch
-from .bench.command import bench
-from .completion import completion
-from .console import Refused
-from .dead import dead
-from .demo.command import run_demo
-from .diagnostics import audit, consumers, doctor
-from .embedded import embedded
 from .endings import Group
-from .exporter import exporter
-from .messages import peek
-from .migrate import migrate
-from .options import address_map_option, json_option, master_option, prefix_option
-from .queues import queue as queue_commands
-from .schema import schema
-from .spool import spool
-from .status import status
-from .target import target_of
-from .top import top
-from .web import web
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+COMMANDS = {
+    "acl": ("acl", "Print the Redis command that makes a user with the least that ROLE needs."),
+    "audit": (
+        "diagnostics",
+        "Check each queue's ledger, and each batch's counters: everything is accounted for.",
+    ),
+    "batch": ("batches", "Batches of jobs: list, show, watch, cancel, seal."),
+    "bench": (
+        "bench",
+        "Measure the broker from here: answers, publishes and consumes a second, one process.",
+    ),
+    "completion": (
+        "completion",
+        "Print the script that completes commands, options and queues in SHELL.",
+    ),
+    "consumers": (
+        "diagnostics",
+        "Show who consumes: process, pool, queues, how much it holds, its last heartbeat.",
+    ),
+    "dead": (
+        "dead",
+        "Dead letters: find, look at, replay, remove, write to a file, read from one.",
+    ),
+    "demo": ("demo.command", "Kill a Celery worker half way and count what is lost or done twice."),
+    "doctor": (
+        "diagnostics",
+        "Look for what is wrong with brokers, rights, consumers and queues; name the remedy.",
+    ),
+    "embedded": (
+        "embedded",
+        "Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).",
+    ),
+    "exporter": (
+        "exporter",
+        "Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.",
+    ),
+    "migrate": (
+        "migrate",
+        "Move messages from Kombu's Redis transport to reliq, or back, each once.",
+    ),
+    "move": (
+        "migrate",
+        "Move ready, delayed and dead messages of QUEUE, or of all, to another broker.",
+    ),
+    "peek": ("messages", "Show messages of QUEUE without taking them."),
+    "queue": ("queues", "Pause, resume, purge, delete a queue, or change its settings."),
+    "schema": (
+        "schema",
+        "Print the JSON Schema of what a COMMAND prints with --json; without one, of all.",
+    ),
+    "spool": ("spool", "Inspect and forward a spool: what was published while no broker answered."),
+    "status": ("status", "Show every queue, and the brokers they are on."),
+    "top": ("top", "Show the status again and again; Ctrl-C ends it."),
+    "web": ("web", "Serve a page to look at on http://HOST:PORT until it is stopped."),
+}
+"""Each command's module, and its line in the help."""
 
 
-class Main(Group):
+class Commands(Group):
+    """The commands by their names. A module is imported when its command is run or asked for help.
+
+    Loading all of them takes half a second, which a completion and ``--help`` do not need.
+    """
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        for name, (_, line) in COMMANDS.items():
+            self.add_command(click.Command(name, help=line))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that *args* begin with, as its module has it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            module = f".{COMMANDS[name][0]}"
+            command = getattr(import_module(module, __package__), name)
+        return name, command, rest
+
+
+class Main(Commands):
     """The commands, which take what names a broker before them, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -68,104 +120,3 @@ def main() -> None:
       reliq peek orders --state unacked
       reliq dead list orders --newer 1h
     """
-
-
-@main.command()
-@click.option("--url", help="Use this broker instead of a private one.")
-@click.option(
-    "--tasks", type=click.IntRange(40, 100_000), default=300, show_default=True, help="How many."
-)
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="Run the same over Kombu's own redis:// as well.",
-)
-@json_option
-def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
-    """Kill a Celery worker half way and count what is lost or done twice.
-
-    Exits with 1 if reliq lost a task, ran one twice, or its ledger does not balance.
-
-    \b
-    Examples:
-      reliq demo
-      reliq demo --compare
-    """
-    if importlib.util.find_spec("celery") is None:
-        raise Refused("the demo runs Celery: pip install 'kombu-reliq[demo]'")
-    sys.exit(run_demo(url, tasks, compare, as_json))
-
-
-@main.command()
-@click.argument("queue", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every durable queue.")
-@click.option("--from", "source", required=True, metavar="URL", help="The broker to empty.")
-@click.option("--to", "target", required=True, metavar="URL", help="The broker to fill.")
-@master_option
-@address_map_option
-@prefix_option
-@json_option
-def move(
-    queue: str | None,
-    everything: bool,
-    source: str,
-    target: str,
-    prefix: str,
-    master_name: str | None,
-    address_map: Mapping[str, str],
-    as_json: bool,
-) -> None:
-    """Move ready, delayed and dead messages of QUEUE, or of all, to another broker.
-
-    Each message is stored there once, however often the command is cut off: run it
-    again to go on. What consumers hold stays with them; run it again when it is back.
-
-    \b
-    Examples:
-      reliq move orders --from reliq://b:6379/0 --to reliq://a:6379/0
-      reliq move --all --from reliq://b:6379/0 --to reliq://a:6379/0
-    """
-    if (queue is None) != everything:
-        raise click.UsageError("give a QUEUE, or --all")
-    moved: dict[str, int] = {}
-    try:
-        options = target_of((source,), prefix, master_name, address_map).options
-        with (
-            Inspector(source, options) as from_,
-            Inspector(target, options, create=True) as to,
-        ):
-            for name in [queue] if queue is not None else from_.durable_queues():
-                moved[name] = _move_one(from_, to, name)
-    except ReliqError as error:
-        raise Refused(str(error)) from error
-    lines = (f"{name}: {count} moved" for name, count in moved.items())
-    out.answer(moved, as_json, lambda _: lines)
-
-
-def _move_one(source: Inspector, target: Inspector, queue: str) -> int:
-    status = source.status(queue)
-    total = status.ready + status.delayed + status.dead
-    return out.progressing(queue, total, source.move(queue, target))
-
-
-for _command in (
-    status,
-    top,
-    consumers,
-    peek,
-    batch,
-    dead,
-    queue_commands,
-    audit,
-    doctor,
-    migrate,
-    spool,
-    exporter,
-    web,
-    acl,
-    bench,
-    embedded,
-    schema,
-    completion,
-):
-    main.add_command(_command)

@@ -1,32 +1,30 @@
-"""What the commands share: how they refuse, ask and print."""
+"""What the commands share: how they refuse, ask and print.
+
+And all of :mod:`.tables`, which is imported when something is drawn.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from reliq.errors import ReliqError
 from reliq.printable import plain
 
-from .interrupts import INTERRUPTED
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable
 
-T = TypeVar("T")
+    from .tables import *  # noqa: F403 - see __getattr__
 
 
-# Of what a message brings, so many levels are shown: no terminal and no parser takes more.
-_DEEPEST = 50
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):  # asked for by every import
+        raise AttributeError(name)
+    return getattr(import_module(".tables", __package__), name)
 
 
 class Refused(click.ClickException):
@@ -39,91 +37,9 @@ class Refused(click.ClickException):
         return "\n".join(map(plain, super().format_message().split("\n")))
 
 
-def cell(value: object, style: str = "") -> Text:
-    """Return *value* for a table; nothing in it is markup."""
-    return Text(plain(value), style=style)
-
-
-def count(number: int | None, style: str = "") -> Text:
-    """Return a number; a zero is dim, so that the others are seen."""
-    if number is None:
-        return Text("-", style="dim")
-    return Text(f"{number:,}", style="dim" if number == 0 else style)
-
-
-def rate(number: float | None) -> Text:
-    """Return messages a second."""
-    if number is None:
-        return Text("-", style="dim")
-    text = f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
-    return Text(text, style="dim" if number == 0 else "")
-
-
-def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
-    """Return a table with these columns."""
-    numbers = set(right)
-    made = Table(title=title, title_justify="left", header_style="bold")
-    for name in columns:
-        # Long texts are folded, not cut: a tag that is cut is of no use.
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    return made
-
-
-def listing(
-    columns: Sequence[str],
-    right: Iterable[str],
-    rows: Sequence[dict[str, Any]],
-    cells: Callable[[dict[str, Any]], Sequence[Any]],
-) -> Table:
-    """Return a table of rows, each of some broker, which is shown where there are several."""
-    several = len({row["broker"] for row in rows}) > 1
-    made = table(*(["broker"] if several else []), *columns, right=right)
-    for row in rows:
-        shown = (*([row["broker"]] if several else []), *cells(row))
-        made.add_row(*(item if isinstance(item, Text) else cell(item) for item in shown))
-    return made
-
-
-def show(*renderables: Any) -> None:
-    """Print to standard output: with colours on a terminal, not wrapped elsewhere."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # Whoever reads it by a pipe wants a row in a line.
-        console = Console(highlight=False, width=max(console.width, 200))
-    for item in renderables:
-        if isinstance(item, str):
-            click.echo(plain(item))
-        else:
-            console.print(item)
-
-
-def answer(data: T, as_json: bool, shown: Callable[[T], Iterable[Any]]) -> None:
-    """Print what a command has found: as JSON, or what *shown* makes of it."""
-    if as_json:
-        dump(data)
-    else:
-        show(*shown(data))
-
-
 def counted(done: str) -> Callable[[dict[str, Any]], str]:
     """Return how a row tells of its count of messages: that they are, or would be, *done*."""
     return lambda row: f"{row['count']} {'would be ' if row['dry_run'] else ''}{done}"
-
-
-def dump(value: Any) -> None:
-    """Print JSON."""
-    click.echo(json.dumps(value_of(value), indent=2, default=str))
-
-
-def value_of(value: Any, depth: int = 0) -> Any:
-    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
-    if depth > _DEEPEST:
-        return "..."
-    if isinstance(value, dict):
-        return {str(key): value_of(inner, depth + 1) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [value_of(inner, depth + 1) for inner in value]
-    return value
 
 
 def of_broker(broker: str, item: Any) -> dict[str, Any]:
@@ -147,39 +63,3 @@ def confirmed(question: str, broker: str, yes: bool) -> None:
         raise Refused(f"{question} Nobody is there to answer: give --yes.")
     if not click.confirm(question, err=True):
         raise Declined(f"nothing was done at {broker}")
-
-
-@contextmanager
-def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error; give what is called after each step, with its size."""
-    console = Console(stderr=True)
-    columns: Sequence[Any] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(plain(label).replace("[", r"\["), total=total)
-        yield lambda step: bar.advance(task, step)
-
-
-def progressing(
-    label: str, total: int, steps: Iterator[int], again: str = "run it again to go on"
-) -> int:
-    """Run *steps* under a progress bar; return their sum.
-
-    Ctrl-C ends the command between two steps, says how far it came and what *again* does.
-    """
-    done = 0
-    try:
-        with progress(label, total) as advance:
-            for step in steps:
-                done += step
-                advance(step)
-    except KeyboardInterrupt:
-        click.echo(f"interrupted after {done} of {total}; {again}", err=True)
-        click.get_current_context().exit(INTERRUPTED)
-    return done

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.pretty import Pretty
 
 from reliq.printable import plain
 
@@ -102,7 +101,9 @@ def _fields(dead_letter: dict[str, Any]) -> Sequence[Table]:
     table = out.table("field", "value")
     for name, value in dead_letter.items():
         nested = isinstance(value, dict)
-        table.add_row(out.cell(name), Pretty(out.value_of(value)) if nested else out.cell(value))
+        table.add_row(
+            out.cell(name), out.Pretty(out.value_of(value)) if nested else out.cell(value)
+        )
     return (table,)
 
 

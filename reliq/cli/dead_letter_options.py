@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from reliq.admin.dead_letter_choice import REASONS, Filters
+from reliq.admin.names import REASONS
 
 from .options import Duration, Number, dry_run_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reliq.admin.dead_letter_choice import Part
+    from reliq.admin.dead_letter_choice import Filters, Part
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -58,9 +58,13 @@ def filtered(command: F) -> F:
         *args: Any, older: float | None, newer: float | None, task: str | None,
         reason: str | None, match: str | None, **given: Any,
     ) -> Any:  # fmt: skip
-        filters = Filters(
-            task=task, reason=reason, older_than_s=older, newer_than_s=newer, match=match
-        )
+        filters: Filters = {
+            "task": task,
+            "reason": reason,
+            "older_than_s": older,
+            "newer_than_s": newer,
+            "match": match,
+        }
         return command(*args, filters=filters, **given)
 
     for option in reversed(_FILTERS):

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
-from reliq.admin.audit import HERE, LEFT
+from reliq.admin.names import LEFT, STATES
 from reliq.admin.spools import examine_spool
 from reliq.units import duration
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from .target import Target
 
 _SEVERITIES = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
-_NUMBERS = ("published", *LEFT, *HERE, "difference")
+_NUMBERS = ("published", *LEFT, *STATES, "difference")
 _JOBS = ("counters", "jobs", "moving", "failures", "difference", "failures wrong")
 
 
@@ -70,7 +69,7 @@ def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
         out.count(item["held"]),
         duration(item["since_s"]),
         duration(item["seen_s"]) + " ago",
-        Text("yes", "green") if item["connected"] else Text("NO", "bold red"),
+        out.cell("yes", "green") if item["connected"] else out.cell("NO", "bold red"),
         item["version"],
         item["id"],
     )
@@ -201,5 +200,5 @@ def _findings(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
 
 
 def _finding_cells(item: dict[str, Any]) -> Sequence[Any]:
-    severity = Text(item["severity"], _SEVERITIES[item["severity"]])
+    severity = out.cell(item["severity"], _SEVERITIES[item["severity"]])
     return (severity, item["check"], item["message"], item["remedy"])

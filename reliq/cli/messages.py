@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.admin import STATES
+from reliq.admin.names import STATES
 from reliq.units import duration
 
 from . import console as out

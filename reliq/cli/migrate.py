@@ -1,4 +1,4 @@
-"""``reliq migrate``: messages from Kombu's Redis transport to reliq, and back."""
+"""``reliq migrate``, from Kombu's Redis transport and back, and ``reliq move``, between brokers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reliq import admin, migration
 from reliq.errors import ReliqError
-from reliq.migration.migrate import Migration, Step
 
 from . import console as out
 from .console import Refused
@@ -23,11 +23,15 @@ from .options import (
     prefix_option,
     priority_order_option,
 )
+from .target import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.table import Table
+
+    from reliq.admin import Inspector
+    from reliq.migration import Migration, Step
 
 _PLANNED = ("ready", "delayed", "unacked", "dead", "half_way", "elsewhere")
 _FOLLOW_EVERY_S = 1.0
@@ -107,34 +111,34 @@ def migrate(
     ours = {"global_keyprefix": prefix, "priority_order": priority_order}
     theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **layout}
     try:
-        with Migration(
+        with migration.Migration(
             source,
             target,
             kombu_options=_given({**theirs, "master_name": master_name}),
             transport_options=_given(
                 {**ours, "master_name": master_name, "address_map": address_map}
             ),
-        ) as migration:
+        ) as moving:
             if dry_run:
-                plans = [migration.plan(queue) for queue in queues or migration.queues()]
+                plans = [moving.plan(queue) for queue in queues or moving.queues()]
                 out.answer([asdict(plan) for plan in plans], as_json, _plans)
                 return
             moved: dict[str, Step] = {}
             try:
                 if unacked_older is not None:
-                    for queue, step in migration.run_unacked(unacked_older, queues or None):
-                        moved[queue] = _sum(moved.get(queue, Step(0)), step)
-                _run(migration, queues, moved)
+                    for queue, step in moving.run_unacked(unacked_older, queues or None):
+                        moved[queue] = _sum(moved.get(queue, migration.Step(0)), step)
+                _run(moving, queues, moved)
                 while follow:
                     time.sleep(_FOLLOW_EVERY_S)
-                    _run(migration, queues, moved)
+                    _run(moving, queues, moved)
             except KeyboardInterrupt:
                 if not follow:
                     _print_moved(moved, as_json)
                     click.echo("interrupted; run it again to go on", err=True)
                     click.get_current_context().exit(INTERRUPTED)
             _print_moved(moved, as_json)
-            _tell_held(migration, moved)
+            _tell_held(moving, moved)
     except ReliqError as error:
         raise Refused(str(error)) from error
 
@@ -143,18 +147,18 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != ""}
 
 
-def _run(migration: Migration, queues: Sequence[str], moved: dict[str, Step]) -> None:
-    for queue in queues or migration.queues():
-        total = moved.setdefault(queue, Step(0))
+def _run(moving: Migration, queues: Sequence[str], moved: dict[str, Step]) -> None:
+    for queue in queues or moving.queues():
+        total = moved.setdefault(queue, migration.Step(0))
         with out.progress(queue, None) as advance:
-            for step in migration.run(queue):
+            for step in moving.run(queue):
                 total = moved[queue] = _sum(total, step)
                 advance(step.moved)
 
 
 def _sum(one: Step, other: Step) -> Step:
     pairs = zip(asdict(one).values(), asdict(other).values(), strict=True)
-    return Step(*(a + b for a, b in pairs))
+    return migration.Step(*(a + b for a, b in pairs))
 
 
 def _plans(plans: Sequence[dict[str, Any]]) -> Sequence[Table]:
@@ -170,9 +174,9 @@ def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
     out.answer(found, as_json, lambda rows: map(_line, rows))
 
 
-def _tell_held(migration: Migration, moved: dict[str, Step]) -> None:
+def _tell_held(moving: Migration, moved: dict[str, Step]) -> None:
     for queue in (queue for queue, step in moved.items() if not step.moved):
-        if held := migration.plan(queue).unacked:
+        if held := moving.plan(queue).unacked:
             back = "return when these stop; those of a killed one after its visibility_timeout"
             click.echo(f"{queue}: workers of the other side hold {held}, which {back}", err=True)
 
@@ -183,3 +187,58 @@ def _line(row: dict[str, Any]) -> str:
     details += [f"{row['early']} before their time: no Celery tasks"] if row["early"] else []
     more = f" ({', '.join(details)})" if details else ""
     return f"{row['queue']}: {row['moved']} moved{more}"
+
+
+# -- move
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every durable queue.")
+@click.option("--from", "source", required=True, metavar="URL", help="The broker to empty.")
+@click.option("--to", "target", required=True, metavar="URL", help="The broker to fill.")
+@master_option
+@address_map_option
+@prefix_option
+@json_option
+def move(
+    queue: str | None,
+    everything: bool,
+    source: str,
+    target: str,
+    prefix: str,
+    master_name: str | None,
+    address_map: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Move ready, delayed and dead messages of QUEUE, or of all, to another broker.
+
+    Each message is stored there once, however often the command is cut off: run it
+    again to go on. What consumers hold stays with them; run it again when it is back.
+
+    \b
+    Examples:
+      reliq move orders --from reliq://b:6379/0 --to reliq://a:6379/0
+      reliq move --all --from reliq://b:6379/0 --to reliq://a:6379/0
+    """
+    if (queue is None) != everything:
+        raise click.UsageError("give a QUEUE, or --all")
+    moved: dict[str, int] = {}
+    try:
+        options = target_of((source,), prefix, master_name, address_map).options
+        with (
+            admin.Inspector(source, options) as from_,
+            admin.Inspector(target, options, create=True) as to,
+        ):
+            for name in [queue] if queue is not None else from_.durable_queues():
+                moved[name] = _move_one(from_, to, name)
+    except ReliqError as error:
+        raise Refused(str(error)) from error
+    lines = (f"{name}: {count} moved" for name, count in moved.items())
+    out.answer(moved, as_json, lambda _: lines)
+
+
+def _move_one(source: Inspector, target: Inspector, queue: str) -> int:
+    status = source.status(queue)
+    total = status.ready + status.delayed + status.dead
+    return out.progressing(queue, total, source.move(queue, target))

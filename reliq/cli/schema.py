@@ -15,7 +15,7 @@ from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
 from . import console as out
-from .bench.command import Figures
+from .bench import Figures
 
 Schema = dict[str, Any]
 

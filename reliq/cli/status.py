@@ -8,9 +8,8 @@ from itertools import count as counting
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
-from reliq.admin import BrokerInfo
+from reliq import admin
 from reliq.units import duration, size
 
 from . import console as out
@@ -51,7 +50,7 @@ def status_data(found: Gathered[Report]) -> dict[str, Any]:
         {**asdict(report.broker), "reachable": True, "error": None} for report in found.found
     ]
     for name, error in found.failures:
-        unknown = BrokerInfo(name, "", "", "", None, None, None, "", None)
+        unknown = admin.BrokerInfo(name, "", "", "", None, None, None, "", None)
         brokers.append({**asdict(unknown), "reachable": False, "error": str(error)})
     queues = [
         out.of_broker(report.broker.broker, queue)
@@ -79,7 +78,7 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         weak = item["persistence"] == "none"
         brokers.add_row(
             out.cell(item["broker"]),
-            Text("yes", "green") if item["reachable"] else Text("NO", "bold red"),
+            out.cell("yes", "green") if item["reachable"] else out.cell("NO", "bold red"),
             out.cell(item["role"], "bold red" if _is_wrong(item["role"]) else ""),
             out.cell(f"{item['engine']} {item['version']}"),
             out.cell(memory),
@@ -129,11 +128,11 @@ def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
         out.count(item["delayed"]),
         out.count(item["unacked"]),
         out.count(item["dead"], "red"),
-        Text("0", "bold yellow") if deserted else out.count(item["consumers"]),
+        out.cell("0", "bold yellow") if deserted else out.count(item["consumers"]),
         duration(item["oldest_age_s"]),
         out.rate(item["rate_in"]),
         out.rate(item["rate_out"]),
-        Text("PAUSED", "bold yellow") if item["paused"] else Text("no", "dim"),
+        out.cell("PAUSED", "bold yellow") if item["paused"] else out.cell("no", "dim"),
     )
 
 

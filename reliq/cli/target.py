@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 from click.core import ParameterSource
 
-from reliq.admin import Inspector
+from reliq import admin
 from reliq.errors import NotFound, ReliqError, again
 from reliq.failover.brokers import without_password
 from reliq.spool.journal import is_spool
@@ -20,6 +20,8 @@ from .console import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from reliq.admin import Inspector
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ class Target:
 
     def inspect(self, url: str) -> Inspector:
         """Connect to one of them; raises ReliqError."""
-        return Inspector(url, self.options)
+        return admin.Inspector(url, self.options)
 
     def gather(self, look: Callable[[Inspector], T]) -> Gathered[T]:
         """Return what *look* says of each broker, and which of them could not be asked.

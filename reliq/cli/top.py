@@ -7,11 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from .console import Refused
+from . import console as out
 from .options import Number, on_brokers
 from .status import looks, status_data, status_tables
 
@@ -19,11 +16,13 @@ if TYPE_CHECKING:
     from .target import Target
 
 
-def screen(data: dict[str, Any], interval: float) -> Group:
+def screen(data: dict[str, Any], interval: float) -> Any:
     """Return one look as it fills the terminal."""
     away = [item["error"] for item in data["brokers"] if not item["reachable"]]
-    head = Text(f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C ends it")
-    return Group(head, *status_tables(data), *(Text(error, "bold red") for error in away))
+    head = out.Text(
+        f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C ends it"
+    )
+    return out.Group(head, *status_tables(data), *(out.Text(error, "bold red") for error in away))
 
 
 @click.command()
@@ -54,10 +53,10 @@ def top(target: Target, interval: float, count: int | None, as_json: bool) -> No
             for data in screens:
                 click.echo(json.dumps(data, default=str))
             return
-        console = Console(highlight=False)
+        console = out.Console(highlight=False)
         if not console.is_terminal:
-            raise Refused("top needs a terminal: use --json here, or reliq status")
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+            raise out.Refused("top needs a terminal: use --json here, or reliq status")
+        with out.Live(console=console, screen=True, auto_refresh=False) as live:
             for data in screens:
                 live.update(screen(data, interval), refresh=True)
     except KeyboardInterrupt:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 
-from ..admin.batch_views import STAGES, stage_of
+from ..admin.batch_views import stage_of
+from ..admin.names import STAGES
 from ..printable import plain
 from ..store.jobs import STATES
 

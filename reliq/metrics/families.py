@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from .._version import __version__
 from ..admin.audit import audit
-from ..admin.dead_letter_choice import REASONS
+from ..admin.names import REASONS
 from ..printable import plain
 from .batches import BatchFamilies
 

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def commands(group=main, names=()):
     """Yield (words, command) of every command that is no group."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        _, command, _ = group.resolve_command(click.Context(group), [name])
         if isinstance(command, click.Group):
             yield from commands(command, (*names, name))
         else:
@@ -54,7 +55,7 @@ def test_help_has_examples_that_parse(words):
         _, *arguments = shlex.split(line.partition(" > ")[0])
         while isinstance(group, click.Group):
             name, *arguments = arguments
-            group = group.commands[name]
+            _, group, _ = group.resolve_command(context, [name])
             if isinstance(group, click.Group):
                 context = click.Context(group, parent=context, info_name=name)
         assert group is command, line

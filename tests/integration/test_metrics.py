@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reliq import ConfigurationError
 from reliq.admin import acl_rule
-from reliq.admin.dead_letter_choice import REASONS
+from reliq.admin.names import REASONS
 from reliq.engines.redis.keys import batch_keys
 from reliq.engines.urls import connect
 from reliq.metrics import Collector

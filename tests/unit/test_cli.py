@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import click
 import pytest
@@ -6,6 +8,7 @@ from click.testing import CliRunner
 
 from reliq import __version__
 from reliq.cli import main
+from reliq.cli.commands import COMMANDS
 from reliq.cli.demo.command import kombu_side, reliq_side
 from reliq.cli.demo.run import Outcome
 from reliq.cli.demo.screen import audit_line
@@ -50,6 +53,41 @@ def test_help_names_every_command():
     """The help of the group lists what there is."""
     output = run("--help").output
     assert {"audit", "demo", "exporter", "migrate", "status"} <= set(output.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name):
+    """The group has a line for each, so that its help and a completion load none of them."""
+    with click.Context(main) as context:
+        _, command, _ = main.resolve_command(context, [name])
+        assert command.get_short_help_str(1000) == main.get_command(context, name).help
+
+
+START = """
+import atexit, sys
+atexit.register(lambda: print(len(sys.modules), file=sys.stderr))
+from reliq.cli import main
+main(prog_name="reliq")
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "dead list --help", "st", "dead li", "peek orders --state u"]
+)
+def test_the_command_starts_quickly(words):
+    """Help and completion of words need no more than 300 modules, where all commands need 700."""
+    count = len(words.split())
+    complete = {} if "--" in words.split()[-1] else {"_RELIQ_COMPLETE": "bash_complete"}
+    started = subprocess.run(
+        [sys.executable, "-c", START, *(() if complete else words.split())],
+        capture_output=True,
+        text=True,
+        env={**complete, "COMP_WORDS": f"reliq {words}", "COMP_CWORD": str(count)},
+        check=True,
+        timeout=60,
+    )
+    assert started.stdout
+    assert int(started.stderr) <= 300
 
 
 @pytest.mark.parametrize("command", ["audit", "status"])

@@ -4,8 +4,8 @@ import click
 import pytest
 
 from reliq.cli.application import Application
-from reliq.cli.console import rate
 from reliq.cli.options import Duration, Number
+from reliq.cli.tables import rate
 from reliq.cli.target import name_of, split_urls
 from reliq.printable import plain
 from reliq.units import duration, size

@@ -18,7 +18,14 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
 LAYERS = (
-    {"reliq._version", "reliq.forks", "reliq.hosts", "reliq.printable", "reliq.units"},
+    {
+        "reliq._version",
+        "reliq.forks",
+        "reliq.hosts",
+        "reliq.lazy",
+        "reliq.printable",
+        "reliq.units",
+    },
     {"reliq.errors"},
     {"reliq.message", "reliq.options"},
     {"reliq.embedded", "reliq.store"},
@@ -85,29 +92,14 @@ LATE_IMPORTS = {
         "kombu.connection.failover_strategies",
     ): "the entry point runs in the middle of Kombu's own import",
     (
-        "reliq.cli",
-        "reliq.cli.commands.main",
-    ): "every Celery command loads the plug-in, and few are ours",
+        "reliq.lazy",
+        "module",
+    ): "a package's table of names, which not every process needs",
     (
-        "reliq.cli.plugin",
-        "reliq.cli.commands.main",
-    ): "every Celery command loads the plug-in, and few are ours",
-    (
-        "reliq",
-        "reliq.claims.once",
-    ): "every Celery process loads the package, and few need an engine for it",
-    (
-        "reliq",
-        "reliq.batches",
-    ): "every Celery process loads the package, and few have batches",
-    (
-        "reliq",
-        "reliq.integrations.middleware",
-    ): "every Celery process loads the package, and few have middleware",
-    (
-        "reliq",
-        "reliq.many.publish_many",
-    ): "every Celery process loads the package, and few publish so",
+        "reliq.cli.commands",
+        "module",
+    ): "of twenty commands one is run",
+    ("reliq.cli.console", ".tables"): "what draws is loaded by commands that draw",
     (
         "reliq.integrations.task_calls",
         "f'celery.{module}'",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import secrets
 import signal
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from reliq.options import Options
 
 from ..console import Refused
 from ..interrupts import INTERRUPTED
+from ..options import json_option
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen
 from .tasks import LONGEST_MS, SHORTEST_MS, texts
@@ -125,7 +128,7 @@ def _run_sides(
     return outcomes
 
 
-def run_demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
+def _run(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
     """Run it, show it, and return the exit code."""
     # With --json the outcome alone is on standard output.
     console = Console(stderr=as_json, soft_wrap=True)
@@ -166,3 +169,29 @@ def _sides(url: str, queue: str, compare: bool) -> list[Side]:
     if compare and own:
         sides.append(kombu_side(url, f"{queue}-kombu"))
     return sides
+
+
+@click.command()
+@click.option("--url", help="Use this broker instead of a private one.")
+@click.option(
+    "--tasks", type=click.IntRange(40, 100_000), default=300, show_default=True, help="How many."
+)
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Run the same over Kombu's own redis:// as well.",
+)
+@json_option
+def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
+    """Kill a Celery worker half way and count what is lost or done twice.
+
+    Exits with 1 if reliq lost a task, ran one twice, or its ledger does not balance.
+
+    \b
+    Examples:
+      reliq demo
+      reliq demo --compare
+    """
+    if importlib.util.find_spec("celery") is None:
+        raise Refused("the demo runs Celery: pip install 'kombu-reliq[demo]'")
+    sys.exit(_run(url, tasks, compare, as_json))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...admin.audit import LEFT
+from ...admin.names import LEFT
 
 if TYPE_CHECKING:
     from ...admin import Audit, AuditResult, Finding

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-from kombu import Connection, Consumer, Exchange, Queue
+import kombu
 
-from .. import console as out
-from ..options import on_brokers
+from . import console as out
+from .options import on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reliq.admin import Inspector
 
-    from ..target import Target
+    from .target import Target
 
 _ASKED = 100
 _SILENT_S = 30.0
@@ -68,11 +68,11 @@ class Bench:
         self._consumed_s = 0.0
         self.steps = 2 * messages
 
-    def run(self, connection: Connection) -> Iterator[int]:
+    def run(self, connection: kombu.Connection) -> Iterator[int]:
         """Ask, publish, consume; yields how far it came. Its queue is gone afterwards."""
         name = f"reliq-bench-{os.urandom(4).hex()}"
         arguments = {"x-expires": _EXPIRES_MS}
-        queue = Queue(name, Exchange(""), name, queue_arguments=arguments)
+        queue = kombu.Queue(name, kombu.Exchange(""), name, queue_arguments=arguments)
         try:
             for _ in range(_ASKED):
                 _timed(self._answers, self._inspector.queues)
@@ -81,7 +81,7 @@ class Bench:
         finally:
             queue(connection.default_channel).delete()
 
-    def _publish(self, connection: Connection, queue: Queue) -> Iterator[int]:
+    def _publish(self, connection: kombu.Connection, queue: kombu.Queue) -> Iterator[int]:
         queue(connection.default_channel).declare()
         producer, body = connection.Producer(), b"x" * self._size
 
@@ -99,7 +99,7 @@ class Bench:
             _timed(self._published, publish)
             yield 1
 
-    def _consume(self, connection: Connection, queue: Queue) -> Iterator[int]:
+    def _consume(self, connection: kombu.Connection, queue: kombu.Queue) -> Iterator[int]:
         taken = 0
 
         def take(message: Any) -> None:
@@ -109,7 +109,7 @@ class Bench:
 
         with connection.channel() as channel:
             channel.basic_qos(0, self._prefetch, False)
-            with Consumer(channel, [queue], on_message=take, auto_declare=False):
+            with kombu.Consumer(channel, [queue], on_message=take, auto_declare=False):
                 began = time.perf_counter()
                 while taken <= self._messages:
                     before = taken
@@ -153,7 +153,7 @@ def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool
 
     def measure(inspector: Inspector) -> Sequence[Figures]:
         run = Bench(inspector, messages, size, prefetch)
-        with Connection(inspector.url, transport_options=dict(target.options)) as connection:
+        with kombu.Connection(inspector.url, transport_options=dict(target.options)) as connection:
             steps = run.run(connection)
             out.progressing(inspector.broker, run.steps, steps, "its queue is deleted")
             return (run.figures,)

@@ -1,0 +1,21 @@
+"""The names that operators choose from. Imports nothing: the help of commands lists them."""
+
+from __future__ import annotations
+
+ROLES = ("producer", "worker", "operator", "exporter", "viewer", "migration", "sentinel")
+"""producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
+but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. viewer:
+reads what `reliq web` shows. migration: also reads and
+writes what Kombu's Redis transport keeps. sentinel: asks Sentinels for their master."""
+
+STATES = ("ready", "delayed", "unacked", "dead")
+"""Of messages."""
+
+STAGES = ("open", "sealed", "ended")
+"""Of batches. open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
+
+REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
+"""Of which a message is dead."""
+
+LEFT = ("acked", "expired", "purged", "dropped", "moved")
+"""In the ledger of a queue: where its messages went."""

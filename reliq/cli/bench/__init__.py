@@ -1,1 +1,0 @@
-"""``reliq bench``: how fast one's own broker is."""

@@ -1,0 +1,145 @@
+"""Tables, bars and colours: the one module of the commands that imports rich for them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console, Group  # noqa: F401 - used from here, as all of these
+from rich.live import Live  # noqa: F401
+from rich.pretty import Pretty  # noqa: F401
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from reliq.printable import plain
+
+from .interrupts import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+T = TypeVar("T")
+
+# Of what a message brings, so many levels are shown: no terminal and no parser takes more.
+_DEEPEST = 50
+
+
+def cell(value: object, style: str = "") -> Text:
+    """Return *value* for a table; nothing in it is markup."""
+    return Text(plain(value), style=style)
+
+
+def count(number: int | None, style: str = "") -> Text:
+    """Return a number; a zero is dim, so that the others are seen."""
+    if number is None:
+        return Text("-", style="dim")
+    return Text(f"{number:,}", style="dim" if number == 0 else style)
+
+
+def rate(number: float | None) -> Text:
+    """Return messages a second."""
+    if number is None:
+        return Text("-", style="dim")
+    text = f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
+    return Text(text, style="dim" if number == 0 else "")
+
+
+def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
+    """Return a table with these columns."""
+    numbers = set(right)
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for name in columns:
+        # Long texts are folded, not cut: a tag that is cut is of no use.
+        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    return made
+
+
+def listing(
+    columns: Sequence[str],
+    right: Iterable[str],
+    rows: Sequence[dict[str, Any]],
+    cells: Callable[[dict[str, Any]], Sequence[Any]],
+) -> Table:
+    """Return a table of rows, each of some broker, which is shown where there are several."""
+    several = len({row["broker"] for row in rows}) > 1
+    made = table(*(["broker"] if several else []), *columns, right=right)
+    for row in rows:
+        shown = (*([row["broker"]] if several else []), *cells(row))
+        made.add_row(*(item if isinstance(item, Text) else cell(item) for item in shown))
+    return made
+
+
+def show(*renderables: Any) -> None:
+    """Print to standard output: with colours on a terminal, not wrapped elsewhere."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # Whoever reads it by a pipe wants a row in a line.
+        console = Console(highlight=False, width=max(console.width, 200))
+    for item in renderables:
+        if isinstance(item, str):
+            click.echo(plain(item))
+        else:
+            console.print(item)
+
+
+def answer(data: T, as_json: bool, shown: Callable[[T], Iterable[Any]]) -> None:
+    """Print what a command has found: as JSON, or what *shown* makes of it."""
+    if as_json:
+        dump(data)
+    else:
+        show(*shown(data))
+
+
+def dump(value: Any) -> None:
+    """Print JSON."""
+    click.echo(json.dumps(value_of(value), indent=2, default=str))
+
+
+def value_of(value: Any, depth: int = 0) -> Any:
+    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, dict):
+        return {str(key): value_of(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [value_of(inner, depth + 1) for inner in value]
+    return value
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error; give what is called after each step, with its size."""
+    console = Console(stderr=True)
+    columns: Sequence[Any] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(plain(label).replace("[", r"\["), total=total)
+        yield lambda step: bar.advance(task, step)
+
+
+def progressing(
+    label: str, total: int, steps: Iterator[int], again: str = "run it again to go on"
+) -> int:
+    """Run *steps* under a progress bar; return their sum.
+
+    Ctrl-C ends the command between two steps, says how far it came and what *again* does.
+    """
+    done = 0
+    try:
+        with progress(label, total) as advance:
+            for step in steps:
+                done += step
+                advance(step)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted after {done} of {total}; {again}", err=True)
+        click.get_current_context().exit(INTERRUPTED)
+    return done

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, again
-from .views import overview as overviews
-from .views.batches import batch, batches, shares
-from .views.consumer import consumer
-from .views.consumers import consumers
-from .views.dead import dead, group
-from .views.delayed import delayed
-from .views.health import health
-from .views.log import log, operation
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from .views.jobs import batch, batches, consumer, consumers, log, operation, shares
 from .views.look import Look
-from .views.message import message
-from .views.queues import CHANGEABLE, queue
-from .views.search import search
+from .views.messages import dead, group, message, search
+from .views.queues import CHANGEABLE, delayed, health, overview, queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,9 +60,10 @@ def _overview(site: Site, asked: Asked) -> dict[str, Any]:
         try:
             with broker.inspector() as inspector:
                 look = Look(inspector, asked, watch, site.redaction)
-                found.append(overviews.overview(look, broker.number, broker.name))
+                found.append(overview(look, broker.number, broker.name))
         except ReliqError as exc:  # noqa: PERF203 - one of few brokers
-            found.append(overviews.Overview(broker.number, broker.name, str(again(exc))))
+            about = {"number": broker.number, "name": broker.name, "info": None}
+            found.append({**about, "error": str(exc)})
     return {"views": found}
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..asked import PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ...admin import Inspector
+    from ...admin import Inspector, Message
     from ..asked import Asked
     from ..redaction import Redaction
     from ..watch import Watch
@@ -29,6 +29,26 @@ class Look:
     def queue(self) -> str:
         """The queue that the page is about."""
         return self.asked.text("queue")
+
+    @property
+    def cursor(self) -> str | None:
+        """Where a search goes on."""
+        return self.asked.text("cursor") or None
+
+    def hidden(self, messages: Iterable[Message]) -> list[Message]:
+        """Return *messages* without what is to be hidden in them."""
+        redaction = self.redaction
+        if not redaction:
+            return list(messages)
+        return [
+            replace(
+                message,
+                args=redaction.written(message.args),
+                kwargs=redaction.written(message.kwargs),
+                body=redaction.json(message.body),
+            )
+            for message in messages
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,22 @@
-"""One queue: its counts, its messages by place, who consumes from it and its settings."""
+"""Queues: all of a broker, one with its messages, what is delayed, and whether ledgers balance."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import heapq
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...admin import STATES, Message
+from ...admin.names import LEFT, STATES
 from ...errors import BrokerRefused, BrokerUnavailable, NotFound
+from ...message.queue_arguments import is_durable
 from ..asked import PAGE
 from ..series import RANGES
 from .look import Pager, pager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from ...admin import Consumer, QueueReport, Untold
+    from ...admin import Message, QueueReport, Report
+    from ..asked import Asked
     from ..series import Series
     from .look import Look
 
@@ -30,49 +32,115 @@ CHANGEABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """A queue as its page shows it."""
+SORTS = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest_age_s")
+_SIZE = 2 * PAGE
+_SPARK_MINUTES = 60
 
-    queue: QueueReport
-    state: str
-    """Of the messages that are listed."""
-    messages: list[Message]
-    pager: Pager
-    untold: list[Untold]
-    consumers: list[Consumer] | None
-    """None: they cannot be told now, since the node that knows them is lost."""
-    settings: dict[str, Any] | None
-    """Those that hold now; None as above."""
-    now_ms: int
-    range: str
-    history: Series | None
+HORIZONS = {"10m": 600, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
+_BARS = 60
+# The time line is of so many queues, those with the most delayed messages.
+_MOST_QUEUES = 50
+# Of several queues so many of the next messages are listed together.
+_LISTED = 200
+
+_MOST_LEDGERS = 200
+_ORDER = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 
 
-def queue(look: Look) -> QueueView:
+# -- all queues
+
+
+def overview(look: Look, number: int, name: str) -> dict[str, Any]:
+    """Return what is shown of one broker; raises ReliqError."""
+    report = look.watch.report(look.inspector)
+    kept = _kept(report, look.asked)
+    queues = _chosen(kept, look.asked)
+    skip = look.asked.number("skip") if look.asked.broker == number else 0
+    page = queues[skip : skip + _SIZE]
+    return {
+        "number": number,
+        "name": name,
+        "error": "",
+        "info": report.broker,
+        "totals": _totals(kept),
+        "queues": page,
+        "pager": Pager(skip, len(page), len(queues), skip + _SIZE < len(queues), _SIZE),
+        "untold": report.untold,
+        "checkup": look.watch.checkup(),
+        "sparks": _sparks(look, page),  # the last hour of those that are shown
+        "temporary": len(report.queues) - len(kept),  # they end with their connection
+    }
+
+
+def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
+    found = {}
+    for queue in queues:
+        try:
+            found[queue.queue] = look.watch.history(look.inspector, queue.queue, _SPARK_MINUTES)
+        except (NotFound, BrokerRefused):  # noqa: PERF203 - gone meanwhile; not for this user
+            continue
+        except BrokerUnavailable:  # a node of several, for which nobody is to wait again
+            break
+    return found
+
+
+def _kept(report: Report, asked: Asked) -> list[QueueReport]:
+    """Return the queues without those that end with their connection, unless all are wanted."""
+    if asked.text("all"):
+        return report.queues
+    return [queue for queue in report.queues if is_durable(queue.arguments)]
+
+
+def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
+    """Return the queues whose name has the text that was asked for, in the order asked for."""
+    part = asked.text("name").casefold()
+    queues = [queue for queue in kept if part in queue.queue.casefold()]
+    sort = asked.text("sort")
+    if sort not in SORTS or sort == "queue":
+        return sorted(queues, key=lambda queue: queue.queue)
+    return sorted(queues, key=lambda queue: (-(getattr(queue, sort) or 0), queue.queue))
+
+
+def _totals(queues: list[QueueReport]) -> dict[str, float | None]:
+    """Return what all queues of a broker have together."""
+    found: dict[str, float | None] = {
+        name: sum(getattr(queue, name) for queue in queues)
+        for name in ("ready", "delayed", "unacked", "dead")
+    }
+    for name in ("rate_in", "rate_out"):
+        known = [rate for queue in queues if (rate := getattr(queue, name)) is not None]
+        found[name] = sum(known) if known else None
+    return found
+
+
+# -- one queue
+
+
+def queue(look: Look) -> dict[str, Any]:
     """Return what is shown of a queue; raises ReliqError."""
     name = look.queue
-    state = look.asked.text("state", "ready")
-    if state not in STATES:
-        state = "ready"
+    state = _one_of(STATES, look.asked.text("state"), "ready")
+    shown = _one_of(RANGES, look.asked.text("range"), "1h")
     found = _reported(look, name)
-    shown = look.asked.text("range", "1h")
-    if shown not in RANGES:
-        shown = "1h"
-    skip = look.asked.number("skip")
-    messages, untold = look.inspector.peek_told(name, state, PAGE, skip)
-    return QueueView(
-        found,
-        state,
-        [hidden(look, message) for message in messages],
-        pager(look.asked, messages, getattr(found, state)),
-        untold,
-        _if_told(lambda: [one for one in look.inspector.consumers() if name in one.queues]),
-        _if_told(lambda: look.inspector.settings(name)),
-        look.inspector.now_ms(),
-        shown,
-        _if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
-    )
+    messages, untold = look.inspector.peek_told(name, state, PAGE, look.asked.number("skip"))
+    return {
+        "queue": found,
+        "state": state,
+        "messages": look.hidden(messages),
+        "pager": pager(look.asked, messages, getattr(found, state)),
+        "untold": untold,
+        "consumers": _if_told(
+            lambda: [one for one in look.inspector.consumers() if name in one.queues]
+        ),
+        "settings": _if_told(lambda: look.inspector.settings(name)),
+        "now_ms": look.inspector.now_ms(),
+        "range": shown,
+        "history": _if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
+    }
+
+
+def _one_of(known: Iterable[str], asked: str, otherwise: str) -> str:
+    return asked if asked in known else otherwise
 
 
 def _if_told(ask: Callable[[], T]) -> T | None:
@@ -93,14 +161,60 @@ def _reported(look: Look, name: str) -> QueueReport:
     raise NotFound(f"no queue {name!r}")
 
 
-def hidden(look: Look, message: Message) -> Message:
-    """Return *message* without what is to be hidden in it."""
-    redaction = look.redaction
-    if not redaction:
-        return message
-    return replace(
-        message,
-        args=redaction.written(message.args),
-        kwargs=redaction.written(message.kwargs),
-        body=redaction.json(message.body),
-    )
+# -- delayed messages
+
+
+def delayed(look: Look) -> dict[str, Any]:
+    """Return what is shown of delayed messages; raises ReliqError."""
+    horizon = _one_of(HORIZONS, look.asked.text("horizon"), "1h")
+    chosen = look.queue
+    queues = [
+        (queue.queue, queue.delayed)
+        for queue in look.watch.report(look.inspector).queues
+        if queue.delayed and chosen in {"", queue.queue}
+    ]
+    queues.sort(key=lambda item: -item[1])
+    names = [name for name, _ in queues[:_MOST_QUEUES]]
+    every_s = HORIZONS[horizon] / _BARS
+    each = [look.inspector.due(name, every_s, _BARS) for name in names]
+    *bars, later = map(sum, zip(*each, strict=True)) if each else [0] * (_BARS + 1)
+    total = sum(count for _, count in queues)
+    skip = look.asked.number("skip")
+    messages, listed = _listed(look, names, skip, total)
+    return {
+        "total": total,
+        "horizon": horizon,
+        "bars": bars,
+        "later": later,
+        "messages": look.hidden(messages),
+        "pager": Pager(skip, len(messages), listed, skip + PAGE < listed),
+        "queues": queues,
+        "more": len(queues) - len(names),  # queues that are left out
+        "now_ms": look.inspector.now_ms(),
+    }
+
+
+def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[Message], int]:
+    """Return a page of the next messages, and how many there are to page through."""
+    if len(names) == 1:
+        return look.inspector.peek_told(names[0], "delayed", PAGE, skip)[0], total
+    end = min(skip + PAGE, _LISTED)
+    pages = [look.inspector.peek_told(name, "delayed", end)[0] for name in names]
+    found = heapq.merge(*pages, key=lambda message: message.due_ms or 0)
+    return list(found)[skip:end], min(total, _LISTED)
+
+
+# -- health
+
+
+def health(look: Look) -> dict[str, Any]:
+    """Look now, which may take seconds; raises ReliqError."""
+    checkup, audit = look.watch.check_now(look.inspector), look.inspector.audit_told()
+    return {
+        "checkup": checkup,
+        "findings": sorted(checkup.findings, key=lambda finding: _ORDER[finding.severity]),
+        "audit": audit,
+        "left": LEFT,
+        "shown": sorted(audit.results, key=lambda result: result.balanced)[:_MOST_LEDGERS],
+        "unbalanced": sum(not result.balanced for result in audit.results),
+    }

@@ -1,0 +1,113 @@
+"""The processes that consume, the batches of jobs, and what was done by this page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...admin.names import STAGES
+from ...errors import NotFound
+from ..asked import PAGE
+from .look import Pager, pager
+
+if TYPE_CHECKING:
+    from ...admin import BatchInfo
+    from ..asked import Asked
+    from ..site import Site
+    from .look import Look
+
+# -- consumers
+
+
+def consumers(look: Look) -> dict[str, Any]:
+    """Return what is shown of the consumers, those that are gone first; raises ReliqError."""
+    found = sorted(look.inspector.consumers(), key=lambda one: (one.connected, one.host, one.id))
+    skip = look.asked.number("skip")
+    shown = found[skip : skip + PAGE]
+    return {
+        "consumers": shown,
+        "now_ms": look.inspector.now_ms(),
+        "total": len(found),
+        "pager": pager(look.asked, shown, len(found)),
+    }
+
+
+def consumer(look: Look) -> dict[str, Any]:
+    """Return what is shown of one consumer, and a page of what it holds; raises ReliqError."""
+    name = look.asked.text("id")
+    found = next((one for one in look.inspector.consumers() if one.id == name), None)
+    if found is None:
+        raise NotFound(
+            f"no consumer {name!r}: it has ended, and what it held returns when somebody consumes"
+        )
+    held = look.inspector.held_by(name, limit=PAGE, cursor=look.cursor)
+    messages, now_ms = look.hidden(held.found), look.inspector.now_ms()
+    return {"consumer": found, "held": held, "messages": messages, "now_ms": now_ms}
+
+
+# -- batches
+
+
+def batches(look: Look) -> dict[str, Any]:
+    """Return what is shown of all batches, those opened last first; raises ReliqError."""
+    asked = look.asked
+    stage = asked.text("stage")
+    found, untold = look.inspector.batches_told(
+        PAGE + 1,
+        asked.number("skip"),
+        name=asked.text("name") or None,
+        stage=stage if stage in STAGES else None,
+    )
+    page = pager(asked, found, None)
+    return {"batches": found[:PAGE], "untold": untold, "pager": page, "stage": stage}
+
+
+def batch(look: Look) -> dict[str, Any]:
+    """Return one batch: its failures, or its jobs in the state that is asked for.
+
+    Raises ReliqError.
+    """
+    asked = look.asked
+    name, state, skip = asked.text("id"), asked.text("state"), asked.number("skip")
+    found = look.inspector.batch(name)
+    if state in found.counts:
+        jobs = look.inspector.jobs(name, state, PAGE + 1, skip)
+        page = pager(asked, jobs, found.counts[state])
+        return {"batch": found, "state": state, "jobs": jobs[:PAGE], "pager": page}
+    failures = look.inspector.job_failures(name, PAGE + 1, skip)
+    page = pager(asked, failures, None)
+    return {"batch": found, "state": "", "failures": failures[:PAGE], "pager": page}
+
+
+def shares(found: BatchInfo) -> list[tuple[str, float]]:
+    """Return how the jobs of a batch are divided, for one bar: (class, share of 1)."""
+    total = max(found.total, 1)
+    counts = found.counts
+    return [
+        ("done", counts["succeeded"] / total),
+        ("bad", found.bad / total),
+        ("off", counts["cancelled"] / total),
+        ("on", (counts["working"] + counts["retrying"]) / total),
+    ]
+
+
+# -- actions
+
+
+def log(site: Site, asked: Asked) -> dict[str, Any]:
+    """Return what the page of the log needs."""
+    skip = asked.number("skip")
+    entries = site.log.entries(PAGE, skip)
+    total = len(site.log)
+    return {
+        "entries": entries,
+        "operations": site.operations.all()[:10],
+        "pager": Pager(skip, len(entries), total, skip + PAGE < total),
+    }
+
+
+def operation(site: Site, asked: Asked) -> dict[str, Any]:
+    """Return what the page of one operation needs; raises NotFound."""
+    found = site.operations.get(asked.text("id"))
+    if found is None:
+        raise NotFound("no such operation: it was begun by another process, or long ago")
+    return {"item": found}

@@ -1,0 +1,166 @@
+"""Messages: one with all that is known of it, dead ones by what they died of, a search."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..asked import PAGE
+
+if TYPE_CHECKING:
+    from ...admin import MessageDetails
+    from .look import Look
+
+_MOST_SHOWN = 65_536
+_BYTES_SHOWN = 256
+_DEEPEST = 50
+# The groups of so many queues are counted for one page, those with the most dead letters first.
+_MOST_QUEUES = 20
+_LOOKS = 5000
+_ROWS = 200
+
+
+def message(look: Look) -> dict[str, Any]:
+    """Return what is shown of a message, found by its tag or its id; raises ReliqError."""
+    found = look.inspector.message(look.queue, look.asked.text("tag") or look.asked.text("id"))
+    return {
+        "details": found,
+        "message": look.hidden([found.message])[0],
+        "headers": _pairs(look, found.headers),
+        "properties": _pairs(look, found.properties),
+        "body": _body(look, found),
+        "now_ms": look.inspector.now_ms(),
+    }
+
+
+def dead(look: Look) -> dict[str, Any]:
+    """Return what is shown of dead letters; raises ReliqError."""
+    chosen = look.queue
+    there = [
+        (queue.queue, queue.dead)
+        for queue in look.watch.report(look.inspector).queues
+        if queue.dead and chosen in {"", queue.queue}
+    ]
+    there.sort(key=lambda item: -item[1])
+    looked = there[:_MOST_QUEUES]
+    looks = max(_LOOKS // max(len(looked), 1), 500)
+    counts = [look.watch.counting.groups(look.inspector, name, looks) for name, _ in looked]
+    groups = [(count.queue, group) for count in counts for group in count.groups]
+    groups.sort(key=lambda item: (-item[1].count, item[1].fingerprint))
+    return {
+        "total": sum(count for _, count in there),
+        "queues": there,
+        "groups": groups[:_ROWS],
+        "counted": sum(count.counted for count in counts),
+        "countable": sum(count.total for count in counts),
+        "more": len(there) - len(looked),  # queues that were not looked into
+        "now_ms": look.inspector.now_ms(),
+    }
+
+
+def group(look: Look) -> dict[str, Any]:
+    """Return what is shown of one group; raises ReliqError."""
+    name, fingerprint = look.queue, look.asked.text("group")
+    counted = look.watch.counting.groups(look.inspector, name)
+    found = look.inspector.dead_letters_of_group(name, fingerprint, limit=PAGE, cursor=look.cursor)
+    return {
+        "queue": name,
+        "fingerprint": fingerprint,
+        # What is known of all; None: none was counted so far.
+        "group": next((one for one in counted.groups if one.fingerprint == fingerprint), None),
+        "counted": counted,
+        "found": found,
+        "messages": look.hidden(found.found),
+        "now_ms": look.inspector.now_ms(),
+    }
+
+
+def search(look: Look) -> dict[str, Any]:
+    """Return what a search has found so far; raises ReliqError."""
+    # What is no text, as half a character, is in no task and in no id.
+    text = look.asked.text("text").strip().encode("utf-8", "replace").decode()
+    found = None
+    if text:
+        found = look.inspector.find(text, look.queue or None, limit=PAGE, cursor=look.cursor)
+    messages = look.hidden(found.found) if found else []
+    now_ms = look.inspector.now_ms()
+    return {"text": text, "search": found, "messages": messages, "now_ms": now_ms}
+
+
+# -- one message
+
+
+class Body(NamedTuple):
+    """A body as it is shown."""
+
+    text: str
+    kind: str
+    """What it is: json, text, bytes, or nothing."""
+    size: int
+    cut: bool
+
+
+def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
+    shown = []
+    for name, value in values.items():
+        seen = look.redaction.header(str(name), value)
+        shown.append((str(name), seen if isinstance(seen, str) else _written(seen)))
+    return sorted(shown)
+
+
+def _written(value: Any) -> str:
+    try:
+        return json.dumps(_plain(value), ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return str(value)[:_MOST_SHOWN]
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, dict):
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, depth + 1) for inner in value]
+    return value
+
+
+def _body(look: Look, found: MessageDetails) -> Body:
+    body = found.body
+    if body is None:
+        return Body("", "nothing", 0, cut=False)
+    size = len(body)
+    kind = (found.message.content_type or "").partition(";")[0]
+    if isinstance(body, bytes):
+        text = _text(body) if kind.startswith("text/") or kind == "application/json" else None
+        if text is None:
+            if look.redaction:
+                return Body(look.redaction.json("") or "", "bytes", size, cut=False)
+            return Body(body[:_BYTES_SHOWN].hex(" "), "bytes", size, size > _BYTES_SHOWN)
+        body = text
+    if kind == "application/json":
+        seen = look.redaction.json(body) or ""
+        return _shown(_indented(seen), "json", size)
+    seen = look.redaction.json(body) or "" if look.redaction else body
+    return _shown(seen, "text", size)
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _indented(text: str) -> str:
+    if len(text) > _MOST_SHOWN:
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _shown(text: str, kind: str, size: int) -> Body:
+    return Body(text[:_MOST_SHOWN], kind, size, len(text) > _MOST_SHOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
         module = modules.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(module, package), name)
+        found = getattr(import_module(module, package), name)
+        setattr(sys.modules[package], name, found)
+        return found
 
     return load

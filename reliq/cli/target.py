@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from reliq import admin
 from reliq.errors import NotFound, ReliqError, again
 from reliq.failover.brokers import without_password
-from reliq.spool.journal import is_spool
+from reliq.spool import is_spool
 
 from . import console as out
 from .application import Application

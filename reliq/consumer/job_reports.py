@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
-from ..store.protocol import ignore_result
+from ..store.values import ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable

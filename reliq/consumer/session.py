@@ -12,18 +12,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Hashable
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from .. import consumer
 from ..errors import BrokerUnavailable, ReliqError, again
 from ..failover.jitter import Pace
 from ..store.nodes import goes_on
-from ..store.protocol import Store
-from .background import BackgroundLoop
 from .carriers import Carriers
-from .duties import BackgroundDuties
 from .each_node import NODE_PATIENCE_S
 from .job_reports import JobReports
 from .leases import Leases
@@ -32,16 +29,21 @@ from .registration import Registration
 from .running_tasks import Running
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from ..forks import Lock
     from ..options import Options
+    from ..store.protocol import Store
+    from .background import BackgroundLoop
     from .carriers import Carrier
+    from .duties import BackgroundDuties
 
 logger = logging.getLogger("reliq")
 
 # So long a process that ends waits for one of several nodes.
 _NODE_PATIENCE_AT_EXIT_S = 1.0
 
-StoreFactory: TypeAlias = Callable[[str], Store]
+StoreFactory: TypeAlias = "Callable[[str], Store]"
 
 
 class Others(Protocol):
@@ -90,7 +92,24 @@ class Session:
         self.reports.begin()
         self._running.begin(self.id)
         self.registration.begin(self.id)
-        self.duties = BackgroundDuties(
+        vars(self).pop("duties", None)
+        vars(self).pop("background", None)
+
+    # Made, and imported, when there is something to do: a process that only publishes has nothing.
+    duties: BackgroundDuties
+    background: BackgroundLoop
+
+    def __getattr__(self, name: str) -> Any:
+        """Make them; called where one is not there yet."""
+        if name not in {"duties", "background"}:
+            raise AttributeError(name)
+        with self._others.lock:
+            if "duties" not in vars(self):
+                self._begin_to_work()
+        return vars(self)[name]
+
+    def _begin_to_work(self) -> None:
+        duties = consumer.BackgroundDuties(
             self.id,
             self.options,
             self,
@@ -101,15 +120,26 @@ class Session:
             self.reports,
             is_of_this_process=self._others.is_of_this_process,
         )
-        self.background = BackgroundLoop(
+        self.background = consumer.BackgroundLoop(
             self.options,
-            self.duties,
+            duties,
             self.leases,
             self.outbox,
             self.carriers,
             open_store=self.open_store,
             ticked=self.maybe_end,
         )
+        self.duties = duties
+
+    @property
+    def works(self) -> bool:
+        """Whether it ever had something to do in the background."""
+        return "duties" in vars(self)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it consumes from nothing, and is in the register all the same."""
+        return self.works and self.duties.heartbeat.stays
 
     def forget_parent(self) -> None:
         """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
@@ -164,7 +194,8 @@ class Session:
         except BrokerUnavailable:
             if not goes_on(store):
                 raise  # else one node is away: the background loop sends it what it is owed
-        self.duties.renewal.renew(store, all_of_them=True)
+        if self.works:
+            self.duties.renewal.renew(store, all_of_them=True)
         store.wait_for_replies(patience_s)
 
     # -- what is held and owed, together
@@ -174,7 +205,7 @@ class Session:
         """Whether nothing is held and nothing is owed, and no jobs run for which it stays."""
         # In this order: what is let go is owed before.
         settled = not self.leases.held and self.outbox.is_empty and self.reports.is_empty
-        return settled and not self.duties.heartbeat.stays
+        return settled and not self.stays
 
     @property
     def in_hand(self) -> bool:
@@ -231,7 +262,7 @@ class Session:
     def deserted(self) -> bool:
         """Whether no transport uses it, no thread looks after it, and it knows nothing."""
         known = not self.registration.topology.is_empty
-        return not (self.carriers or self.background.threaded or known)
+        return not (self.carriers or known or (self.works and self.background.threaded))
 
     def maybe_end(self) -> None:
         """End the session when no transport is open and nothing is owed."""
@@ -239,21 +270,24 @@ class Session:
             if self.carriers or not self.idle or self.registration.expected_back:
                 return
             self._others.remove(self)
-        self.background.stop()
+        self._stop()
         if self._spare is not None:
             self._spare.close()
             self._spare = None
 
+    def _stop(self) -> None:
+        if self.works:
+            self.background.stop()
+
     def finish(self) -> None:
         """Return, at exit, what this process still holds; waits, but not for long."""
         self.carriers.end_publishing()
-        self.background.stop()
+        self._stop()
         left = 0
         if self.reports.is_empty:
             left = self.outbox.return_all()
             # Also the queues that it would come back to: nobody does.
-            stays = self.duties.heartbeat.stays
-            if self.outbox.is_empty and not (self.owes or self.registration.queues or stays):
+            if self.outbox.is_empty and not (self.owes or self.registration.queues or self.stays):
                 return
         store = self.open_store()
         try:

@@ -69,7 +69,7 @@ class Sessions:
 
     def stop_background_loops(self) -> None:
         """Have no thread while the process forks: the child could inherit a held lock."""
-        loops = [session.background for session in list(self.by_key.values())]
+        loops = [session.background for session in list(self.by_key.values()) if session.works]
         for background in loops:
             background.pause()
         for background in loops:
@@ -78,7 +78,8 @@ class Sessions:
     def start_background_loops(self) -> None:
         """Start again those that ran, or that somebody has wanted to start meanwhile."""
         for session in list(self.by_key.values()):
-            session.background.resume()
+            if session.works:
+                session.background.resume()
 
     def forget_parents(self) -> None:
         """Have no session hold anything."""

@@ -11,14 +11,7 @@ from urllib.parse import unquote
 from ..embedded.folder import folder_of
 from ..errors import refuse_sqlite
 from ..options import parse
-from .redis.cluster.address import SCHEME as CLUSTER
-from .redis.cluster.address import cluster_address
-from .redis.cluster.store import ClusterStore
-from .redis.embedded import SCHEME as EMBEDDED
-from .redis.embedded import EmbeddedAddress, EmbeddedStore
-from .redis.sentinel import SCHEME as SENTINEL
-from .redis.sentinel import sentinel_address
-from .redis.store import RedisStore
+from . import redis as engine
 from .redis.urls import address_of, read
 
 if TYPE_CHECKING:
@@ -27,6 +20,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from .redis.connect import Address, Broker
 
+SENTINEL, CLUSTER, EMBEDDED = "reliq-sentinel", "reliq-cluster", "reliq-embedded"
 _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED)
 
 
@@ -71,15 +65,17 @@ def store_of(
         refuse_sqlite()
     if url.startswith(f"{EMBEDDED}:"):
         path = unquote(re.split("[?#]", url)[0].partition("://")[2].partition("/")[2])
-        return EmbeddedStore(EmbeddedAddress(folder_of(path), create), options, name)
+        return engine.EmbeddedStore(engine.EmbeddedAddress(folder_of(path), create), options, name)
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
-        cluster = ClusterStore(cluster_address(url.split(";"), options, *login), options, name)
+        cluster = engine.ClusterStore(
+            engine.cluster_address(url.split(";"), options, *login), options, name
+        )
         cluster.give_up_lost_slots(lost_node_s)
         return cluster
     broker: Broker
     if url.startswith(f"{SENTINEL}://"):
-        broker = sentinel_address(url.split(";"), options, *login)
+        broker = engine.sentinel_address(url.split(";"), options, *login)
     else:
         broker = address(url, *login)
-    return RedisStore(broker, options, name)
+    return engine.RedisStore(broker, options, name)

@@ -10,11 +10,9 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .. import integrations
 from ..message.queue_names import queue_of
 from .outcomes import LEASE
-from .prefork import forget_nothing
-from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
-from .scheduled import show_what_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +55,7 @@ class WorkerWatch:
             signals = sys.modules["celery.signals"]
             signals.worker_ready.connect(self._ready, weak=False)
             signals.worker_process_shutdown.connect(self._child_ends, weak=False)
-            signals.task_received.connect(tell_the_eta, weak=False)
+            signals.task_received.connect(self._received, weak=False)
             self._connected = True
         testing = sys.modules.get("celery.contrib.testing.worker")
         if testing is not None and not self._connected_to_embedded:
@@ -65,7 +63,10 @@ class WorkerWatch:
             testing.test_worker_started.connect(self._embedded_ready, weak=False)
             self._connected_to_embedded = True
         if "celery.worker.control" in sys.modules:  # also that of a test, which is never "ready"
-            show_what_waits()
+            integrations.show_what_waits()
+
+    def _received(self, **given: Any) -> None:
+        integrations.tell_the_eta(**given)
 
     def _child_ends(self, **_: Any) -> None:
         if self.at_child_end is not None:
@@ -79,8 +80,8 @@ class WorkerWatch:
             return
         self._consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
         if _module_of(sender.pool) == _PREFORK:
-            forget_nothing(sender.pool)
-        watch_over(sender)
+            integrations.forget_nothing(sender.pool)
+        integrations.watch_over(sender)
 
     @property
     def _workers(self) -> list[Any]:
@@ -145,12 +146,12 @@ class WorkerWatch:
         the message is not at fault for *error*.
         """
         consumer = self._taking_from(transport)
-        if consumer is None or not is_to_blame(consumer, error):
+        if consumer is None or not integrations.is_to_blame(consumer, error):
             return None
         settled = False
-        for request in requests_of(message):
+        for request in integrations.requests_of(message):
             settled = settled or bool(request.acknowledged)
-            forget(request)
+            integrations.forget(request)
         return settled
 
     @property

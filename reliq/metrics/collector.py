@@ -20,7 +20,7 @@ from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, Reliq
 from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
-from ..spool.journal import is_spool
+from ..spool import is_spool
 from ..store.limits import HIGHEST_RANK
 from .batches import Names
 from .families import Families, Seen

@@ -19,13 +19,13 @@ from urllib.parse import quote, unquote
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from ..forks import OwnLock, Part, here, register
 from ..store.limits import BATCH, BATCH_BYTES, LONG_MS
+from . import SCHEME, is_spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ..errors import ReliqError
 
-SCHEME = "reliq-spool"
 CERTAIN_MS = LONG_MS - 1_000_000
 """For so long a broker certainly knows a number: it is told how long at least every 15 minutes."""
 ENDS = ("forwarded", "expired", "dropped", "doubtful")
@@ -52,11 +52,6 @@ INSERT INTO about SELECT lower(hex(randomblob(9))), '', 0 WHERE NOT EXISTS (SELE
 PRAGMA application_id = 1919249521;
 PRAGMA user_version = 1;
 COMMIT"""
-
-
-def is_spool(url: str) -> bool:
-    """Whether *url* is that of a spool, which is no broker."""
-    return url.startswith(f"{SCHEME}:")
 
 
 def _found(path: str) -> os.stat_result | None:

@@ -68,10 +68,6 @@ T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
 
 
-def ignore_result(_result: object) -> None:
-    """Take a result that nobody waits for."""
-
-
 class Notifier(Protocol):
     """Waits until a queue may have something to take. A hint, never the message."""
 

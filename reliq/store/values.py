@@ -271,3 +271,7 @@ class Attached(NamedTuple):
     """Whether the queue goes by itself (auto_delete, ``x-expires``)."""
     marks: dict[str, str]
     """Consumer -> a word that is another one each time that it begins to consume."""
+
+
+def ignore_result(_result: object) -> None:
+    """Take a result that nobody waits for."""

@@ -2,8 +2,60 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..errors import refuse_sqlite
 from ..failover.brokers import STRATEGIES
+from ..lazy import names_of
+
+if TYPE_CHECKING:
+    from .batch import PublishBatch
+    from .client import Client
+    from .consumers import Consumers
+    from .deliverer import Deliverer
+    from .forwarding import forward
+    from .isolated import IsolatedDelivery
+    from .job_entries import enter, entry_of, withdraw
+    from .receiver import Receiver
+    from .reserver import Reserver
+    from .settlement import Settlement
+    from .subscription import Subscription
+
+__all__ = [
+    "SCHEMES",
+    "Client",
+    "Consumers",
+    "Deliverer",
+    "IsolatedDelivery",
+    "PublishBatch",
+    "Receiver",
+    "Reserver",
+    "Settlement",
+    "Subscription",
+    "enter",
+    "entry_of",
+    "forward",
+    "register",
+    "withdraw",
+]
+
+# What only some connections need: those that consume, that publish in batches, beside a spool.
+__getattr__ = names_of(
+    __name__,
+    {
+        ".batch": "PublishBatch",
+        ".client": "Client",
+        ".consumers": "Consumers",
+        ".deliverer": "Deliverer",
+        ".forwarding": "forward",
+        ".isolated": "IsolatedDelivery",
+        ".job_entries": "enter entry_of withdraw",
+        ".receiver": "Receiver",
+        ".reserver": "Reserver",
+        ".settlement": "Settlement",
+        ".subscription": "Subscription",
+    },
+)
 
 SCHEMES = {
     "reliq": "reliq.transports.redis:Transport",

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import logging
+import sys
 from array import array
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from .. import integrations, transports
 from .._version import __version__
 from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
-from ..integrations.flower import show_queues
-from ..integrations.gevent import let_others_run
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
 from ..routing.routes import Routes
 from .channel import Channel
-from .consumers import Consumers
 from .declarations import Declarations
-from .deliverer import Deliverer
 from .encoder import Encoder
 from .eventloop import EventLoop
 from .failback import Failback
-from .isolated import IsolatedDelivery
-from .link import Link
-from .passed import serving
+from .link import Link, serving
 from .posting import Posting
 from .publishing import Publishing
 from .recoverable import Recoverable
-from .reserver import Reserver
 from .turns import Turns
 from .unroutable import UnroutableMessages
 
@@ -41,6 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..consumer.session import StoreFactory
+    from .consumers import Consumers
+    from .deliverer import Deliverer
+    from .isolated import IsolatedDelivery
+    from .reserver import Reserver
 
 logger = logging.getLogger("reliq")
 
@@ -70,9 +69,11 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **_: Any) -> None:
         # Not the base's: no broker state in the process, no polling cycle.
-        let_others_run()
+        if "gevent.monkey" in sys.modules:
+            integrations.let_others_run()
         WATCH.connect()
-        show_queues()
+        if "flower.utils.broker" in sys.modules:
+            integrations.show_queues()
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
@@ -91,17 +92,36 @@ class Transport(virtual.Transport):
         self.declarations = Declarations(self, options.partitions)
         self.turns = Turns(options.queue_order_strategy)
         self.failback = Failback(self)
-        disconnect = self.failback.disconnect_when_drained
-        self.consumers = Consumers(self)
-        follow = self.consumers.follow_layouts
-        self.loop = EventLoop(self, disconnect, follow)
-        self.isolated = IsolatedDelivery(self, partial(WATCH.takes_from, self))
-        self.reserver = Reserver(self, self.turns, options, self.isolated, self.loop.wake)
-        self.deliverer = Deliverer(self, self.turns, self.reserver, options, disconnect, follow)
+        self.loop = EventLoop(self, self.failback.disconnect_when_drained)
         self.encoder = Encoder(options, self.declarations, self.failback)
         self.unroutable = UnroutableMessages(self, options)
         posting = Posting(self, self.loop, self.unroutable)
         self.publishing = Publishing(self, self.declarations, posting, self.unroutable)
+
+    # Whoever only publishes needs none of these.
+
+    @cached_property
+    def consumers(self) -> Consumers:
+        """How it begins and ends to consume."""
+        return transports.Consumers(self)
+
+    @cached_property
+    def isolated(self) -> IsolatedDelivery:
+        """Who gets a poison candidate."""
+        return transports.IsolatedDelivery(self, partial(WATCH.takes_from, self))
+
+    @cached_property
+    def reserver(self) -> Reserver:
+        """How messages are asked for."""
+        return transports.Reserver(self, self.turns, self.options, self.isolated, self.loop.wake)
+
+    @cached_property
+    def deliverer(self) -> Deliverer:
+        """What is delivered next."""
+        disconnect, follow = self.failback.disconnect_when_drained, self.consumers.follow_layouts
+        return transports.Deliverer(
+            self, self.turns, self.reserver, self.options, disconnect, follow
+        )
 
     @property
     def client(self) -> Any:
@@ -140,7 +160,7 @@ class Transport(virtual.Transport):
             self.failback.connect()
         except BrokerUnavailable:
             # Kombu goes on to the next URL.
-            self.deliverer.deserted = bool(self.turns.subscriptions)
+            self.turns.deserted = bool(self.turns.subscriptions)
             raise
         self._catch_up()
         return self
@@ -210,7 +230,7 @@ class Transport(virtual.Transport):
                 self.link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        self._let_go(lost=self.deliverer.loss_told)
+        self._let_go(lost=self.turns.loss_told)
 
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published: none will be tried again."""
@@ -229,7 +249,12 @@ class Transport(virtual.Transport):
 
     def _let_go(self, lost: bool) -> None:
         self._released = True
-        self.consumers.drop(lost)
+        session, declared, consuming = self.link.session, self.declarations.queues, vars(self)
+        if lost:
+            consumed = {item.queue for item in self.turns.subscriptions}
+            session.registration.topology.keep(self.link.routes, declared, consumed)
+        if "consumers" in consuming:
+            self.consumers.drop(lost)
         self.loop.leave()
         self.link.store.close()  # a reserve under way is noted as lost by its callback
         self.failback.leave()
@@ -242,7 +267,8 @@ class Transport(virtual.Transport):
             for item in channel.subscriptions.values():
                 item.ended()
             channel.subscriptions.clear()
-        self.consumers.forget()
+        if "consumers" in vars(self):
+            self.consumers.forget()
         self.turns.clear()
         self.loop.deferred.clear()
         self.loop.forget()

@@ -10,45 +10,52 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
+from .. import transports
 from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
-from .batch import PublishBatch
-from .client import Client
 from .message import Message
 from .outgoing import goes_elsewhere
 from .qos import QoS
-from .receiver import Receiver, ReceivingTransport
-from .settlement import Settlement
-from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from amqp.protocol import queue_declare_ok_t
 
+    from .batch import PublishBatch
+    from .client import Client
     from .consumers import Consumers
+    from .parts import Parts
     from .publishing import Publishing
+    from .receiver import Receiver
+    from .settlement import Settlement
+    from .subscription import Subscription
+
+    class ChannelTransport(Parts, Protocol):
+        """What a channel needs of its transport."""
+
+        publishing: Publishing
+        consumers: Consumers
+        connection_errors: tuple[type[Exception], ...]
+
+        def ack(self, queue: str, tags: Sequence[str]) -> None:
+            """Finish messages, now or at the end of this tick of the loop."""
+
+        def close_channel(self, channel: Channel) -> None:
+            """Forget a closed channel."""
+
 
 logger = logging.getLogger("reliq")
-
-
-class ChannelTransport(ReceivingTransport, Protocol):
-    """What a channel needs of its transport."""
-
-    publishing: Publishing
-    consumers: Consumers
-
-    def close_channel(self, channel: Channel) -> None:
-        """Forget a closed channel."""
 
 
 class Channel(virtual.Channel):
@@ -64,11 +71,19 @@ class Channel(virtual.Channel):
         self.transport: ChannelTransport = connection
         self.closed = False
         self.qos_ = QoS(self)
-        self.settlement = Settlement(self)
-        self.receiver = Receiver(self, self.settlement)
         self.no_ack_consumers: set[str] = set()
         self.subscriptions: dict[str, Subscription] = {}
         self.channel_id = self._get_free_channel_id()
+
+    @cached_property
+    def settlement(self) -> Settlement:
+        """What becomes of its messages."""
+        return transports.Settlement(self)
+
+    @cached_property
+    def receiver(self) -> Receiver:
+        """How it takes messages."""
+        return transports.Receiver(self, self.settlement)
 
     @property
     def qos(self) -> QoS:
@@ -83,7 +98,7 @@ class Channel(virtual.Channel):
 
         Not kept: Celery looks for a socket in a channel's own ``client``.
         """
-        return Client(self.transport.link.store)
+        return transports.Client(self.transport.link.store)
 
     @contextmanager
     def conn_or_acquire(self, client: Client | None = None) -> Iterator[Client]:
@@ -241,7 +256,7 @@ class Channel(virtual.Channel):
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
-        return PublishBatch(self, max_size)
+        return transports.PublishBatch(self, max_size)
 
     # -- consuming
 
@@ -251,7 +266,7 @@ class Channel(virtual.Channel):
         """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
         refuse_partition(queue)
         transport = self.transport
-        subscription = Subscription(
+        subscription = transports.Subscription(
             self,
             self.receiver,
             queue,
@@ -344,7 +359,7 @@ class Channel(virtual.Channel):
                 # A running task keeps its message; what only we still know goes back.
                 self.settlement.let_go()
                 transport.consumers.return_abandoned()
-            else:
+            elif self.qos_.delivered:
                 self.settlement.give_back("released")
         except BrokerUnavailable as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
@@ -356,7 +371,8 @@ class Channel(virtual.Channel):
         """Let go without a word to the broker: leases stay while the messages live."""
         self.closed = True
         self.subscriptions.clear()
-        self.settlement.let_go()
+        if self.qos_.delivered:
+            self.settlement.let_go()
 
 
 # Set here, because inside the class the names would hide the types.

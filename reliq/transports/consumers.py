@@ -251,7 +251,7 @@ class Consumers:
         As Celery does with rpc:// before it consumes again: the queue waits for that.
         """
         parts = self._parts
-        return parts.deliverer.loss_told and parts.declarations.may_go_by_itself(subscription.queue)
+        return parts.turns.loss_told and parts.declarations.may_go_by_itself(subscription.queue)
 
     def _take_out(self, subscription: Subscription) -> int:
         """Consume nothing with it any more; return how many subscriptions its queue has left."""
@@ -307,7 +307,7 @@ class Consumers:
             channel.settlement.let_go()
             self.return_abandoned()
         session = self._parts.link.session
-        if session.leases.held or session.duties.heartbeat.stays:
+        if session.leases.held or session.stays:
             self._parts.loop.keep_leases(loop_ends=True)
 
     def return_abandoned(self) -> None:
@@ -320,9 +320,6 @@ class Consumers:
         """End all without a word to the broker: the connection is closed, or *lost*."""
         parts, session = self._parts, self._parts.link.session
         subscriptions, declarations = parts.turns.subscriptions, parts.declarations
-        if lost:
-            consumed = {item.queue for item in subscriptions}
-            session.registration.topology.keep(parts.link.routes, declarations.queues, consumed)
         self._late.clear()
         for item in list(subscriptions):
             item.ended()

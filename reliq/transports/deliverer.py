@@ -10,8 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
-from ..store.protocol import ignore_result
-from ..store.values import Delivery, Lease
+from ..store.values import Delivery, Lease, ignore_result
 from .qos import Credit
 from .subscription import UNLIMITED
 
@@ -53,12 +52,8 @@ class Deliverer:
         self._follow_layouts = follow_layouts
         self.starved = False
         """Whether a wait is under way that began without credit."""
-        self.deserted = False
-        """Whether it had consumers as its broker could not be reached again."""
         self._consuming_over = 0
         """The epoch of the store in which its consumers began."""
-        self.loss_told = False
-        """Whether the application was told that the consumers' connection is lost."""
 
     # -- delivering
 
@@ -108,7 +103,7 @@ class Deliverer:
             if not self._deliver_what_is_here():
                 self._wait_and_deliver(timeout)
         except BrokerUnavailable:
-            self.loss_told = True
+            self._turns.loss_told = True
             raise
 
     def _wait_and_deliver(self, timeout: float | None) -> None:
@@ -143,7 +138,7 @@ class Deliverer:
         There nobody consumes, so waiting there would be in vain.
         """
         link = self._transport.link
-        if self.deserted:
+        if self._turns.deserted:
             raise BrokerUnavailable(
                 f"{link.store.broker} was lost, and the consumers there with it: another broker "
                 "answers; consume again"
@@ -153,7 +148,7 @@ class Deliverer:
         """Note over which connection the consumers begin."""
         if not self._turns.subscriptions:
             self._consuming_over = self._transport.link.store.epoch
-            self.loss_told = False
+            self._turns.loss_told = False
 
     def _require_no_gap(self) -> None:
         """Raise BrokerUnavailable, once, where the consumers' connection is another by now.

@@ -8,7 +8,7 @@ from ..errors import MessageRefused
 from ..integrations.outcomes import join_batch
 from ..message.envelope import NOT_STORED, Envelope, encode, is_reply
 from ..message.queue_names import number_of, queue_of
-from ..spool.journal import is_spool
+from ..spool import is_spool
 from ..store.limits import HIGHEST_RANK
 from .confirming import by_default, wanted
 from .delay import take_delay, ttl_ms

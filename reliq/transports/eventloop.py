@@ -57,11 +57,19 @@ class _Kick:
         self._writer.close()
 
 
+class Following(Protocol):
+    """What consumes."""
+
+    def follow_layouts(self) -> None:
+        """Consume from the partitions that there are by now."""
+
+
 class Driven(Linked, Protocol):
     """What the loop drives: a transport."""
 
     options: Options
     turns: Turns
+    consumers: Following
     reserver: Reserver
     deliverer: Deliverer
 
@@ -72,15 +80,9 @@ class EventLoop:
     Of the loop's thread. Others may only wake it, and ask it to keep an ack, which it refuses.
     """
 
-    def __init__(
-        self,
-        transport: Driven,
-        disconnect_when_drained: Callable[[], None],
-        follow_layouts: Callable[[], None],
-    ) -> None:
+    def __init__(self, transport: Driven, disconnect_when_drained: Callable[[], None]) -> None:
         self._transport = transport
         self._disconnect_when_drained = disconnect_when_drained
-        self._follow_layouts = follow_layouts
         self.deferred: deque[Callable[[], None]] = deque()
         """What a reply asked for and cannot be done while it is read."""
         self._kick: _Kick | None = None
@@ -270,7 +272,7 @@ class EventLoop:
 
     def _on_timer(self) -> None:
         self._require_connection()
-        self._follow_layouts()
+        self._transport.consumers.follow_layouts()
         session, store, _ = self._transport.link
         store.check()
         store.notifier.check()

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu import Connection
 
+from .. import failover, spool, transports
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError
 from ..failover.brokers import BROKERS, admit, without_password
-from ..failover.failback import FAILBACK
 from ..signals import broker_switched, emit
-from ..spool.journal import JOURNALS, is_spool
+from ..spool import is_spool
 from ..store.nodes import goes_on
 from .broker_urls import PARTS, arguments_of, urls_of
-from .forwarding import forward
 from .link import Linked
 
 if TYPE_CHECKING:
@@ -203,12 +202,12 @@ class Failback:
         if not self.urls or not (self._options.failback or self.spools):
             return
         if self.url != self.urls[0] or self.consumed or self.spools:
-            FAILBACK.watch(self)
+            failover.FAILBACK.watch(self)
 
     def leave(self) -> None:
         """Be looked after no longer."""
         if self.urls:
-            FAILBACK.leave(self)
+            failover.FAILBACK.leave(self)
 
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
         """Note that a step has failed, perhaps for want of one of several nodes.
@@ -244,14 +243,14 @@ class Failback:
     def broker_answers(self, url: str) -> None:
         """Learn that a broker to go back to answers again; called by the fail-back's thread."""
         if not self.due:
-            FAILBACK.came_back(self.url)
+            failover.FAILBACK.came_back(self.url)
         self.home = url
         self.due = True
         self._transport.link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
-        FAILBACK.go_on()
+        failover.FAILBACK.go_on()
         transport = self._transport
         if not self.due or transport.turns.subscriptions or transport.unacked:
             return
@@ -279,7 +278,7 @@ class Failback:
         transport.client.declared_entities.clear()
         for name in PARTS:
             setattr(transport.client, name, getattr(primary, name))
-        FAILBACK.came_back(self.url)
+        failover.FAILBACK.came_back(self.url)
         self.url = self.home
         self.leave()
         self.watch_primary()
@@ -291,7 +290,9 @@ class Failback:
 
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
-        FAILBACK.go_on()
+        if not self.urls:
+            return
+        failover.FAILBACK.go_on()
         if not self.due or not self.consumed or self._transport.link.session.leases.held:
             return
         if any(
@@ -303,7 +304,7 @@ class Failback:
         self.due = False
         if not BROKERS.answered_within(self.urls[0], self._fresh_s):
             return
-        FAILBACK.came_back(self.url)
+        failover.FAILBACK.came_back(self.url)
         raise BrokerUnavailable(
             f"{without_password(self.urls[0])} answers again: leaving "
             f"{without_password(self.url)}, where nothing is left to do"
@@ -326,22 +327,23 @@ class Failback:
         """
         if self.spools and self.url not in self.spools:
             for url in self.spools:
-                JOURNALS.at(url).check()
+                spool.JOURNALS.at(url).check()
             store = self._transport.link.store
             BROKERS.data[store.broker] = store.broker_id()
 
     @property
     def spooled_for(self) -> Sequence[str]:
         """The brokers that what is in the spools may go to."""
-        holds = any(JOURNALS.at(url).holds for url in self.spools)
+        holds = any(spool.JOURNALS.at(url).holds for url in self.spools)
         return [url for url in self.urls if holds and url not in self.spools]
 
     def forward(self, url: str, stopped: Callable[[], bool]) -> None:
         """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
         with self._connected(url) as broker:
             redeclare = broker.declarations.redeclare
-            for spool in self.spools:
-                forward(JOURNALS.at(spool), broker.link, redeclare, self._options, stopped)
+            for path in self.spools:
+                journal = spool.JOURNALS.at(path)
+                transports.forward(journal, broker.link, redeclare, self._options, stopped)
 
     @contextmanager
     def _connected(self, url: str) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ..consumer.session import Session
@@ -32,3 +32,16 @@ class Linked(Protocol):
     @property
     def link(self) -> Link:
         """The connection of now."""
+
+
+def serving(own: Any, connection: Any) -> Any:
+    """Return the transport of *connection*: *own* unless Kombu has gone on to another URL.
+
+    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right: it looks its
+    transport up first, and the connection may fail over right after that. None stands for *own*
+    too. The connection may be of another library's transport.
+    """
+    if connection is own or connection is None:
+        return own
+    client = getattr(connection, "client", None)
+    return own if client is None else client.transport

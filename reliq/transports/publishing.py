@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from .. import transports
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
@@ -14,7 +15,6 @@ from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.routes import ROUTE_TRIES
 from ..signals import emit_published, message_published
 from ..store.values import NO_QUEUE, STALE
-from .job_entries import enter, entry_of, withdraw
 from .outgoing import publications, publish, refuse_full, see_to_created, stored_of
 from .sending import send
 
@@ -79,7 +79,7 @@ class Publishing:
         queue = item.routing_key
         if item.exchange:
             queue = next(iter(link.routes.cached(item.exchange).lookup(queue)), queue)
-        entry, entered = entry_of(item, str(tag), queue), False
+        entry, entered = transports.entry_of(item, str(tag), queue), False
         try:
             if entry is not None:
                 self._enter(entry)
@@ -90,16 +90,16 @@ class Publishing:
             raise
         except ReliqError:
             if entry is not None and entered:
-                withdraw(self._transport.link.store, (entry,))
+                transports.withdraw(self._transport.link.store, (entry,))
             raise
         except BaseException:
             rename()  # an interrupt
             if entry is not None and not (entered or tag.numbers):
                 with suppress(ReliqError):
-                    withdraw(self._transport.link.store, (entry,))
+                    transports.withdraw(self._transport.link.store, (entry,))
             raise
         if entry is not None and not is_stored:  # no queue takes it, and it was dropped
-            withdraw(self._transport.link.store, (entry,))
+            transports.withdraw(self._transport.link.store, (entry,))
 
     def _enter(self, entry: JobEntry) -> None:
         """Enter a job; raises as :func:`enter` does.
@@ -110,7 +110,7 @@ class Publishing:
         """
         batch, change = entry
         try:
-            enter(self._transport.link.store, (entry,))
+            transports.enter(self._transport.link.store, (entry,))
         except NotFound as exc:
             if not change.retries:
                 raise

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from kombu.utils.url import as_url
 
-from ..engines.redis.store import RedisStore
+from ..engines.redis.client_store import ClientStore
 from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
 from ..errors import ConfigurationError
 from .base import Transport as BaseTransport
@@ -63,7 +63,7 @@ class Transport(BaseTransport):
 
     def store_factory(self) -> StoreFactory:
         """Return what opens a store over two new connections."""
-        return partial(RedisStore, self.address, self.options)
+        return partial(ClientStore, self.address, self.options)
 
 
 class TLSTransport(Transport):

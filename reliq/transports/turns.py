@@ -33,6 +33,10 @@ class Turns:
         self.subscriptions: list[Subscription] = []
         self.heard_at = 0.0
         """When a wait for notifications ended last."""
+        self.deserted = False
+        """Whether there were consumers as the broker could not be reached again."""
+        self.loss_told = False
+        """Whether the application was told that the consumers' connection is lost."""
         self._begin()
 
     def _begin(self) -> None:

@@ -21,8 +21,7 @@ from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable, Confi
 from reliq.message.envelope import decode
 from reliq.message.queue_names import partition_names, partition_of_key
 from reliq.options import parse
-from reliq.store.protocol import ignore_result
-from reliq.store.values import Lease
+from reliq.store.values import Lease, ignore_result
 from tests.support.cluster import Migration, RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until

@@ -14,7 +14,7 @@ from reliq.consumer.duties import BackgroundDuties
 from reliq.consumer.job_reports import JobReports
 from reliq.errors import BrokerTimeout
 from reliq.options import Options
-from reliq.store.protocol import ignore_result
+from reliq.store.values import ignore_result
 
 
 class Clock:

@@ -13,7 +13,7 @@ from reliq.consumer.registration import Registration
 from reliq.consumer.running_tasks import Running
 from reliq.errors import BrokerTimeout
 from reliq.options import parse
-from reliq.store.protocol import ignore_result
+from reliq.store.values import ignore_result
 
 
 class Store:

@@ -268,12 +268,15 @@ def test_imports_point_down(module):
 
 
 def graph(*, types: bool) -> dict[str, set[str]]:
-    """Return module -> modules that it imports; with *types* those for annotations too."""
+    """Return module -> modules that it imports; with *types* those for annotations too.
+
+    The names that a package lists, and loads when they are asked for (lazy.py), it does not use.
+    """
     return {
         module: {
             meant
             for item in imports_of(path.read_text("utf-8"), module, package=package)
-            if (types or not item.for_types) and item.target.split(".")[0] == "reliq"
+            if ((types and not package) or not item.for_types) and item.target.startswith("reliq")
             if (meant := resolve(item.target, frozenset(KNOWN))) != module
         }
         for module, (path, package) in KNOWN.items()

@@ -274,12 +274,6 @@ def test_a_script_is_sent_as_it_is(name):
             assert f"local {limit} = {getattr(limits, limit)}" in sent
 
 
-def test_every_file_is_loaded():
-    """Each file is a Script of scripts.py, and each Script is a file."""
-    loaded = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
-    assert loaded == set(SCRIPTS)
-
-
 class Sent(Exception):
     """Ends a call at the moment it would write to the socket."""
 

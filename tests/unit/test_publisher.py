@@ -6,9 +6,9 @@ from time import monotonic
 
 import pytest
 
+from reliq.engines.redis.publishing import LONG_MS, SAID_EVERY_S, SHORT_MS, kept_ms
 from reliq.message.delivery_tag import TAG_LENGTH, rank_of
 from reliq.routing.publish_ids import Publisher, PublishTag
-from reliq.store.retention import LONG_MS, SAID_EVERY_S, SHORT_MS, kept_ms
 
 
 @pytest.fixture

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
+from .. import redis as engine
 from . import keys, refusals, scripts
-from .confirm import Confirmer
 from .keys import QueueKeys, queue_keys
 from .notifier import RedisNotifier
 from .wire import Wire
@@ -75,7 +76,6 @@ class StoreBase:
     """A store's connection to one server. Two sockets: commands and notifier."""
 
     _wire: Commands
-    _confirmer: Confirming
     _notifier: Notifier
 
     def __init__(self, address: Broker, options: Options, consumer: str) -> None:
@@ -103,13 +103,17 @@ class StoreBase:
         """Make what commands go over; nothing is dialled yet."""
         wire = Wire(address, self.options, name)
         self._wire = wire
-        self._confirmer = Confirmer(wire, self._prefix, MOVES_KEPT_MS)
         listens = Wire(address, self.options, f"{name}:notification")
         self._notifier = RedisNotifier(
             listens,
             wire,
             lambda on_reply: wire.post(("CLIENT", "UNBLOCK", listens.client_id), on_reply),
         )
+
+    @cached_property
+    def _confirmer(self) -> Confirming:
+        """What waits until messages are as safe as ``confirm`` asks."""
+        return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...store.protocol import ignore_result
+from ...store.values import ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

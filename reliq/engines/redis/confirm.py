@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from ...options import Confirm
     from ...store.values import Publication
+    from .commands import Commands
     from .stream import Command, Reply
-    from .wire import Wire
 
 _NO_COMMAND = (
     'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer or Valkey, '
@@ -38,7 +38,7 @@ _NO_AOF = (
 class Confirmer:
     """The confirmations of one connection."""
 
-    def __init__(self, wire: Wire, prefix: str, kept_ms: int) -> None:
+    def __init__(self, wire: Commands, prefix: str, kept_ms: int) -> None:
         self._wire = wire
         self._prefix = prefix
         self._kept_ms = kept_ms

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.batches import batches
 from ...store.limits import BATCH, MOST_REMEMBERED
-from ...store.protocol import ignore_result
 from ...store.unreadable import number
-from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation
+from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation, ignore_result
 from . import scripts
 from .base import StoreBase, text_of, then
 from .stream import pack

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
-from ...store.protocol import ignore_result
+from ...store.values import ignore_result
 from ..pipe import Pipe
 from ..poll import readable
 from . import keys, refusals, scripts

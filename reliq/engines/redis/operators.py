@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...message.queue_arguments import FIELDS, WHOLE
-from ...store.inspection import Place, Stored
+from ...store.inspection import Place, Stored, Told
 from ...store.limits import BROWSED_AT_ONCE
 from ...store.unreadable import left_out, number
-from . import scripts
-from .base import StoreBase, text_of
+from . import keys, scripts
+from .base import StoreBase, text_of, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,19 @@ _LEASE_FIELDS = 4
 
 class RedisOperators(StoreBase):
     """What a store tells and does beside the life of a message."""
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        listed = sorted(texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
+        # Whoever declared one, or deleted it, may have died half way.
+        there = self._wire.exchange(
+            [(("EXISTS", self._keys(queue).meta), None) for queue in listed]
+        )
+        return [queue for queue, exists in zip(listed, there, strict=True) if exists]
+
+    def told(self) -> Told:
+        """Return the names of all queues: one server has them all."""
+        return Told(self.queues())
 
     def now_ms(self) -> int:
         """Return the server's time, in ms since the epoch."""

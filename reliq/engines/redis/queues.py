@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ...store.inspection import Told
 from ...store.limits import BATCH, LONG_MS
 from ...store.values import Layout, QueueDeclared, QueueDeleted
 from . import keys, scripts
-from .base import StoreBase, texts
+from .base import StoreBase
 
 _DECLARED = ("missing", "existed", "created", "differs")
 _NUMBER = re.compile(rb"[0-9]{1,15}")
@@ -118,16 +117,3 @@ class RedisQueues(StoreBase):
         while removed := self._wire.execute(scripts.PURGE, names, (BATCH,)):
             total += removed
         return total
-
-    def queues(self) -> list[str]:
-        """Return the names of all queues."""
-        listed = sorted(texts(self._wire.call(("ZRANGE", keys.queues(self._prefix), 0, -1))))
-        # Whoever declared one, or deleted it, may have died half way.
-        there = self._wire.exchange(
-            [(("EXISTS", self._keys(queue).meta), None) for queue in listed]
-        )
-        return [queue for queue, exists in zip(listed, there, strict=True) if exists]
-
-    def told(self) -> Told:
-        """Return the names of all queues: one server has them all."""
-        return Told(self.queues())

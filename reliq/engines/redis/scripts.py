@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib import resources
+import sys
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...store import limits
@@ -20,7 +21,7 @@ from .keys import QueueKeys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FOLDER = resources.files("reliq.engines.redis") / "lua"
+_FOLDER = Path(__file__).with_name("lua")
 # 1+9n: the first of nine keys that are sent for each of several queues.
 _KEY = re.compile(r"^-- KEYS\[\d+(?:\+\d+n)?\] (\w+) ", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
@@ -79,56 +80,14 @@ def load(name: str) -> Script:
     return Script(name, text, _digest(text), keys, _of_queue(keys))
 
 
-ACCEPT = load("accept")
-ACK = load("ack")
-ATTACH = load("attach")
-BIND = load("bind")
-BROWSE = load("browse")
-CHANGE_JOBS = load("change_jobs")
-CONFIGURE = load("configure")
-DEAD_LETTER = load("dead_letter")
-DECLARE = load("declare")
-DECLARE_EXCHANGE = load("declare_exchange")
-DELETE_QUEUE = load("delete_queue")
-END_LEASES = load("end_leases")
-EXPIRE = load("expire")
-HAND_BACK = load("hand_back")
-HEARTBEAT = load("heartbeat")
-KOMBU_ACCEPT = load("kombu_accept")
-KOMBU_TAKE = load("kombu_take")
-KOMBU_TAKE_UNACKED = load("kombu_take_unacked")
-LAYOUT = load("layout")
-LEASES_OF = load("leases_of")
-LIST_BATCH = load("list_batch")
-LIST_QUEUE = load("list_queue")
-LOOK = load("look")
-LOOK_UP = load("look_up")
-MEASURE = load("measure")
-MOVE = load("move")
-MOVED = load("moved")
-MOVE_OUT = load("move_out")
-NEXT_BATCHES = load("next_batches")
-NOTE_BOUND = load("note_bound")
-NOTE_JOB = load("note_job")
-ONCE = load("once")
-OPEN_BATCH = load("open_batch")
-PAUSE = load("pause")
-POSTPONE_BATCH = load("postpone_batch")
-PROMOTE = load("promote")
-PUBLISH = load("publish")
-PURGE = load("purge")
-PURGE_DEAD = load("purge_dead")
-RELEASE = load("release")
-RENEW = load("renew")
-REPLAY = load("replay")
-RESERVE = load("reserve")
-RESTORE_VISIBLE = load("restore_visible")
-SAID = load("said")
-SCAN = load("scan")
-SCHEDULE_BATCH = load("schedule_batch")
-SNAPSHOT = load("snapshot")
-SURVEY = load("survey")
-TELL_RUNNING = load("tell_running")
-UNBOUND = load("unbound")
-WAKE = load("wake")
-WHEREABOUTS = load("whereabouts")
+def __getattr__(name: str) -> Script:
+    """Return the script whose file has that *name*, in capitals; it is read when it is needed."""
+    if not (name.isupper() and (_FOLDER / f"{name.lower()}.lua").is_file()):
+        raise AttributeError(f"no script {name!r}")
+    script = globals()[name] = load(name.lower())
+    return script
+
+
+def every() -> list[Script]:
+    """Return all scripts."""
+    return [getattr(sys.modules[__name__], file.stem.upper()) for file in _FOLDER.glob("*.lua")]

@@ -203,7 +203,7 @@ class Server:
         yield Finding("clock", "ok", f"within {abs(off):.2f} s; an answer took {took_ms:.1f} ms")
 
     def _cache(self, info: Info) -> Iterator[Finding]:
-        ours = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
+        ours = scripts.every()
         cached = self._ask("SCRIPT", "EXISTS", *(item.sha for item in ours))
         total = number_of(info.get("number_of_cached_scripts")) or 0
         if total > _MOST_SCRIPTS:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ...errors import ConfigurationError
+from .. import redis as engine
 from .connect import Address
-from .tls import tls_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -157,13 +157,14 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
         raise ConfigurationError(
             "expected a URL of reliq-unix:///path, got another scheme before it"
         )
+    secure = said.scheme == "reliqs"
     return Address(
         host=said.host or "localhost",
         port=said.port or default_port,
         db=database(said.path, show=show),
         username=said.username,
         password=said.password,
-        tls=tls_options(said.tls, always=said.scheme == "reliqs"),
+        tls=engine.tls_options(said.tls, always=secure) if secure or said.tls else None,
     )
 
 

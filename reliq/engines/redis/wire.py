@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
-from ...store.protocol import ignore_result
+from ...store.values import ignore_result
 from . import formats
 from .connect import FAILURES, ask_all, ask_if_allowed, hang_up, translate
 from .conversation import Conversation

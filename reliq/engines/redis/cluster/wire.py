@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
-from ....store.protocol import ignore_result
+from ....store.values import ignore_result
 from ...pipe import Pipe
 from .. import keys
 from ..stream import pack

@@ -10,12 +10,13 @@ from .names import ROLES, STATES
 if TYPE_CHECKING:
     from ..store.history import Snapshot
     from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
-    from .audit import Audit, AuditResult
+    from .audit import AuditResult
     from .batch_audit import BatchAudit
     from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
     from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
     from .details import MessageDetails, MessageEvent
     from .inspector import Inspector
+    from .partial import Partial
     from .permissions import acl_rule
     from .reporting import QueueReport, Report
     from .search import Search
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ROLES",
     "STATES",
-    "Audit",
     "AuditResult",
     "BatchAudit",
     "BatchInfo",
@@ -41,6 +41,7 @@ __all__ = [
     "Message",
     "MessageDetails",
     "MessageEvent",
+    "Partial",
     "QueueReport",
     "QueueStatus",
     "Report",
@@ -55,12 +56,13 @@ __getattr__ = names_of(
     {
         "..store.history": "Snapshot",
         "..store.inspection": "BrokerInfo Consumer DeadLetter Finding QueueStatus Untold",
-        ".audit": "Audit AuditResult",
+        ".audit": "AuditResult",
         ".batch_audit": "BatchAudit",
         ".batch_views": "BatchesUntold BatchInfo JobFailure JobInfo",
         ".dead_letter_groups": "DeadLetterGroup DeadLetterGroups",
         ".details": "MessageDetails MessageEvent",
         ".inspector": "Inspector",
+        ".partial": "Partial",
         ".permissions": "acl_rule",
         ".reporting": "QueueReport Report",
         ".search": "Search",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .names import LEFT, STATES
 
 if TYPE_CHECKING:
-    from ..store.inspection import QueueStatus, Untold
+    from ..store.inspection import QueueStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,6 @@ class AuditResult:
     """published minus everything that is accounted for: above 0, messages are missing."""
     ledger: dict[str, int]
     counts: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The ledgers of a broker."""
-
-    results: list[AuditResult]
-    untold: list[Untold] = field(default_factory=list)
-    """Of a cluster: the queues that are not among them, because their node does not answer."""
 
 
 def audit(status: QueueStatus) -> AuditResult:

@@ -29,6 +29,7 @@ from .batch_views import (
     stage_of,
 )
 from .names import STAGES
+from .partial import Partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -125,29 +126,12 @@ class JobBatches:
         *,
         name: str | None = None,
         stage: str | None = None,
-    ) -> list[BatchInfo]:
+    ) -> Partial[BatchInfo]:
         """Return up to *limit* batches after *skip* others, those opened last first.
 
         Of that *name*, exactly, and in that *stage* (``open``, ``sealed``, ``ended``), where they
         are given. Each is of one instant. Of more than 5,000 batches the older ones are not
-        looked at. Raises BrokerUnavailable where one cannot be read.
-        """
-        found, untold = self.batches_told(limit, skip, name=name, stage=stage)
-        if untold:
-            raise BrokerUnavailable("; ".join(map(str, untold)))
-        return found
-
-    def batches_told(
-        self,
-        limit: int = 20,
-        skip: int = 0,
-        *,
-        name: str | None = None,
-        stage: str | None = None,
-    ) -> tuple[list[BatchInfo], list[BatchesUntold]]:
-        """Do as :meth:`batches` does, and name those that cannot be read now.
-
-        Raises BrokerUnavailable where the broker does not answer.
+        looked at. Those that cannot be read now are ``unreachable``.
         """
         if stage is not None:
             require_one_of("stage", stage, STAGES)
@@ -163,7 +147,7 @@ class JobBatches:
         found = [record.id for record in islice(fit, skip, skip + limit)]
         whole = self._store.batches.records(found, [FIELD + one for one in CALLBACKS])
         there = (one for one in whole if one is not None and not isinstance(one, ReliqError))
-        return [info_of(record, now_ms) for record in there], records.untold
+        return Partial((info_of(record, now_ms) for record in there), records.untold)
 
     def batch(self, batch: str) -> BatchInfo:
         """Return what is known of a batch."""
@@ -197,23 +181,11 @@ class JobBatches:
         found = self._store.batches.failures(batch, limit, skip)
         return [JobFailure(*item) for item in found]
 
-    def audit_batches(self) -> list[BatchAudit]:
+    def audit_batches(self, advance: Callable[[int], None] = lambda _: None) -> Partial[BatchAudit]:
         """Count the jobs of every batch, and compare with its counters and its list of failures.
 
-        Raises BrokerUnavailable where one cannot be read.
-        """
-        found, untold = self.audit_batches_told()
-        if untold:
-            raise BrokerUnavailable("; ".join(map(str, untold)))
-        return found
-
-    def audit_batches_told(
-        self, advance: Callable[[int], None] = lambda _: None
-    ) -> tuple[list[BatchAudit], list[BatchesUntold]]:
-        """Do as :meth:`audit_batches` does, and name those that cannot be read now.
-
         *advance* is called with 1 after each. Reads some hundred jobs a step, however many there
-        are: a million take some twenty seconds.
+        are: a million take some twenty seconds. Those that cannot be read are ``unreachable``.
         """
         found: list[BatchAudit] = []
         lost: dict[str, list[str]] = {}
@@ -232,8 +204,8 @@ class JobBatches:
                         found += [] if result is None else [result]
                     advance(1)
         except BrokerUnavailable as exc:
-            return found, [*_untold(lost), _unlisted(self._store, exc)]
-        return found, _untold(lost)
+            return Partial(found, [*_untold(lost), _unlisted(self._store, exc)])
+        return Partial(found, _untold(lost))
 
     # -- changing
 

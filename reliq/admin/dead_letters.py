@@ -13,7 +13,7 @@ from ..store.limits import MOVED_AT_ONCE
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay
-from .partitions import of_those_told, refuse_part
+from .partitions import of_those_reachable, refuse_part
 from .views import of_dead_letter
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from ..store.inspection import DeadLetter, Untold
+    from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
     from .dead_letter_choice import Filters, Found, Part
+    from .partial import Partial
     from .views import Message
 
 
@@ -60,27 +61,17 @@ class DeadLetters:
         queue: str,
         limit: int | None = 100,
         **filters: Unpack[Filters],
-    ) -> list[DeadLetter]:
-        """Return up to *limit* dead letters of *queue* that fit, oldest first."""
-        pages = self._pages(queue, limit=limit, **filters)
-        return [dead_letter for page in pages for _, dead_letter in page]
+    ) -> Partial[DeadLetter]:
+        """Return up to *limit* dead letters of *queue* that fit, oldest first.
 
-    def dead_letters_told(
-        self,
-        queue: str,
-        limit: int | None = 100,
-        **filters: Unpack[Filters],
-    ) -> tuple[list[DeadLetter], list[Untold]]:
-        """Do as :meth:`dead_letters` does, and name the partitions that cannot be read now.
-
-        Of a cluster, those at a node that does not answer. Raises BrokerUnavailable where none can.
+        Partitions whose node does not answer are ``unreachable``.
         """
 
         def look(names: Sequence[str]) -> list[DeadLetter]:
             pages = self._pages(queue, limit=limit, names=names, **filters)
             return [dead_letter for page in pages for _, dead_letter in page]
 
-        return of_those_told(self._store, queue, look)
+        return of_those_reachable(self._store, queue, look)
 
     def dead_letter(self, queue: str, tag: str) -> DeadLetter:
         """Return one dead letter; raises NotFound."""

@@ -23,12 +23,13 @@ from ..routing.routes import Routes
 from ..store.inspection import status_of
 from ..transfer.between_brokers import move_queue
 from . import doctor, partitions
-from .audit import Audit, AuditResult, audit
+from .audit import AuditResult, audit
 from .batches import JobBatches
 from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
 from .paging import page_of_parts, require_queue
+from .partial import Partial
 from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
 from .views import Message, of_stored
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         Consumer,
         Finding,
         QueueStatus,
-        Untold,
     )
 
 
@@ -143,7 +143,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
 
     def peek(
         self, queue: str, state: str = "ready", limit: int = 20, skip: int = 0
-    ) -> list[Message]:
+    ) -> Partial[Message]:
         """Return up to *limit* messages of *queue* after *skip*, and change nothing.
 
         state: ``ready`` (as they will be given out), ``delayed`` (by due time),
@@ -151,21 +151,12 @@ class Inspector(DeadLetters, JobBatches, Looking):
         deserialised, and of messages beyond 64 KiB not read. Takes steps of some ms each, however
         many messages there are; not read at one instant beyond a hundred. Of a queue that is
         divided, what is beyond the first thousand is in no strict order, and there may be some
-        more or less than *limit*. Raises NotFound, and ConfigurationError for a state there is not.
-        """
-        _require_page(state, limit, skip)
-        return self._peek(queue, state, limit, skip, names_of(self._store, queue))
-
-    def peek_told(
-        self, queue: str, state: str = "ready", limit: int = 20, skip: int = 0
-    ) -> tuple[list[Message], list[Untold]]:
-        """Do as :meth:`peek` does, and name the partitions that cannot be read now.
-
-        Of a cluster, those at a node that does not answer. Raises BrokerUnavailable where none can.
+        more or less than *limit*. Partitions whose node does not answer are ``unreachable``. Raises
+        NotFound, and ConfigurationError for a state there is not.
         """
         _require_page(state, limit, skip)
         look = partial(self._peek, queue, state, limit, skip)
-        return partitions.of_those_told(self._store, queue, look)
+        return partitions.of_those_reachable(self._store, queue, look)
 
     def _peek(
         self, queue: str, state: str, limit: int, skip: int, names: Sequence[str]
@@ -176,22 +167,13 @@ class Inspector(DeadLetters, JobBatches, Looking):
         found = page_of_parts(self._store, names, place, limit, skip)
         return [of_stored(queue, place, item, now_ms) for item in found]
 
-    def audit(self) -> list[AuditResult]:
+    def audit(self) -> Partial[AuditResult]:
         """Check the ledger of every queue, and of each partition of one that is divided.
 
-        Each is read at one instant. Raises BrokerUnavailable where one cannot be read.
-        """
-        return [audit(status) for status in all_statuses(self._store)]
-
-    def audit_told(self) -> Audit:
-        """Do as :meth:`audit` does, and name the queues that cannot be read now.
-
-        Of a cluster, those at a node that does not answer. Raises BrokerUnavailable where no
-        node does.
+        Each is read at one instant. Those whose node does not answer are ``unreachable``.
         """
         told = self._store.told()
-        found = statuses(self._store, told.queues)
-        return Audit([audit(status) for status in found], told.untold)
+        return Partial(map(audit, statuses(self._store, told.queues)), told.untold)
 
     def doctor(self) -> list[Finding]:
         """Look for what is wrong: the broker, this user's rights, consumers, queues, ledgers.

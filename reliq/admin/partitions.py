@@ -15,11 +15,12 @@ from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import divide, names_of
 from ..store.inspection import Told
 from ..store.nodes import goes_on
+from .partial import Partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ..store.inspection import Measure, QueueStatus, Untold
+    from ..store.inspection import Measure, QueueStatus
     from ..store.protocol import Store
 
 T = TypeVar("T")
@@ -134,15 +135,15 @@ def told_of(store: Store, queue: str) -> Told:
     return Told(there, untold, told.complete)
 
 
-def of_those_told(
-    store: Store, queue: str, look: Callable[[Sequence[str]], T]
-) -> tuple[T, list[Untold]]:
-    """Return what *look* finds in the partitions of *queue* that can be read, and the others.
+def of_those_reachable(
+    store: Store, queue: str, look: Callable[[Sequence[str]], Iterable[T]]
+) -> Partial[T]:
+    """Return what *look* finds in the partitions of *queue* that can be read.
 
     Raises BrokerUnavailable where none can.
     """
     try:
-        return look(names_of(store, queue)), []
+        return Partial(look(names_of(store, queue)))
     except BrokerUnavailable as exc:
         if not goes_on(store):
             raise
@@ -150,7 +151,7 @@ def of_those_told(
     told = told_of(store, queue)
     if not told.queues:
         raise again(failure)
-    return look(told.queues), told.untold
+    return Partial(look(told.queues), told.untold)
 
 
 def require_nodes(store: Store, queue: str, end: int = 1) -> None:

@@ -19,7 +19,7 @@ from .options import batch_argument, on_brokers, yes_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reliq.admin import BatchesUntold, BatchInfo, Inspector
+    from reliq.admin import Inspector
 
     from .target import Target
 
@@ -61,14 +61,11 @@ def list_command(
       reliq batch list --stage open --json
       reliq batch list --name import --limit 5
     """
-    untold: list[BatchesUntold] = []
-
-    def find(inspector: Inspector) -> Sequence[BatchInfo]:
-        found, missing = inspector.batches_told(limit, skip, name=name, stage=stage)
-        untold.extend(missing)
-        return found
-
-    target.answer(find, as_json, lambda rows: (_table(rows), f"{len(rows)} batch(es)"), untold)
+    target.answer(
+        lambda inspector: inspector.batches(limit, skip, name=name, stage=stage),
+        as_json,
+        lambda rows: (_table(rows), f"{len(rows)} batch(es)"),
+    )
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from reliq.admin import Inspector, Message, Untold
+    from reliq.admin import Inspector, Message, Partial
     from reliq.admin.dead_letter_choice import Filters, Part
 
     from .dead_letter_options import Chosen
@@ -53,19 +53,15 @@ def list_command(target: Target, queue: str, filters: Filters, limit: int, as_js
       reliq dead list orders --reason delivery_limit --older 1d
       reliq dead list orders --match 'Timeout|refused' --json
     """
-    untold: list[Untold] = []
 
-    def find(inspector: Inspector) -> Iterator[Message]:
-        found, missing = inspector.dead_letters_told(queue, limit, **filters)
-        untold.extend(missing)
-        for dead_letter in found:
-            yield inspector.view(queue, dead_letter)
+    def find(inspector: Inspector) -> Partial[Message]:
+        found = inspector.dead_letters(queue, limit, **filters)
+        return found.each(lambda dead_letter: inspector.view(queue, dead_letter))
 
     target.answer(
         find,
         as_json,
         lambda rows: (message_table(rows, "dead"), f"{len(rows)} dead letter(s) of {queue}"),
-        untold,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.admin.names import LEFT, STATES
+from reliq.admin.partial import Partial
 from reliq.admin.spools import examine_spool
 from reliq.units import duration
 
@@ -18,7 +19,7 @@ from .options import on_brokers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reliq.admin import Inspector
+    from reliq.admin import AuditResult, BatchAudit, Inspector
 
     from .target import Target
 
@@ -96,24 +97,19 @@ def audit(target: Target, no_batches: bool, as_json: bool) -> None:
       reliq audit --no-batches
       reliq audit --json
     """
-    found = target.gather(lambda inspector: _audited(inspector, no_batches))
-    audits = found.require_some()
-    rows = [row for queues, batches, _ in audits for row in (*queues, *batches)]
-    out.answer(rows, as_json, _ledgers)
-    found.complain(item for _, _, untold in audits for item in untold)
+    rows = target.answer(lambda inspector: _audited(inspector, no_batches), as_json, _ledgers)
     sys.exit(1 if _unbalanced(rows) else 0)
 
 
-def _audited(inspector: Inspector, no_batches: bool) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the rows of queues, those of batches, and what cannot be told."""
-    audit = inspector.audit_told()
-    queues = [out.of_broker(inspector.broker, item) for item in audit.results]
-    if no_batches:
-        return queues, [], audit.untold
-    with out.progress("batches", None) as advance:
-        found, untold = inspector.audit_batches_told(advance)
-    batches = [out.of_broker(inspector.broker, item) for item in found]
-    return queues, batches, [*audit.untold, *untold]
+def _audited(inspector: Inspector, no_batches: bool) -> Partial[AuditResult | BatchAudit]:
+    queues = inspector.audit()
+    found: Partial[AuditResult | BatchAudit] = Partial(queues, queues.unreachable)
+    if not no_batches:
+        with out.progress("batches", None) as advance:
+            batches = inspector.audit_batches(advance)
+        found += batches
+        found.unreachable += batches.unreachable
+    return found
 
 
 def _unbalanced(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from reliq.admin import Inspector, Message, Untold
-
     from .target import Target
 
 
@@ -82,16 +80,8 @@ def peek(target: Target, queue: str, state: str, limit: int, skip: int, as_json:
       reliq peek orders --state unacked --limit 5
       reliq peek orders --state delayed --json
     """
-    untold: list[Untold] = []
-
-    def find(inspector: Inspector) -> Sequence[Message]:
-        found, missing = inspector.peek_told(queue, state, limit, skip)
-        untold.extend(missing)
-        return found
-
     target.answer(
-        find,
+        lambda inspector: inspector.peek(queue, state, limit, skip),
         as_json,
         lambda rows: (message_table(rows, state), f"{len(rows)} {state} message(s) of {queue}"),
-        untold,
     )

@@ -61,19 +61,23 @@ class Target:
         find: Callable[[Inspector], Iterable[Any]],
         as_json: bool,
         shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
-        untold: Iterable[object] = (),
     ) -> list[dict[str, Any]]:
         """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
 
         A row is a result and the broker it is of. Raises Refused where a broker could not
-        be asked, or *find* has found something *untold*: after the others were printed.
+        be asked, or *find* has met something ``unreachable``: after the others were printed.
         """
-        found = self.gather(
-            lambda inspector: [out.of_broker(inspector.broker, item) for item in find(inspector)]
-        )
+        unreachable: list[object] = []
+
+        def look(inspector: Inspector) -> list[dict[str, Any]]:
+            there = find(inspector)
+            unreachable.extend(getattr(there, "unreachable", ()))
+            return [out.of_broker(inspector.broker, item) for item in there]
+
+        found = self.gather(look)
         rows = [row for part in found.require_some() for row in part]
         out.answer(rows, as_json, shown)
-        found.complain(untold)
+        found.complain(unreachable)
         return rows
 
     def change(
@@ -104,12 +108,12 @@ class Gathered(Generic[T]):
             self.complain()
         return self.found
 
-    def complain(self, untold: Iterable[object] = ()) -> None:
+    def complain(self, unreachable: Iterable[object] = ()) -> None:
         """Raise Refused where a broker, or a node of one, could not be asked.
 
         After the others were shown. An error names its broker where it is about it.
         """
-        said = [*(str(error) for _, error in self.failures), *map(str, untold)]
+        said = [*(str(error) for _, error in self.failures), *map(str, unreachable)]
         if said:
             raise Refused("\n".join(said))
 

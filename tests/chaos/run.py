@@ -331,7 +331,7 @@ class _Run:
                         dead += [
                             (dead_letter.id, dead_letter.reason) for dead_letter in dead_letters
                         ]
-                    audit = inspector.audit()
+                    audit = inspector.audit().whole()
                     batches.append(batch_book.look(inspector, where, books))
                     verdict.findings += [
                         f"{where}batch {result.batch} does not balance: {result}"

@@ -230,7 +230,7 @@ class _Run:
         with Inspector(self.server.url("reliq")) as inspector:
             seen.findings += [
                 f"the ledger of {result.queue!r} does not balance: {result.difference}"
-                for result in inspector.audit()
+                for result in inspector.audit().whole()
                 if not result.balanced
             ]
         seen.findings += keys.unexplained(self.client)

@@ -21,7 +21,7 @@ def assert_balanced(url: str, transport_options: dict[str, Any] | None = None) -
     from reliq.admin import Inspector
 
     with Inspector(url, transport_options=transport_options) as inspector:
-        unbalanced = [result for result in inspector.audit() if not result.balanced]
+        unbalanced = [result for result in inspector.audit().whole() if not result.balanced]
         batches = [result for result in inspector.audit_batches() if not result.balanced]
     assert (unbalanced, batches) == ([], [])
 

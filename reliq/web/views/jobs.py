@@ -51,14 +51,14 @@ def batches(look: Look) -> dict[str, Any]:
     """Return what is shown of all batches, those opened last first; raises ReliqError."""
     asked = look.asked
     stage = asked.text("stage")
-    found, untold = look.inspector.batches_told(
+    found = look.inspector.batches(
         PAGE + 1,
         asked.number("skip"),
         name=asked.text("name") or None,
         stage=stage if stage in STAGES else None,
     )
     page = pager(asked, found, None)
-    return {"batches": found[:PAGE], "untold": untold, "pager": page, "stage": stage}
+    return {"batches": found[:PAGE], "untold": found.unreachable, "pager": page, "stage": stage}
 
 
 def batch(look: Look) -> dict[str, Any]:

@@ -122,13 +122,13 @@ def queue(look: Look) -> dict[str, Any]:
     state = _one_of(STATES, look.asked.text("state"), "ready")
     shown = _one_of(RANGES, look.asked.text("range"), "1h")
     found = _reported(look, name)
-    messages, untold = look.inspector.peek_told(name, state, PAGE, look.asked.number("skip"))
+    messages = look.inspector.peek(name, state, PAGE, look.asked.number("skip"))
     return {
         "queue": found,
         "state": state,
         "messages": look.hidden(messages),
         "pager": pager(look.asked, messages, getattr(found, state)),
-        "untold": untold,
+        "untold": messages.unreachable,
         "consumers": _if_told(
             lambda: [one for one in look.inspector.consumers() if name in one.queues]
         ),
@@ -197,9 +197,9 @@ def delayed(look: Look) -> dict[str, Any]:
 def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[Message], int]:
     """Return a page of the next messages, and how many there are to page through."""
     if len(names) == 1:
-        return look.inspector.peek_told(names[0], "delayed", PAGE, skip)[0], total
+        return look.inspector.peek(names[0], "delayed", PAGE, skip), total
     end = min(skip + PAGE, _LISTED)
-    pages = [look.inspector.peek_told(name, "delayed", end)[0] for name in names]
+    pages = [look.inspector.peek(name, "delayed", end) for name in names]
     found = heapq.merge(*pages, key=lambda message: message.due_ms or 0)
     return list(found)[skip:end], min(total, _LISTED)
 
@@ -209,12 +209,12 @@ def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[M
 
 def health(look: Look) -> dict[str, Any]:
     """Look now, which may take seconds; raises ReliqError."""
-    checkup, audit = look.watch.check_now(look.inspector), look.inspector.audit_told()
+    checkup, audit = look.watch.check_now(look.inspector), look.inspector.audit()
     return {
         "checkup": checkup,
         "findings": sorted(checkup.findings, key=lambda finding: _ORDER[finding.severity]),
         "audit": audit,
         "left": LEFT,
-        "shown": sorted(audit.results, key=lambda result: result.balanced)[:_MOST_LEDGERS],
-        "unbalanced": sum(not result.balanced for result in audit.results),
+        "shown": sorted(audit, key=lambda result: result.balanced)[:_MOST_LEDGERS],
+        "unbalanced": sum(not result.balanced for result in audit),
     }

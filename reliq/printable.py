@@ -11,6 +11,10 @@ from __future__ import annotations
 import logging
 import shlex
 import traceback
+from typing import Any
+
+# Of what a message brings, so many levels are shown: no terminal and no parser takes more.
+_DEEPEST = 50
 
 
 def plain(value: object) -> str:
@@ -56,3 +60,14 @@ class _Plain(logging.Filter):
 
 # On the logger itself, which all modules share: no handler and no formatter gets another text.
 logging.getLogger("reliq").addFilter(_Plain())
+
+
+def jsonable(value: Any, depth: int = 0) -> Any:
+    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, dict):
+        return {str(key): jsonable(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(inner, depth + 1) for inner in value]
+    return value

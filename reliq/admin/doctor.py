@@ -16,9 +16,9 @@ from ..transfer.batch_callbacks import FIELD
 from . import installation
 from .audit import audit
 from .batches import MOST, looked
-from .paging import page
 from .partitions import merged
 from .reporting import statuses
+from .walking import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

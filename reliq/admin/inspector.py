@@ -28,11 +28,11 @@ from .batches import JobBatches
 from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
-from .paging import page_of_parts, require_queue
 from .partial import Partial
 from .reporting import Report, all_statuses, report, statuses
 from .settings import settings
 from .views import Message, of_stored
+from .walking import page_of_parts, require_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

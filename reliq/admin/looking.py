@@ -11,10 +11,9 @@ from ..store.history import PER_BLOCK, thinned
 from ..store.limits import HISTORY_BLOCKS, MINUTE_MS
 from .dead_letter_groups import DeadLetterGroups, added, fingerprint
 from .details import MessageDetails, details, gone
-from .paging import require_queue
 from .search import Search, by_tag, is_tag, search
 from .views import Message, of_stored
-from .walking import cursor_of, ground, walk
+from .walking import cursor_of, ground, require_queue, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

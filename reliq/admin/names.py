@@ -19,3 +19,13 @@ REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", 
 
 LEFT = ("acked", "expired", "purged", "dropped", "moved")
 """In the ledger of a queue: where its messages went."""
+
+CHANGEABLE = (
+    "x-delivery-limit",
+    "x-max-length",
+    "x-message-ttl",
+    "x-overflow",
+    "x-partitions",
+    "x-visibility-timeout",
+)
+"""Of the arguments of a queue: those that hold from the next step on, whatever is in it."""

@@ -9,21 +9,12 @@ from ..message.queue_arguments import FIELDS, WHOLE, queue_arguments
 from ..routing.partitions import configure
 from ..store.inspection import status_of
 from . import partitions
+from .names import CHANGEABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..store.protocol import Store
-
-CHANGEABLE = (
-    "x-delivery-limit",
-    "x-max-length",
-    "x-message-ttl",
-    "x-overflow",
-    "x-partitions",
-    "x-visibility-timeout",
-)
-"""Those that hold from the next step on, whatever is in the queue."""
 
 _TEXTS = frozenset({"x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key"})
 

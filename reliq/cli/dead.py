@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.printable import plain
+from reliq.printable import jsonable, plain
 
 from . import console as out
 from .dead_letter_options import choosing, filtered
@@ -97,9 +97,7 @@ def _fields(dead_letter: dict[str, Any]) -> Sequence[Table]:
     table = out.table("field", "value")
     for name, value in dead_letter.items():
         nested = isinstance(value, dict)
-        table.add_row(
-            out.cell(name), out.Pretty(out.value_of(value)) if nested else out.cell(value)
-        )
+        table.add_row(out.cell(name), out.Pretty(jsonable(value)) if nested else out.cell(value))
     return (table,)
 
 

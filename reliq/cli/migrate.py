@@ -13,7 +13,7 @@ from reliq.errors import ReliqError
 
 from . import console as out
 from .console import Refused
-from .interrupts import INTERRUPTED
+from .endings import INTERRUPTED
 from .options import (
     Number,
     address_map_option,

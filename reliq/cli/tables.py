@@ -14,17 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from reliq.printable import plain
+from reliq.printable import jsonable, plain
 
-from .interrupts import INTERRUPTED
+from .endings import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
-
-# Of what a message brings, so many levels are shown: no terminal and no parser takes more.
-_DEEPEST = 50
 
 
 def cell(value: object, style: str = "") -> Text:
@@ -95,18 +92,7 @@ def answer(data: T, as_json: bool, shown: Callable[[T], Iterable[Any]]) -> None:
 
 def dump(value: Any) -> None:
     """Print JSON."""
-    click.echo(json.dumps(value_of(value), indent=2, default=str))
-
-
-def value_of(value: Any, depth: int = 0) -> Any:
-    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
-    if depth > _DEEPEST:
-        return "..."
-    if isinstance(value, dict):
-        return {str(key): value_of(inner, depth + 1) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [value_of(inner, depth + 1) for inner in value]
-    return value
+    click.echo(json.dumps(jsonable(value), indent=2, default=str))
 
 
 @contextmanager

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..admin.names import CHANGEABLE
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from .views.jobs import batch, batches, consumer, consumers, log, operation, shares
 from .views.look import Look
 from .views.messages import dead, group, message, search
-from .views.queues import CHANGEABLE, delayed, health, overview, queue
+from .views.queues import delayed, health, overview, queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from reliq import ConfigurationError, NotFound, PreconditionFailed
-from reliq.admin.settings import CHANGEABLE
+from reliq.admin.names import CHANGEABLE
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.support.commands import RELIQ, data, environment, run
 from tests.support.waiting import wait_until

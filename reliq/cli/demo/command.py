@@ -23,7 +23,7 @@ from reliq.errors import ReliqError
 from reliq.options import Options
 
 from ..console import Refused
-from ..interrupts import INTERRUPTED
+from ..endings import INTERRUPTED
 from ..options import json_option
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen

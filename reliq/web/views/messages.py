@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...printable import jsonable
 from ..asked import PAGE
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 65_536
 _BYTES_SHOWN = 256
-_DEEPEST = 50
 # The groups of so many queues are counted for one page, those with the most dead letters first.
 _MOST_QUEUES = 20
 _LOOKS = 5000
@@ -110,20 +110,9 @@ def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _written(value: Any) -> str:
     try:
-        return json.dumps(_plain(value), ensure_ascii=False, default=str)
+        return json.dumps(jsonable(value), ensure_ascii=False, default=str)
     except (ValueError, RecursionError):
         return str(value)[:_MOST_SHOWN]
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return *value* as JSON can have it: keys are text, and what lies too deep is left out."""
-    if depth > _DEEPEST:
-        return "..."
-    if isinstance(value, dict):
-        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner, depth + 1) for inner in value]
-    return value
 
 
 def _body(look: Look, found: MessageDetails) -> Body:

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHANGEABLE = (
-    "x-delivery-limit",
-    "x-max-length",
-    "x-message-ttl",
-    "x-overflow",
-    "x-partitions",
-    "x-visibility-timeout",
-)
-
-
 SORTS = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest_age_s")
 _SIZE = 2 * PAGE
 _SPARK_MINUTES = 60

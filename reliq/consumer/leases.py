@@ -182,15 +182,17 @@ class Leases:
 
     # -- messages that were delivered
 
-    def keep_while_alive(self, tag: str, token: str, message: object) -> None:
-        """Keep a lease only while *message*, which was delivered with it, lives.
+    def keep_while_alive(self, tag: str, token: str, message: object) -> bool:
+        """Keep a lease only while *message*, which is delivered with it, lives; False: it is lost.
 
         An open channel holds its unacked messages, and whoever works on one does.
         Once it is collected unacked, with its channel or after it, it goes back.
         """
         held = self._held.get(tag)
-        if held is not None and held.token == token:
-            held.message = weakref.ref(message, partial(self._collected, tag, token))
+        if held is None or held.token != token:
+            return False
+        held.message = weakref.ref(message, partial(self._collected, tag, token))
+        return True
 
     def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
         # May run at any point of any thread: only the deque is touched.

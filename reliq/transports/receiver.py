@@ -70,7 +70,11 @@ class Receiver:
                 return message
 
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now the channel's; None: it is a dead letter."""
+        """Return the message in *delivery*, now the channel's.
+
+        None: it is a dead letter, or its lease was lost while it waited here, as in a frozen
+        process: then somebody else has it, and a second run is not begun.
+        """
         channel = self._channel
         try:
             message = Message(raw_message(delivery), channel=channel)
@@ -88,9 +92,10 @@ class Receiver:
             else:
                 message.headers[ETA] = eta
         if not no_ack:
-            channel.qos_.append(message, delivery.tag)
             leases = channel.transport.link.session.leases
-            leases.keep_while_alive(delivery.tag, delivery.token, message)
+            if not leases.keep_while_alive(delivery.tag, delivery.token, message):
+                return None
+            channel.qos_.append(message, delivery.tag)
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:

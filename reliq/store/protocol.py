@@ -600,24 +600,13 @@ class Store(Protocol):
 
     # -- measuring
 
-    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
-        """Return counts and ledger of *queue* at one instant; None where there is no such queue.
-
-        Not *checked*: whether each message has its envelope is not looked at, where that takes
-        long.
-        """
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone.
 
         Cheap: what it costs does not grow with the messages in a queue.
-        """
-
-    def oldest_ms(self, queue: str) -> int | None:
-        """Return when the oldest ready message was published, by its publisher's clock.
-
-        That at the head of its priority: one that went back to its place counts from its
-        publication too. None where nothing is ready.
         """
 
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:

@@ -2,6 +2,7 @@
 
 from reliq.admin.reporting import report
 from reliq.message.delivery_tag import published_ms
+from reliq.message.queue_names import partition_name
 from reliq.store.values import Lease
 from tests.contract.steps import LONG_MS, message
 
@@ -68,6 +69,13 @@ def test_a_report_counts_and_ages_at_one_instant(store, monkeypatch):
     assert found.ready == 1
     assert found.oldest_age_s is not None
     assert store.store.measure(["q"])[0].status.ready == 0
+
+
+def test_a_report_names_the_queue_of_a_lone_partition(store, monkeypatch):
+    """Where no other one can be read: it is never shown by a name of its own."""
+    monkeypatch.setattr(store.store, "about", lambda: None)
+    store.store.create_queue(partition_name("q", 1))
+    assert ["q"] == [one.queue for one in report(store.store).queues]
 
 
 def test_what_is_due(store):

@@ -57,9 +57,9 @@ def _kind(descriptor):
 def nothing_left():
     """Fail where the test leaves more than it found.
 
-    Less is no fault: what an earlier test has lost ends with the next connection. But what owes
-    something to a broker that has gone dials it again and again, and may find another server at
-    its port just when this test counts: it is ended here.
+    Less is no fault: what an earlier test has lost ends with the next connection. But its thread,
+    which renews what it holds, may have no connection just as this counts, and dial again later:
+    so it is ended before.
     """
     reset()
     for session in list(SESSIONS.by_key.values()):

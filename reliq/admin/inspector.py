@@ -20,7 +20,7 @@ from ..errors import (
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
-from ..store.inspection import status_of
+from ..store.protocol import status_of
 from ..transfer.between_brokers import move_queue
 from . import doctor, partitions
 from .audit import Audit, AuditResult, audit

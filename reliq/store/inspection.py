@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..errors import NotFound
 from ..message.delivery_tag import published_ms
 from ..message.envelope import Envelope, EnvelopeError, decode, unpack
 from .unreadable import left_out
-
-if TYPE_CHECKING:
-    from .protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +41,6 @@ class QueueStatus:
             return found
         left_out("its broker", "arguments of queues", [self.name])
         return {}
-
-
-def status_of(store: Store, queue: str) -> QueueStatus:
-    """Return the status of *queue*, as it is counted; raises NotFound."""
-    status = store.status(queue)
-    if status is None:
-        raise NotFound(f"no queue {queue!r}")
-    return status
 
 
 @dataclass(frozen=True, slots=True)

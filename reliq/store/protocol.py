@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from ..errors import ReliqError
+from ..errors import NotFound, ReliqError
 from .limits import MINUTE_MS
 from .scanning import SCANNED_AT_ONCE
 from .values import (
@@ -712,3 +712,11 @@ class Store(Protocol):
         Slow, up to some seconds, but never blocks others. Each check that was made is in
         the result, also one that found nothing wrong ("ok").
         """
+
+
+def status_of(store: Store, queue: str) -> QueueStatus:
+    """Return the status of *queue*; raises NotFound."""
+    status = store.status(queue)
+    if status is None:
+        raise NotFound(f"no queue {queue!r}")
+    return status

@@ -243,7 +243,7 @@ class Families:
             "consumers": status.consumers,
             "running": seen.running,
             "paused": int(status.paused),
-            "oldest": _age_s(measure),
+            "oldest": measure.oldest_age_s or 0.0,
             "difference": audit(status).difference,
         }
         for key, gauge in self.gauges.items():
@@ -269,8 +269,3 @@ class Families:
         for reason, count in by_reason.items():
             if count or reason != "unknown":
                 self.dead.add_metric([*labels, reason], count)
-
-
-def _age_s(measure: Measure) -> float:
-    # The publisher's clock may be ahead of the broker's.
-    return 0.0 if measure.oldest_ms is None else max(measure.now_ms - measure.oldest_ms, 0) / 1000

@@ -38,16 +38,10 @@ def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int
 class RedisMeasuring(StoreBase):
     """What a store counts."""
 
-    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
+    def status(self, queue: str) -> QueueStatus | None:
         """Return the counts and the ledger of *queue*; None where there is no such queue."""
-        del checked  # it costs nothing
-        measured = self._measured(queue)
-        return None if measured is None else measured.status
-
-    def oldest_ms(self, queue: str) -> int | None:
-        """Return when the oldest ready message was published; None where nothing is ready."""
-        measured = self._measured(queue)
-        return None if measured is None else measured.oldest_ms
+        exists, *reply = self._wire.call(*self._measure_command(queue))
+        return _measure(self.broker, queue, *reply).status if exists else None
 
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
         """Say of each of *tags* whether its message is in *queue*, some hundred at one instant."""
@@ -57,11 +51,6 @@ class RedisMeasuring(StoreBase):
             replies = self._wire.execute(scripts.WHEREABOUTS, names, some)
             found.update(zip(some, (_WHEREABOUTS[reply] for reply in replies), strict=True))
         return found
-
-    def _measured(self, queue: str) -> Measure | None:
-        names = scripts.MEASURE.of(self._keys(queue))
-        exists, *reply = self._wire.execute(scripts.MEASURE, names, ())
-        return _measure(self.broker, queue, *reply) if exists else None
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone."""

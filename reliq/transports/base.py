@@ -128,6 +128,11 @@ class Transport(virtual.Transport):
         """
         raise NotImplementedError
 
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """What Kombu fills in where the URL says nothing: no host where there is no port."""
+        return {"hostname": "localhost", "port": self.default_port} if self.default_port else {}
+
     def driver_version(self) -> str:
         """Return reliq's version."""
         return __version__

@@ -84,7 +84,7 @@ class Transport(virtual.Transport):
         store = session.open_store()
         self.link = Link(session, store, Routes(store))
         session.registration.topology.give(self.link.routes, self.declarations.queues)
-        store.keeps_long = bool(self.failback.spools)
+        store.keeps_long = bool(self.failback.spool)
 
     def _make_parts(self) -> None:
         options = self.options
@@ -252,7 +252,7 @@ class Transport(virtual.Transport):
         self.loop.deferred.clear()
         self.loop.forget()
         self.link = self.link.over(self.link.session.open_store())
-        self.link.store.keeps_long = bool(self.failback.spools)
+        self.link.store.keeps_long = bool(self.failback.spool)
 
     # -- what drives it
 

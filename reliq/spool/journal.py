@@ -164,7 +164,10 @@ class Journal:
                 if "not a database" in str(exc):
                     raise self._unusable("another program's") from exc
                 if "locked" in str(exc):
-                    raise BrokerUnavailable(f"{self}: locked for {_PATIENCE_S:g} s") from exc
+                    raise BrokerUnavailable(
+                        f"{self}: locked for {_PATIENCE_S:g} s: is a process stopped that uses it? "
+                        "Continue or kill it"
+                    ) from exc
                 raise self._refused(str(exc)) from exc
 
     def _unusable(self, why: str) -> ConfigurationError:

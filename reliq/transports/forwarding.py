@@ -65,6 +65,11 @@ def forward(journal: Journal, broker: Broker, stopped: Callable[[], bool] = bool
             journal.told = True
         after = items[-1][0]
         total += _forward_some(journal, broker, items, publisher, lowest, held)
+    if held:
+        raise BrokerUnavailable(
+            f"{store.broker}: {total} forwarded; the node of {', '.join(map(repr, sorted(held)))} "
+            "is not reachable: what is for it stays in the spool"
+        )
     if journal.told and not journal.holds:
         logger.warning("%s is empty: %d messages forwarded by this process", journal, total)
         journal.told = False

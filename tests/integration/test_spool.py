@@ -6,9 +6,11 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from celery import Celery
@@ -235,6 +237,41 @@ def test_a_new_publisher_forwards(spooled):
     assert counts(spooled.home)["ready"] >= left
 
 
+def is_locked(path):
+    """Whether a process is in the middle of a transaction."""
+    with closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        return False
+
+
+def test_another_one_forwards_for_one_that_is_stopped(spooled):
+    """From 3 s later on; and the stopped one, continued, stores nothing twice."""
+    spooled.redis.kill()
+    with Connection(spooled.site.broker, failover_strategy="primary") as connection:
+        producer = connection.Producer()
+        for n in range(2000):
+            producer.publish(n, routing_key="q", retry=True, retry_policy={"max_retries": 5})
+    spooled.redis.start()
+    first = spooled.forwarder()
+    wait_until(lambda: spooled_in(spooled.path) < 2000, interval_s=0.001, what=first.tail)
+    first.signal(signal.SIGSTOP)
+    while is_locked(spooled.path):
+        first.signal(signal.SIGCONT)
+        time.sleep(0.002)
+        first.signal(signal.SIGSTOP)
+    assert 0 < spooled_in(spooled.path) < 2000
+    wait_until(lambda: 0 == spooled.forwarder().wait() and not spooled_in(spooled.path))
+    first.signal(signal.SIGCONT)
+    assert 0 == first.wait()
+    with Connection(spooled.home) as connection:
+        got = connection.default_channel.basic_get
+        assert list(range(2000)) == [got("q", no_ack=True).payload for _ in range(2000)]
+        assert got("q") is None
+
+
 def test_a_worker_waits_at_the_spool_and_comes_back(spooled):
     """A worker that starts in an outage takes nothing, stays, and runs tasks afterwards."""
     spooled.site.send("record_late")
@@ -426,8 +463,6 @@ def test_a_full_disk_refuses(tmp_path):
 
 def another_programs(path):
     """Make a database of another program."""
-    import sqlite3
-
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
@@ -436,8 +471,6 @@ def another_programs(path):
 
 def newer(path):
     """Make a spool of a newer format."""
-    import sqlite3
-
     JOURNALS.at(str(path)).check()
     JOURNALS.at(str(path)).close()
     with sqlite3.connect(path) as other:

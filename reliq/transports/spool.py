@@ -171,12 +171,16 @@ class Transport(BaseTransport):
         reset_inherited_url(client)
         self._journal = JOURNALS.at(client.virtual_host)
         super().__init__(client, **kwargs)
+
+    def establish_connection(self) -> BaseTransport:
+        """Connect; raises ConfigurationError where the spool stands alone."""
         if not self.failback.urls:
             raise ConfigurationError(
                 f"{self._journal} is a spool, which comes last in a list of brokers: "
                 "broker_url=['reliq://...', 'reliq-spool:///...']; to work without a server use "
                 "reliq-embedded:///"
             )
+        return super().establish_connection()
 
     def session_key(self) -> Hashable:
         """Return what makes two connections the same user of the same spool."""

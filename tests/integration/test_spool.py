@@ -20,6 +20,7 @@ import reliq
 from reliq.admin import Inspector
 from reliq.errors import BrokerRefused, ConfigurationError, MessageRefused
 from reliq.spool.journal import JOURNALS
+from reliq.transports.failback import probe
 from tests.support.audits import assert_balanced
 from tests.support.disks import run_on_small_disk
 from tests.support.journal import Journal
@@ -513,6 +514,12 @@ def test_an_unusable_spool_is_reported_at_start(away, prepare, said):
     with away.connect() as connection, pytest.raises(ConfigurationError, match=said):
         connection.connect()
     assert before == (away.path.read_bytes() if away.path.is_file() else None)
+
+
+def test_a_strategy_that_asks_finds_the_spool(tmp_path):
+    """It answers as any broker does, and later than all of them."""
+    spool = f"reliq-spool:///{tmp_path}/spool.db"
+    assert float("inf") == probe(spool, {})
 
 
 def test_a_spool_alone_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..signals import emit_at_the_limit
-from ..store.batches import batches
+from ..store.limits import batches
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode

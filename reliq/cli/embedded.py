@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,22 +19,19 @@ from reliq.embedded import start
 from reliq.embedded.folder import SCHEME, folder_of
 from reliq.embedded.keeper import ask, lock, logs, open_own, write_state
 from reliq.embedded.server import find, writer_of
-from reliq.errors import BrokerUnavailable, ReliqError
+from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 from reliq.units import duration, size
 
-from .console import Refused
-from .endings import Group
+from .endings import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reliq.embedded.folder import Folder
 
 _NO_DATA = shutil.ignore_patterns("broker.*", "*.lock", "before-repair-*")
 
 
-@click.group(cls=Group)
+@click.group()
 def embedded() -> None:
     """Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).
 
@@ -45,35 +41,23 @@ def embedded() -> None:
     Examples:
       reliq embedded status /var/lib/shop
       reliq embedded run /var/lib/shop --maxmemory 500MB
+      reliq embedded repair /var/lib/shop
       reliq embedded backup /var/lib/shop /backup/shop-monday
     """
 
 
-def _command(command: Callable[..., None]) -> None:
-    """Add a command with the argument FOLDER, also as its URL; errors of reliq are refusals."""
-
-    @functools.wraps(command)
-    def wrapper(folder: str, **given: Any) -> None:
-        try:
-            command(folder_of(folder.removeprefix(f"{SCHEME}:///")), **given)
-        except ReliqError as error:
-            raise Refused(str(error)) from error
-
-    embedded.command()(click.argument("folder")(wrapper))
-
-
+_folder = click.argument(
+    "folder", callback=lambda _context, _name, said: folder_of(said.removeprefix(f"{SCHEME}:///"))
+)
 _server_option = click.option("--server", help="The path of a valkey-server or redis-server.")
 
 
-@_command
+@embedded.command()
+@_folder
 def status(folder: Folder) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
     Starts nothing, and keeps nothing alive.
-
-    \b
-    Example:
-      reliq embedded status /var/lib/shop
     """
     folder.require(create=False)
     state, wrote, text = folder.state(), writer_of(folder), ""
@@ -97,17 +81,13 @@ def status(folder: Folder) -> None:
         click.echo(f"{name:<11} {value}")
 
 
-@_command
+@embedded.command()
+@_folder
 @click.option("--maxmemory", help="Its memory, as 64MB.  [default: 256 MB, or a quarter]")
 @click.option("--fsync", default="second", show_default=True, help="second, or always.")
 @_server_option
 def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -> None:
-    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container.
-
-    \b
-    Example:
-      reliq embedded run /var/lib/shop --maxmemory 500MB
-    """
+    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container."""
     given = {"maxmemory": maxmemory, "fsync": fsync, "idle": 0, "server": server}
     options = parse({f"embedded_{name}": value for name, value in given.items()})
     click.echo(f"running the broker in {folder.path}; its log: {folder.at('broker.log')}", err=True)
@@ -121,27 +101,20 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
     start.stop(folder)
 
 
-@_command
+@embedded.command()
+@_folder
 def stop(folder: Folder) -> None:
-    """End the broker in FOLDER; the next connect of an application starts it again.
-
-    \b
-    Example:
-      reliq embedded stop /var/lib/shop
-    """
+    """End the broker in FOLDER; the next connect of an application starts it again."""
     click.echo("stopped" if start.stop(folder) else "it did not run")
 
 
-@_command
+@embedded.command()
+@_folder
 @_server_option
 def repair(folder: Folder, server: str | None) -> None:
     """Mend the data in FOLDER where the broker does not open it, say after a power cut.
 
     A copy is made first. The end of the log that cannot be read is cut off.
-
-    \b
-    Example:
-      reliq embedded repair /var/lib/shop
     """
     folder.require(create=False)
     with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - none starts it
@@ -175,16 +148,13 @@ def repair(folder: Folder, server: str | None) -> None:
     click.echo(f"{done.stdout}\nmended; a copy of the former data is in {copy}")
 
 
-@_command
+@embedded.command()
+@_folder
 @click.argument("to", type=click.Path())
 def backup(folder: Folder, to: str) -> None:
     """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run.
 
     The copy is what it held at one moment.
-
-    \b
-    Example:
-      reliq embedded backup /var/lib/shop /backup/monday
     """
     folder.require(create=False)
     before = logs(folder.path)

@@ -9,13 +9,11 @@ import click
 from kombu import Connection
 
 from reliq.admin.spools import spool_status
-from reliq.errors import ReliqError
 from reliq.spool.journal import JOURNALS
 from reliq.transports.forwarding import forward
 from reliq.units import duration, size
 
 from . import console as out
-from .console import Refused
 from .options import broker_options, json_option
 
 if TYPE_CHECKING:
@@ -39,10 +37,7 @@ def spool_status_command(path: str, as_json: bool) -> None:
     Examples:
       reliq spool status /var/spool/shop.db
     """
-    try:
-        found = asdict(spool_status(path))
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    found = asdict(spool_status(path))
     out.answer(found, as_json, _shown)
 
 
@@ -71,15 +66,12 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
     Examples:
       reliq spool forward /var/spool/shop.db --url reliq://localhost:6379/0
     """
-    try:
-        journal = JOURNALS.at(path)
-        with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
-            connection.connect()
-            broker = connection.transport
-            redeclare = broker.declarations.redeclare
-            total = forward(journal, broker.link, redeclare, broker.options)
-        found = {"forwarded": total, "left": journal.holds}
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    journal = JOURNALS.at(path)
+    with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
+        connection.connect()
+        broker = connection.transport
+        redeclare = broker.declarations.redeclare
+        total = forward(journal, broker.link, redeclare, broker.options)
+    found = {"forwarded": total, "left": journal.holds}
     words = "{forwarded} forwarded, {left} wait in the spool"
     out.answer(found, as_json, lambda found: [words.format(**found)])

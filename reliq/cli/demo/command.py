@@ -20,7 +20,7 @@ from reliq.embedded.start import broker
 from reliq.errors import ReliqError
 from reliq.options import Options
 
-from ..console import Refused
+from ..endings import Refused
 from ..interrupts import INTERRUPTED
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen

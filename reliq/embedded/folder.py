@@ -35,8 +35,6 @@ SCHEME = "reliq-embedded"
 _LONGEST_PATH = 100
 _FILES = ("broker.sock", "broker.log", "keeper.lock", "server.lock", "start.lock")
 _KINDS = {stat.S_IFREG, stat.S_IFSOCK}
-# No start for so long after a failure: longer than the 2 s between two connects of Kombu.
-_PAUSE_S = 3.0
 
 
 def boot_id() -> str:
@@ -130,12 +128,6 @@ class Folder:
             yield f"/proc/self/fd/{descriptor}/broker.sock"
         finally:
             os.close(descriptor)
-
-    def raise_remembered(self) -> None:
-        """Raise BrokerUnavailable with the last failure while it is too young to try again."""
-        state, _ = self.read("keeper.lock")
-        if 0 <= time.time() - float(state.get("failed_at", 0)) < _PAUSE_S:
-            raise self.broken(state["failed"])
 
     def broken(self, text: str) -> BrokerUnavailable:
         """Return an error that says where to look, and how to mend."""

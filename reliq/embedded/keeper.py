@@ -74,11 +74,9 @@ def write_state(descriptor: int, state: object) -> None:
 
 def read_state(descriptor: int) -> dict[str, object]:
     """Return the state in a file; {} before there is any."""
-    try:
-        said = json.loads(os.pread(descriptor, 65_536, 0) or b"{}")
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
+    with suppress(ValueError, TypeError):
+        return dict(json.loads(os.pread(descriptor, 65_536, 0)))
+    return {}
 
 
 def ask(path: str, command: str) -> bytes:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ..options import Options
 
 _WITHIN_S = 30.0
+# No start for so long after a failure: longer than the 2 s between two connects of Kombu.
+_PAUSE_S = 3.0
 _logger = logging.getLogger(__package__)
 # In the environment of a keeper: a program that is started as one and connects starts no other.
 _GUARD = "RELIQ_EMBEDDED_KEEPER"
@@ -49,9 +51,15 @@ def ensure(folder: Folder, options: Options) -> None:
         _logger.warning("%s: the folder was removed or replaced; another broker begins", folder)
     state = folder.state()
     if not _is_ready(folder, state, options):
+        deadline = time.monotonic() + _WITHIN_S
         with open(open_own(folder.at("start.lock")), "rb") as turn:  # noqa: PTH123 - closes it
             lock(turn.fileno(), _WAITS_S)  # without it another one is stopped, or waits for a load
-            state = _start(folder, options)
+            while not _is_ready(folder, state := folder.state(), options):
+                if time.monotonic() > deadline:
+                    raise folder.broken(f"no server within {_WITHIN_S:g} s")
+                if not state["kept"]:
+                    _start_keeper(folder, state, options)
+                time.sleep(0.003)
     for name, wanted, there in (
         ("embedded_maxmemory", options.embedded_maxmemory, state["maxmemory"]),
         ("embedded_server", options.embedded_server, state["binary"]),
@@ -81,22 +89,10 @@ def _is_ready(folder: Folder, state: dict[str, Any], options: Options) -> bool:
         return not always and isinstance(exc, (BlockingIOError, TimeoutError))
 
 
-def _start(folder: Folder, options: Options) -> dict[str, Any]:
-    """Start a keeper unless another process does; return the state when the server listens."""
-    deadline = time.monotonic() + _WITHIN_S
-    while time.monotonic() < deadline:
-        state = folder.state()
-        if _is_ready(folder, state, options):
-            return state
-        if not state["kept"]:
-            folder.raise_remembered()
-            _start_keeper(folder, options, runs=state["runs"])
-        time.sleep(0.003)
-    raise folder.broken(f"no server within {_WITHIN_S:g} s")
-
-
-def _start_keeper(folder: Folder, options: Options, *, runs: bool) -> None:
+def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> None:
     """Start a keeper; return when it, or another one, holds the lock."""
+    if 0 <= time.time() - former.get("failed_at", 0) < _PAUSE_S:
+        raise folder.broken(former["failed"])
     if os.environ.get(_GUARD):
         raise ConfigurationError(
             f"{folder}: this program was started as the keeper of a broker, for which a Python "
@@ -105,7 +101,7 @@ def _start_keeper(folder: Folder, options: Options, *, runs: bool) -> None:
     server = find(folder, options.embedded_server)
     manifest = Path(folder.at("appendonlydir/appendonly.aof.manifest"))
     has_data = manifest.exists() or Path(folder.at("appendonly.aof")).exists()
-    if not (runs or has_data) and writer_of(folder):  # the server would open it as an empty one
+    if writer_of(folder) and not (former["runs"] or has_data):  # the server would open it empty
         raise folder.broken("the manifest of its data is missing: it is not opened")
     maxmemory = options.embedded_maxmemory or memory_limit()
     appendfsync = "always" if options.embedded_fsync == "always" else "no"

@@ -36,13 +36,6 @@ def embedded() -> None:
     """Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).
 
     Applications start it by themselves; nothing here is needed for that.
-
-    \b
-    Examples:
-      reliq embedded status /var/lib/shop
-      reliq embedded run /var/lib/shop --maxmemory 500MB
-      reliq embedded repair /var/lib/shop
-      reliq embedded backup /var/lib/shop /backup/shop-monday
     """
 
 
@@ -58,6 +51,10 @@ def status(folder: Folder) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
     Starts nothing, and keeps nothing alive.
+
+    \b
+    Example:
+      reliq embedded status /var/lib/shop
     """
     folder.require(create=False)
     state, wrote, text = folder.state(), writer_of(folder), ""
@@ -87,7 +84,12 @@ def status(folder: Folder) -> None:
 @click.option("--fsync", default="second", show_default=True, help="second, or always.")
 @_server_option
 def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -> None:
-    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container."""
+    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container.
+
+    \b
+    Example:
+      reliq embedded run /var/lib/shop --maxmemory 500MB
+    """
     given = {"maxmemory": maxmemory, "fsync": fsync, "idle": 0, "server": server}
     options = parse({f"embedded_{name}": value for name, value in given.items()})
     click.echo(f"running the broker in {folder.path}; its log: {folder.at('broker.log')}", err=True)
@@ -104,7 +106,12 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
 @embedded.command()
 @_folder
 def stop(folder: Folder) -> None:
-    """End the broker in FOLDER; the next connect of an application starts it again."""
+    """End the broker in FOLDER; the next connect of an application starts it again.
+
+    \b
+    Example:
+      reliq embedded stop /var/lib/shop
+    """
     click.echo("stopped" if start.stop(folder) else "it did not run")
 
 
@@ -115,6 +122,10 @@ def repair(folder: Folder, server: str | None) -> None:
     """Mend the data in FOLDER where the broker does not open it, say after a power cut.
 
     A copy is made first. The end of the log that cannot be read is cut off.
+
+    \b
+    Example:
+      reliq embedded repair /var/lib/shop
     """
     folder.require(create=False)
     with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - none starts it
@@ -155,6 +166,10 @@ def backup(folder: Folder, to: str) -> None:
     """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run.
 
     The copy is what it held at one moment.
+
+    \b
+    Example:
+      reliq embedded backup /var/lib/shop /backup/monday
     """
     folder.require(create=False)
     before = logs(folder.path)

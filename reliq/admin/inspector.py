@@ -20,7 +20,7 @@ from ..errors import (
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
-from ..store.inspection import status_of
+from ..store.protocol import status_of
 from ..transfer.between_brokers import move_queue
 from . import doctor, partitions
 from .audit import AuditResult, audit
@@ -29,7 +29,7 @@ from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
 from .partial import Partial
-from .reporting import Report, all_statuses, report, statuses
+from .reporting import Report, report, statuses
 from .settings import settings
 from .views import Message, of_stored
 from .walking import page_of_parts, require_queue
@@ -107,7 +107,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
 
     def durable_queues(self) -> list[str]:
         """Return the names of the durable queues: without auto_delete and x-expires."""
-        found = partitions.merged(all_statuses(self._store))
+        found = partitions.merged(statuses(self._store, self._store.queues()))
         return [status.name for status in found if is_durable(status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
@@ -116,8 +116,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
         At one instant; where it is divided, each of its partitions at one.
         """
         own = status_of(self._store, queue)
-        look = partial(self._store.status, checked=False)
-        others = map(look, names_of(self._store, queue)[1:])
+        others = map(self._store.status, names_of(self._store, queue)[1:])
         (status,) = partitions.merged([own, *filter(None, others)])
         return replace(status, name=queue, arguments=own.declared)
 

@@ -13,7 +13,7 @@ from .dead_letter_groups import DeadLetterGroups, added, fingerprint
 from .details import MessageDetails, details, gone
 from .search import Search, by_tag, is_tag, search
 from .views import Message, of_stored
-from .walking import cursor_of, ground, require_queue, walk
+from .walking import ground, require_queue, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,9 +137,8 @@ class Looking:
         def fits(message: Message) -> bool:
             return text in (message.task or "") or text in (message.id or "")
 
-        start = None if cursor is None else cursor_of(cursor)
         through = ground(self._store, names)
-        return search(self._store, through, fits, limit, looks, start, contains=text)
+        return search(self._store, through, fits, limit, looks, cursor, contains=text)
 
     def held_by(
         self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None
@@ -158,8 +157,7 @@ class Looking:
             return (message.consumer or "").startswith(owner)
 
         through = ground(self._store, known[0].queues, ("unacked",))
-        start = None if cursor is None else cursor_of(cursor)
-        return search(self._store, through, fits, limit, looks, start)
+        return search(self._store, through, fits, limit, looks, cursor)
 
     # -- dead letters, by what they died of
 
@@ -206,6 +204,5 @@ class Looking:
             return known == group
 
         names = self._partitions(queue)
-        start = None if cursor is None else cursor_of(cursor)
         through = ground(self._store, names, ("dead",))
-        return search(self._store, through, fits, limit, looks, start)
+        return search(self._store, through, fits, limit, looks, cursor)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import published_ms, rank_of
-from ..store.inspection import status_of
+from ..store.protocol import status_of
 from ..store.scanning import SCANNED_AT_ONCE, Position
 
 if TYPE_CHECKING:

@@ -8,11 +8,9 @@ import click
 
 from reliq import admin
 from reliq.admin.names import ROLES
-from reliq.errors import ConfigurationError
 from reliq.options import CONFIRMS
 
 from . import console as out
-from .console import Refused
 from .options import json_option, prefix_option
 
 
@@ -75,8 +73,5 @@ def acl(
         "sentinels": sentinels,
         "cluster": cluster,
     }
-    try:
-        rules = {name: admin.acl_rule(name, user, prefix, **said) for name in roles}
-    except ConfigurationError as error:
-        raise Refused(str(error)) from error
+    rules = {name: admin.acl_rule(name, user, prefix, **said) for name in roles}
     out.answer(rules, as_json, dict.values)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.errors import ReliqError
-from reliq.printable import plain
+
+from .endings import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,16 +26,6 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):  # asked for by every import
         raise AttributeError(name)
     return getattr(import_module(".tables", __package__), name)
-
-
-class Refused(click.ClickException):
-    """The command could not do its work; the text says why."""
-
-    exit_code = 2  # 1 says that it did, and found a fault
-
-    def format_message(self) -> str:
-        """Return the text, in as many lines as it was made of."""
-        return "\n".join(map(plain, super().format_message().split("\n")))
 
 
 def counted(done: str) -> Callable[[dict[str, Any]], str]:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq import admin, migration
-from reliq.errors import ReliqError
 
 from . import console as out
-from .console import Refused
 from .endings import INTERRUPTED
 from .options import (
     Number,
@@ -110,37 +108,32 @@ def migrate(
         raise click.UsageError("--dry-run changes nothing: leave --follow and --unacked-older out")
     ours = {"global_keyprefix": prefix, "priority_order": priority_order}
     theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **layout}
-    try:
-        with migration.Migration(
-            source,
-            target,
-            kombu_options=_given({**theirs, "master_name": master_name}),
-            transport_options=_given(
-                {**ours, "master_name": master_name, "address_map": address_map}
-            ),
-        ) as moving:
-            if dry_run:
-                plans = [moving.plan(queue) for queue in queues or moving.queues()]
-                out.answer([asdict(plan) for plan in plans], as_json, _plans)
-                return
-            moved: dict[str, Step] = {}
-            try:
-                if unacked_older is not None:
-                    for queue, step in moving.run_unacked(unacked_older, queues or None):
-                        moved[queue] = _sum(moved.get(queue, migration.Step(0)), step)
+    with migration.Migration(
+        source,
+        target,
+        kombu_options=_given({**theirs, "master_name": master_name}),
+        transport_options=_given({**ours, "master_name": master_name, "address_map": address_map}),
+    ) as moving:
+        if dry_run:
+            plans = [moving.plan(queue) for queue in queues or moving.queues()]
+            out.answer([asdict(plan) for plan in plans], as_json, _plans)
+            return
+        moved: dict[str, Step] = {}
+        try:
+            if unacked_older is not None:
+                for queue, step in moving.run_unacked(unacked_older, queues or None):
+                    moved[queue] = _sum(moved.get(queue, migration.Step(0)), step)
+            _run(moving, queues, moved)
+            while follow:
+                time.sleep(_FOLLOW_EVERY_S)
                 _run(moving, queues, moved)
-                while follow:
-                    time.sleep(_FOLLOW_EVERY_S)
-                    _run(moving, queues, moved)
-            except KeyboardInterrupt:
-                if not follow:
-                    _print_moved(moved, as_json)
-                    click.echo("interrupted; run it again to go on", err=True)
-                    click.get_current_context().exit(INTERRUPTED)
-            _print_moved(moved, as_json)
-            _tell_held(moving, moved)
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+        except KeyboardInterrupt:
+            if not follow:
+                _print_moved(moved, as_json)
+                click.echo("interrupted; run it again to go on", err=True)
+                click.get_current_context().exit(INTERRUPTED)
+        _print_moved(moved, as_json)
+        _tell_held(moving, moved)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -224,16 +217,13 @@ def move(
     if (queue is None) != everything:
         raise click.UsageError("give a QUEUE, or --all")
     moved: dict[str, int] = {}
-    try:
-        options = target_of((source,), prefix, master_name, address_map).options
-        with (
-            admin.Inspector(source, options) as from_,
-            admin.Inspector(target, options, create=True) as to,
-        ):
-            for name in [queue] if queue is not None else from_.durable_queues():
-                moved[name] = _move_one(from_, to, name)
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    options = target_of((source,), prefix, master_name, address_map).options
+    with (
+        admin.Inspector(source, options) as from_,
+        admin.Inspector(target, options, create=True) as to,
+    ):
+        for name in [queue] if queue is not None else from_.durable_queues():
+            moved[name] = _move_one(from_, to, name)
     lines = (f"{name}: {count} moved" for name, count in moved.items())
     out.answer(moved, as_json, lambda _: lines)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import console as out
+from .endings import Refused
 from .options import Number, on_brokers
 from .status import looks, status_data, status_tables
 
@@ -55,7 +56,7 @@ def top(target: Target, interval: float, count: int | None, as_json: bool) -> No
             return
         console = out.Console(highlight=False)
         if not console.is_terminal:
-            raise out.Refused("top needs a terminal: use --json here, or reliq status")
+            raise Refused("top needs a terminal: use --json here, or reliq status")
         with out.Live(console=console, screen=True, auto_refresh=False) as live:
             for data in screens:
                 live.update(screen(data, interval), refresh=True)

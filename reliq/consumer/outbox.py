@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..signals import emit_at_the_limit
-from ..store.batches import batches
+from ..store.limits import batches
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode
@@ -49,7 +49,8 @@ class Outbox:
 
     def begin(self) -> None:
         """Owe nothing, as a child does: what was owed is its parent's."""
-        self._unconfirmed: dict[str, tuple[str, float]] = {}
+        self.unconfirmed: dict[str, tuple[str, float]] = {}
+        """Acks without an answer: the queue and the time of each tag; not to be changed."""
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
         # Taken with no_ack, never handed out.
@@ -65,7 +66,7 @@ class Outbox:
         """Whether nothing is owed."""
         with self.lock:
             return not (
-                self._unconfirmed
+                self.unconfirmed
                 or self._returns
                 or self._returning
                 or self._unhanded
@@ -95,8 +96,8 @@ class Outbox:
             unsent, self._unsent = self._unsent, set()
             owed: dict[str, list[str]] = {}
             for tag in unsent:
-                if tag in self._unconfirmed:
-                    owed.setdefault(self._unconfirmed[tag][0], []).append(tag)
+                if tag in self.unconfirmed:
+                    owed.setdefault(self.unconfirmed[tag][0], []).append(tag)
         for queue, tags in owed.items():
             self._post_acks(store, queue, tags)
         with self._being_returned():
@@ -128,7 +129,7 @@ class Outbox:
         now = monotonic()
         with self.lock:
             for tag in tags:
-                self._unconfirmed[tag] = (queue, now)
+                self.unconfirmed[tag] = (queue, now)
             late = self._leases.ended(tags, now)
             self._leases.settle(tags)
         for tag in late:
@@ -149,6 +150,12 @@ class Outbox:
             self.owe_acks(queue, tags)
             self._unsent.update(tags)
 
+    def ack_again(self, tag: str) -> None:
+        """Have an ack sent again: its message came again before the broker had heard of it."""
+        with self.lock:
+            queue = self.unconfirmed.get(tag, ("", 0.0))[0]
+            self.ack_later(queue, (tag,))
+
     def resend(self, older_than_s: float) -> None:
         """Send again the acks that have had no answer for so long.
 
@@ -157,14 +164,14 @@ class Outbox:
         """
         now = monotonic()
         with self.lock:
-            for tag, (queue, since) in self._unconfirmed.items():
+            for tag, (queue, since) in self.unconfirmed.items():
                 if since < now - older_than_s:
-                    self._unconfirmed[tag] = (queue, now)
+                    self.unconfirmed[tag] = (queue, now)
                     self._unsent.add(tag)
 
     def resend_all(self) -> None:
         """Send again all the acks that have had no answer: nobody will read it."""
-        self._unsent.update(self._unconfirmed)
+        self._unsent.update(self.unconfirmed)
 
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         # A server that was taken for dead and replaced may still answer on an older
@@ -188,7 +195,7 @@ class Outbox:
             logger.error("an ack failed and the message will be delivered again: %s", result)
         with self.lock:
             for tag in tags:
-                self._unconfirmed.pop(tag, None)
+                self.unconfirmed.pop(tag, None)
 
     # -- what goes back
 
@@ -318,7 +325,7 @@ class Outbox:
             unseen = [
                 lease
                 for lease in leases
-                if lease.tag not in self._unconfirmed and not self._leases.holds(lease)
+                if lease.tag not in self.unconfirmed and not self._leases.holds(lease)
             ]
         if unseen:
             store.release(queue, "undelivered", unseen)

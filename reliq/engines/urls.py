@@ -8,7 +8,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ..embedded.folder import folder_of
 from ..errors import refuse_sqlite
 from ..options import parse
 from . import redis as engine
@@ -65,7 +64,9 @@ def store_of(
         refuse_sqlite()
     if url.startswith(f"{EMBEDDED}:"):
         path = unquote(re.split("[?#]", url)[0].partition("://")[2].partition("/")[2])
-        return engine.EmbeddedStore(engine.EmbeddedAddress(folder_of(path), create), options, name)
+        return engine.EmbeddedStore(
+            engine.EmbeddedAddress(engine.folder_of(path), create), options, name
+        )
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
         cluster = engine.ClusterStore(

@@ -15,9 +15,8 @@ from ..errors import NotFound, QueueFull
 from ..integrations.outcomes import job_of
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode
-from ..store.batches import batches
 from ..store.jobs import Change
-from ..store.limits import MOVED_AT_ONCE
+from ..store.limits import MOVED_AT_ONCE, batches
 from ..store.values import DUPLICATE, FULL, Publication
 
 if TYPE_CHECKING:

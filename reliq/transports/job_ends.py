@@ -104,11 +104,9 @@ class JobEnds:
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
         link = self._channel.transport.link
-        batch = message.headers[BATCH]
-        if self._channel.closed:
-            link.session.reports.report(link.session.spare_store(), batch, change, then)
-        else:
-            link.session.reports.report(link.store, batch, change, then)
+        # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
+        store = None if self._channel.closed else link.store
+        link.session.reports.report(store, message.headers[BATCH], change, then)
 
     def _acknowledge(self, message: Message) -> None:
         transport, tags = self._channel.transport, (message.delivery_tag,)

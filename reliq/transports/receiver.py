@@ -70,8 +70,19 @@ class Receiver:
                 return message
 
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now the channel's; None: it is a dead letter."""
+        """Return the message in *delivery*, now the channel's.
+
+        None: it is a dead letter, or no second run is to begin. Its lease ended while it waited
+        here, as in a frozen process: it goes back, if nobody else has it. Or this process works on
+        it still, or has acked it, and it came again since the broker had not heard of that.
+        """
         channel = self._channel
+        session, tag = channel.transport.link.session, delivery.tag
+        if tag in session.outbox.unconfirmed:
+            session.outbox.ack_again(tag)
+            return None
+        if tag in session.leases.adrift and session.leases.adopt(tag, delivery.token):
+            return None
         try:
             message = Message(raw_message(delivery), channel=channel)
         except EnvelopeError as exc:
@@ -79,8 +90,7 @@ class Receiver:
             return None
         message.queue, message.token = delivery.queue, delivery.token
         if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
-            link = channel.transport.link
-            message.delivery_info[LEASE] += [link.session.id, link.store.broker]
+            message.delivery_info[LEASE] += [session.id, channel.transport.link.store.broker]
         eta = message.headers.pop(NATIVE_ETA, None)
         if eta is not None:
             if WATCH.takes_from(channel.transport):
@@ -88,9 +98,10 @@ class Receiver:
             else:
                 message.headers[ETA] = eta
         if not no_ack:
+            if not session.leases.keep_while_alive(delivery.tag, delivery.token, message):
+                session.outbox.return_later((delivery,))
+                return None
             channel.qos_.append(message, delivery.tag)
-            leases = channel.transport.link.session.leases
-            leases.keep_while_alive(delivery.tag, delivery.token, message)
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:

@@ -156,7 +156,7 @@ def _send_once(
         if tag is None:
             tag = entry.tag = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         sending.begin(tag)
-        queues, version = _route(routes, item)
+        queues, version = routed(routes, item)
         if not queues:
             nowhere.append(entry)
             continue
@@ -185,7 +185,7 @@ def _send_once(
     return again
 
 
-def _route(routes: Routes, item: Outgoing) -> tuple[Sequence[str], bytes]:
+def routed(routes: Routes, item: Outgoing) -> tuple[Sequence[str], bytes]:
     """Return where *item* goes to, as far as is known, and by which bindings."""
     if not item.exchange:
         return (item.routing_key,), b""

@@ -149,8 +149,9 @@ class FakeRedisEngine(_OverRedis):
         host, port = self._server.server_address[:2]
         super().__init__(f"reliq://{host}:{port}/0")
         # It closes a connection with each error it replies, NOSCRIPT too.
-        for script in scripts.every():
-            self._client.script_load(script.text)
+        for script in vars(scripts).values():
+            if isinstance(script, scripts.Script):
+                self._client.script_load(script.text)
 
     def connect(self, consumer: str, **options: Any) -> Store:
         """Open a store over TCP that leaves no wait behind when it is closed.

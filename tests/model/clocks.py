@@ -96,7 +96,7 @@ class ScriptedClock(Clock):
     @contextlib.contextmanager
     def installed(cls) -> Iterator[None]:
         """Let all scripts of the package read the key."""
-        whole = {script.name.upper(): script for script in scripts.every()}
+        whole = {n: s for n, s in vars(scripts).items() if isinstance(s, scripts.Script)}
         for name, script in whole.items():
             text = script.text.replace(_TIME, cls._read)
             setattr(scripts, name, script.with_text(text))

@@ -76,7 +76,6 @@ ENGINE_CHOOSERS = (
     "reliq.transports.redis",
     "reliq.transports.cluster",
     "reliq.transports.sentinel",
-    "reliq.transports.embedded",
     "reliq.migration.kombu_url",
     "reliq.admin.permissions",  # the rules are Redis's own
 )

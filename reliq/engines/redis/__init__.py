@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...lazy import names_of
 
 if TYPE_CHECKING:
+    from ...embedded.folder import folder_of
     from .cluster.address import cluster_address
     from .cluster.store import ClusterStore
     from .confirm import Confirmer
@@ -22,6 +23,7 @@ __all__ = [
     "EmbeddedStore",
     "RedisStore",
     "cluster_address",
+    "folder_of",
     "sentinel_address",
     "tls_options",
 ]
@@ -30,6 +32,7 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
+        "...embedded.folder": "folder_of",
         ".cluster.address": "cluster_address",
         ".cluster.store": "ClusterStore",
         ".confirm": "Confirmer",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...store.batches import batches
-from ...store.limits import BATCH, MOST_REMEMBERED
+from ...store.limits import BATCH, MOST_REMEMBERED, batches
 from ...store.unreadable import number
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation, ignore_result
 from . import scripts

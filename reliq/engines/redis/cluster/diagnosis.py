@@ -16,7 +16,7 @@ from ....store.inspection import BrokerInfo, Finding, Node
 from ..base import StoreBase
 from ..server import FARTHEST_S, Server
 from ..server_info import number_of, parse
-from ..unanswered import Asked
+from .asked import Asked, wait_for
 from .nodes import PATIENCE_S
 from .open_slots import judge_open_slots, open_slots
 from .replica_users import look_at_replicas
@@ -100,7 +100,7 @@ class ClusterDiagnosis(StoreBase):
             if not isinstance(wire, ReliqError):
                 question = Asked(("INFO", "memory"), None, 0.0)
                 with suppress(BrokerUnavailable):
-                    wire.send((question,))
+                    question.send(wire)
                     asked[place] = (wire, question)
         return [_node(place, sizes[place], sent) for place, sent in asked.items()]
 
@@ -181,7 +181,7 @@ def _node(place: Place, slots: int, sent: tuple[Wire, Asked] | None) -> Node:
         return Node(str(place), up=False, slots=slots, memory_bytes=None)
     wire, question = sent
     with suppress(BrokerUnavailable):
-        wire.wait_for((question,), PATIENCE_S)
+        wait_for(wire, (question,), PATIENCE_S)
     reply: Any = question.reply if question.finished else BrokerUnavailable("no answer")
     memory = number_of(parse(reply).get("used_memory")) if isinstance(reply, bytes) else None
     up = not isinstance(reply, BrokerUnavailable)

@@ -16,8 +16,8 @@ from ....errors import BrokerUnavailable, ReliqError, again
 from ....store.inspection import Told, Untold
 from .. import keys, scripts
 from ..base import StoreBase, text_of, texts
-from ..unanswered import Asked
 from . import advice
+from .asked import Asked, wait_for
 from .nodes import PATIENCE_S
 from .slots import slot_of
 
@@ -63,14 +63,14 @@ class ClusterLooking(StoreBase):
                 continue
             asked = Asked(command, None, 0.0)
             try:
-                wire.send((asked,))
+                asked.send(wire)
             except BrokerUnavailable as exc:
                 yield place, None, again(exc)
                 continue
             sent.append((place, wire, asked))
         for place, wire, asked in sent:
             with suppress(BrokerUnavailable):  # it is the reply
-                wire.wait_for((asked,), PATIENCE_S)
+                wait_for(wire, (asked,), PATIENCE_S)
             silent = BrokerUnavailable(f"{place} does not answer")
             yield place, wire, asked.reply if asked.finished else silent
 

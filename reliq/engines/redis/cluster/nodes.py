@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
-from ..unanswered import Asked
 from ..wire import Wire
 from . import advice
+from .asked import Asked, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,11 +174,11 @@ class Nodes:
         asked = Asked(("PING",), None, 0.0)  # there may be a connection that is silent
         try:
             wire = self.connect(place)
-            wire.send((asked,))
+            asked.send(wire)
         except ReliqError:
             self._changed()
             return
-        wire.wait_for((asked,), PATIENCE_S)
+        wait_for(wire, (asked,), PATIENCE_S)
         if asked.finished and not isinstance(asked.reply, BrokerUnavailable):
             self._slots.away.discard(place)
 

@@ -366,7 +366,7 @@ class ClusterNotifier:
         free = [
             number
             for number, what in found.items()
-            if not (isinstance(what, Wire) and what.read_by_another)
+            if not (isinstance(what, Wire) and what.posts.read_by_another)
         ]
         return free, len(free) < len(found)
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ....forks import OwnLock
-from ..roles import Waiters
 from . import advice
 from .request import key_of
+from .waiters import Waiters
 
 if TYPE_CHECKING:
     from ..wire import Wire

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from .slots import slot_of
 
 if TYPE_CHECKING:
+    from ..posts import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
-    from ..unanswered import Asked, OnReply
     from ..wire import Wire
+    from .asked import Asked
 
 _numbers = count()
 # Commands of no key: the anchor answers them, the node of what belongs to no queue.

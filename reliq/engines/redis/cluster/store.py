@@ -12,7 +12,7 @@ from ....store.limits import MINUTE_MS, MOVES_KEPT_MS
 from ....store.values import STALE
 from .. import keys, scripts
 from ..store import RedisStore
-from ..unanswered import Asked
+from .asked import Asked, wait_for
 from .batches import ClusterBatches
 from .confirm import ClusterConfirmer
 from .diagnosis import ClusterDiagnosis
@@ -78,8 +78,8 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
             try:
                 wire = self._wire.wire_of(slot)
                 asked = Asked(("DEL", key), None, 0.0)
-                wire.send((asked,))
-                wire.wait_for((asked,), PATIENCE_S)
+                asked.send(wire)
+                wait_for(wire, (asked,), PATIENCE_S)
             except ReliqError as exc:
                 refusals.append(str(exc))
                 continue

@@ -20,9 +20,9 @@ from ....forks import OwnLock, here
 from ....store.protocol import ignore_result
 from ...pipe import Pipe
 from .. import keys
-from ..stream import pack
-from ..unanswered import Asked
+from ..commands import Commands
 from . import advice
+from .asked import Asked, send, wait_for
 from .nodes import Nodes
 from .parked import Parked
 from .request import Request, key_of, next_number, slot_for
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     from ....options import Options
+    from ..posts import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
-    from ..unanswered import OnReply
     from ..wire import Wire
     from .address import ClusterAddress
 
@@ -71,11 +71,13 @@ class _Patience(threading.local):
     ends_at = inf
 
 
-class ClusterWire:
+class ClusterWire(Commands):
     """See :class:`..commands.Commands`."""
 
     _lock = OwnLock()
     """Guards what is under way, by slot. Nobody waits under it."""
+
+    address: ClusterAddress
 
     def __init__(self, address: ClusterAddress, options: Options, name: str) -> None:
         self.address = address
@@ -178,6 +180,10 @@ class ClusterWire:
                     raise again(exc) from exc
         self.connections += 1
         self._connected = True
+
+    def connect_to_post(self) -> None:
+        """Have the connection to the anchor that is posted over; raises BrokerUnavailable."""
+        self.wire_of(self.anchor_slot).connect_to_post()
 
     def _reaches_another(self) -> bool:
         """Whether a node can be reached that is not the anchor, which takes its time again."""
@@ -302,22 +308,9 @@ class ClusterWire:
 
     # -- commands
 
-    def post(
-        self,
-        command: Command,
-        on_reply: OnReply = ignore_result,
-        script: Script | None = None,
-        patience_s: float = 0.0,
-    ) -> None:
-        """Write *command* now, or when its slot is served; *on_reply* gets its reply, later.
-
-        Never waits. Raises BrokerUnavailable where this was closed.
-        """
-        self.post_packed(None, command, on_reply, script, patience_s)
-
     def post_packed(
         self,
-        data: bytes | None,
+        data: bytes,
         command: Command,
         on_reply: OnReply = ignore_result,
         script: Script | None = None,
@@ -342,16 +335,6 @@ class ClusterWire:
                 raise
             self._parked.park(request, str(exc), at_once=True)
 
-    def post_script(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Any],
-        on_reply: OnReply = ignore_result,
-    ) -> None:
-        """Post *script*; see :meth:`post`."""
-        self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
-
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
         return self.request(command, script).reply
@@ -363,23 +346,9 @@ class ClusterWire:
             raise again(request.reply)
         return request
 
-    def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script* and return its reply; raises ReliqError. Atomic on its node."""
-        return self.call(("EVALSHA", script.sha, len(keys), *keys, *args), script)
-
-    def exchange(
-        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
-    ) -> list[Reply]:
-        """Write all *commands* and return their replies: one round trip, to each node its own.
-
-        Not atomic, and in order only within a slot. Raises the first error among the replies,
-        after all have come.
-        """
-        ordered = self.replies(commands, patience_s)
-        for reply in ordered:
-            if isinstance(reply, ReliqError):
-                raise again(reply)
-        return ordered
+    def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
+        """Run *script*: there is no order over several nodes."""
+        return self.execute(script, keys, args)
 
     def replies(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
@@ -478,7 +447,7 @@ class ClusterWire:
                 request.sent = (wire, item)
                 asked.append(item)
             try:
-                wire.send(asked)
+                send(wire, asked)
             except BrokerUnavailable as exc:
                 for request in mine:
                     request.sent = None
@@ -496,7 +465,7 @@ class ClusterWire:
                 self._wait_parked(request, monotonic(), left_s)
                 continue
             wire, asked = sent
-            wire.wait_for((asked,), left_s)
+            wait_for(wire, (asked,), left_s)
             if not asked.finished:
                 if wire.silent_s > _SILENCE_S:
                     self._parked.doubt()
@@ -691,9 +660,9 @@ class ClusterWire:
         asked = Asked(request.command, request.script, request.patience_s, on_reply)
         request.sent = (wire, asked)
         try:
-            wire.send((asked,), data or pack(request.command))
+            asked.send(wire, data)
         except BaseException:  # also a signal's, or what a handler of others has raised
-            if not wire.has_taken(asked):  # else its reply ends it
+            if not asked.taken:  # else its reply ends it
                 request.sent = None
                 self._end_on(request)
             raise
@@ -703,7 +672,7 @@ class ClusterWire:
         sent = request.sent
         if sent is not None:
             wire, asked = sent
-            wire.wait_for((asked,), timeout_s)
+            wait_for(wire, (asked,), timeout_s)
 
     def fail(self, request: Request, error: ReliqError) -> None:
         """Let *error* be what has become of it."""

@@ -266,7 +266,7 @@ class ClusterNotifier:
         """Open the connection of a part: in another thread, since it may take a while."""
         try:
             self._cluster.nodes.require_reachable(part.place)
-            part.wire.connect()
+            part.wire.connect_to_post()
             part.wire.disable_reconnect()
         except ReliqError as exc:
             part.wire.close()

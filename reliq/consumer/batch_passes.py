@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
 from ..failover.jitter import JITTER
-from ..store.jobs import OPEN, PARENT, Change
+from ..store.jobs import OPEN, PARENT, BatchRecord, Change
 from ..store.nodes import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
@@ -24,20 +24,28 @@ from .lost_jobs import MISSING_MS, LostJobs, nobody
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..store.jobs import BatchRecord
     from ..store.protocol import Store
     from .lost_jobs import Sweep
 
 logger = logging.getLogger("reliq")
 
-_AT_ONCE = 20
+_AT_ONCE = 200
 _EVERY_S = 30.0
 _AGAIN_MS = 20_000
+# A batch that has ended and is kept is looked at this often: a replayed job may have made a
+# callback due, and whoever was to publish it may have died.
+_RESTS_MS = 600_000
 # After a pass over all jobs of a batch the next one waits so long: it reads them all.
 _SWEPT_EVERY_S = 300.0
 _MOST_REMEMBERED = 1000
 # So long is spent on such passes in a tick: leases are renewed in between, messages delivered.
 _AT_A_TIME_S = 0.05
+
+
+def _over_ms(record: BatchRecord) -> int:
+    """Return when a batch is to be forgotten; 0 while it goes on or a callback is due."""
+    done = record.ended_ms and not record.due
+    return record.ended_ms + number(record.fields.get("ttl_ms"), 0) if done else 0
 
 
 class BatchPasses:
@@ -80,8 +88,15 @@ class BatchPasses:
 
     def _look(self, store: Store) -> None:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
-        for batch in found:
-            self.soon(batch)
+        now_ms, resting = store.now_ms(), {}
+        for batch, record in zip(found, store.batches.records(found, ("ttl_ms",)), strict=True):
+            over_ms = _over_ms(record) if isinstance(record, BatchRecord) else 0
+            if over_ms >= now_ms:
+                resting[batch] = min(over_ms + 1, now_ms + _RESTS_MS)
+            else:
+                self.soon(batch)
+        if resting:
+            store.batches.look_later(resting)
         if len(found) == _AT_ONCE:
             self._later.append(self._look)
 
@@ -93,11 +108,8 @@ class BatchPasses:
         publish_due(store, record)
         now_ms = store.now_ms()
         if record.ended_ms:
-            over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
-            if now_ms > over_ms:
+            if now_ms > record.ended_ms + number(record.fields.get("ttl_ms"), 0):
                 store.batches.forget_batch(batch)
-            else:  # it is looked at no more, unless something is due still or becomes so
-                store.batches.postpone(batch, over_ms + 1)
             return
         timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
         if timeout_ms > 0 and record.is_left(timeout_ms, now_ms):

@@ -317,11 +317,10 @@ class Batches(Protocol):
         finds it so takes it off the list.
         """
 
-    def postpone(self, batch: str, until_ms: int) -> bool:
-        """Have *batch* looked after no sooner than *until_ms*, by the broker's clock; whether so.
+    def look_later(self, at_ms: Mapping[str, int]) -> None:
+        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each.
 
-        Only one that has ended, and of which nothing is due. A change by which it goes on, or
-        something is due, has it looked after at once, whoever dies meanwhile.
+        By the broker's clock. A batch that is forgotten meanwhile is not listed again.
         """
 
     def batch(self, batch: str) -> BatchRecord | None:

@@ -16,8 +16,7 @@
 -- and token say which delivery of which try it is about: later ones have higher numbers.
 --
 -- Returns {0} where there is no such batch; else {1, 1 when cancelled or 0, and 2 more when
--- something is due to be said, postponed, outcome of each}, where postponed is what
--- postpone_batch has noted of a batch that goes on, or of which something is due, else "". Outcomes:
+-- a callback is due, outcome of each}. Outcomes:
 -- 1 done; 0 nothing changed, it was so or is older than what is known; -1 the batch is
 -- cancelled; -2 it is sealed; -3 no such job; 2 it was never stored, and is taken out.
 --
@@ -33,7 +32,7 @@ local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s 
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}
 local is_open = {w = true, d = true, k = true, r = true}
 local flags = {'sealed', 'cancelled', 'ended', 'due_failure', 'due_complete', 'due_success',
-  'said_failure', 'said_complete', 'said_success', 'created', 'added', 'postponed'}
+  'said_failure', 'said_complete', 'said_success', 'created', 'added'}
 local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'failed', 'error',
   'dropped'}
 
@@ -369,7 +368,7 @@ for i = 2, #ARGV, ROW do
     break
   end
 end
-local result = {1, 0, ''}
+local result = {1, 0}
 for i = 2, #ARGV, ROW do
   local id = ARGV[i + 1]
   local new = {state = ARGV[i + 2], retries = tonumber(ARGV[i + 3]) or 0,
@@ -383,9 +382,6 @@ end
 result[2] = is.cancelled and 1 or 0
 if is.due_success or is.due_complete or is.due_failure then
   result[2] = result[2] + 2
-end
-if is.postponed and (result[2] > 1 or not is.ended) then
-  result[3] = is.postponed
 end
 
 local bad = {f = true, e = true, x = true}

@@ -25,7 +25,7 @@ from ..transfer.nested_batches import cancel_nested
 from ..transports.job_entries import enter
 from .arguments import checked_id, checked_name, is_id, milliseconds, names_of
 from .callbacks import packed
-from .status import status_of
+from .status import BatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
-    from .status import BatchStatus
 
 _DAY_S = 86_400.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
@@ -212,7 +211,14 @@ class Batch:
         Of those that failed, of how far jobs are and of what they have reported it has the last
         *limit*, after *skip* others.
         """
-        return status_of(self._connected().batches, self._record(), limit, skip)
+        store, record, skip = self._connected(), self._record(), max(skip, 0)
+        return BatchStatus.of(
+            record,
+            store.now_ms(),
+            failures=store.batches.failures(self.id, limit, skip),
+            progress=store.batches.progress(self.id, limit, skip),
+            messages=store.batches.reports(self.id, limit, skip),
+        )
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
         """Return its status when it has ended; raises TimeoutError after *timeout* seconds."""

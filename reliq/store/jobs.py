@@ -39,9 +39,17 @@ LETTERS: dict[str, State] = {
 LETTER_OF: dict[str, str] = {state: letter for letter, state in LETTERS.items() if letter != "x"}
 LETTER_OF |= {"lost": "x", "": ""}
 
+Stage: TypeAlias = Literal["open", "sealed", "ended"]
+"""open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
+
+STAGES: tuple[Stage, ...] = ("open", "sealed", "ended")
+
 Callback: TypeAlias = Literal["success", "complete", "failure"]
 
 CALLBACKS: tuple[Callback, ...] = ("success", "complete", "failure")
+
+CALLBACK_FIELD = "on_"
+"""Before a callback's name: the field of a batch with its message."""
 
 What: TypeAlias = Literal[
     "enter", "withdraw", "begin", "return", "end", "lose", "replay", "seal", "settle", "cancel"
@@ -198,6 +206,14 @@ class Note(NamedTuple):
     report: str = ""
 
 
+class JobFailure(NamedTuple):
+    """A job that failed, or ended in error."""
+
+    job: str
+    at_ms: int
+    reason: str
+
+
 class Progress(NamedTuple):
     """How far a job has said last that it is."""
 
@@ -207,6 +223,7 @@ class Progress(NamedTuple):
     at_ms: int
     done: float
     total: float
+    """0: the job has not said of how much."""
     text: str
 
 
@@ -276,6 +293,13 @@ class BatchRecord(NamedTuple):
         """Whether nobody has sealed it, or added a job to it, for longer than that."""
         last_ms = max(self.created_ms, self.added_ms)
         return not self.sealed_ms and now_ms - last_ms > seal_timeout_ms
+
+    @property
+    def stage(self) -> Stage:
+        """Where it is in its life."""
+        if self.ended_ms:
+            return "ended"
+        return "sealed" if self.sealed_ms else "open"
 
     @property
     def total(self) -> int:
@@ -354,8 +378,8 @@ class Batches(Protocol):
         So who looks at many may go on later, over another connection, too.
         """
 
-    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
-        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[JobFailure]:
+        """Return up to *limit* jobs that failed, the last first."""
 
     def note(self, batch: str, note: Note) -> bool:
         """Note what an open job says; whether it is noted.

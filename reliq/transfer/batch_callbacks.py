@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..message.envelope import EnvelopeError, pack, unpack
 from ..routing.routes import ROUTE_TRIES, Routes
-from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
+from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, PARENT, Change
 from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
-
-FIELD = "on_"
 
 
 class CallbackMessage(NamedTuple):
@@ -53,7 +51,7 @@ def publish_due(store: Store, record: BatchRecord) -> None:
     What finds no queue, or a full one, stays due: the next look tries it again.
     """
     for callback in record.due:
-        stored = record.fields.get(FIELD + callback)
+        stored = record.fields.get(CALLBACK_FIELD + callback)
         if stored is None or _published(store, record, callback, stored):
             if callback != "failure":
                 tell_parent(store, record)

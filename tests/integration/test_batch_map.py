@@ -164,7 +164,7 @@ def test_a_child_that_was_forked_in_the_block(one, batch):
         assert 0 == os.waitpid(child, 0)[1]
         one.delay(1)
     status = batch.status()
-    assert (2, True) == (status.total, status.sealed is not None)
+    assert (2, True) == (status.total, status.sealed_ms is not None)
 
 
 def test_middleware_may_refuse_a_job(one, batch, redis_url):

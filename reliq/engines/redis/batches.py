@@ -17,6 +17,7 @@ from ...store.jobs import (
     Change,
     Changed,
     Job,
+    JobFailure,
     Note,
     Progress,
     Report,
@@ -242,8 +243,8 @@ class RedisBatches:
         left_out(str(self._wire.address), f"jobs of batch {batch!r}", wrong)
         return {name: job for name, job in jobs.items() if job is not None}
 
-    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
-        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[JobFailure]:
+        """Return up to *limit* jobs that failed, the last first."""
         if limit < 1:
             return []
         names = self._named(batch)
@@ -254,7 +255,7 @@ class RedisBatches:
             return []
         why = self._wire.call(("HMGET", names["errors"], *jobs))
         return [
-            (text_of(job), number(when), text_of(text or b""))
+            JobFailure(text_of(job), number(when), text_of(text or b""))
             for job, when, text in zip(jobs, found[1::2], why, strict=True)
         ]
 

@@ -19,13 +19,12 @@ from ..store.jobs import OPEN, PARENT, BatchRecord, Change
 from ..store.nodes import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import MISSING_MS, LostJobs, nobody
+from .lost_jobs import MISSING_MS, Sweep, nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ..store.protocol import Store
-    from .lost_jobs import Sweep
 
 logger = logging.getLogger("reliq")
 
@@ -61,7 +60,7 @@ class BatchPasses:
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
         self._doubted: dict[str, int] = {}
-        self._lost = LostJobs(self.soon, runs)
+        self._runs = runs
         self._sweeps: deque[tuple[str, Sweep]] = deque()
 
     def soon(self, batch: str) -> None:
@@ -152,7 +151,7 @@ class BatchPasses:
             self._doubted = {name: self._doubted.get(name, 0) for name in self._next_sweep}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
-            self._sweeps.append((record.id, self._lost.sweep(record.id, now_ms)))
+            self._sweeps.append((record.id, Sweep(record.id, now_ms, self.soon, self._runs)))
 
     def _go_on(self, store: Store) -> None:
         """Make some steps of the sweeps that are under way; the next tick makes others."""

@@ -13,7 +13,7 @@ from kombu import Queue
 import reliq
 from reliq import Batch, BatchClosed, PartlyPublished
 from reliq.admin import Inspector
-from reliq.consumer.lost_jobs import LostJobs
+from reliq.consumer.lost_jobs import Sweep
 from tests.support.audits import assert_balanced
 from tests.support.interrupts import Interrupter
 from tests.support.site import close_app
@@ -126,7 +126,7 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
 def looked_at(batch):
     """Return the jobs after a look at all of them, now."""
     store = batch._connected()
-    look = LostJobs(lambda _: None).sweep(batch.id, store.now_ms(), missing_ms=-1)
+    look = Sweep(batch.id, store.now_ms(), lambda _: None, missing_ms=-1)
     while look.step(store):
         pass
     return batch.status().total

@@ -101,16 +101,13 @@ class RedisBatches:
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
-        cancelled, due, outcomes = False, False, []
-        for part in parted(checked(changes), BATCH):
-            command = self._change(batch, part, by)
-            reply = self._wire.call(command, scripts.CHANGE_JOBS)
-            found = _changed(reply)
-            if found is None:
-                return None
-            cancelled, due = found.cancelled, found.due
-            outcomes += found.outcomes
-        return Changed(cancelled, outcomes, due)
+        parts = [self._change(batch, part, by) for part in parted(checked(changes), BATCH)]
+        replies = self._wire.exchange([(command, scripts.CHANGE_JOBS) for command in parts])
+        found = [done for reply in replies if (done := _changed(reply)) is not None]
+        if not found or len(found) < len(parts):
+            return None
+        last = found[-1]
+        return last._replace(outcomes=[one for done in found for one in done.outcomes])
 
     def post_change(
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]

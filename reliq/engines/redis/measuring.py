@@ -52,11 +52,11 @@ class RedisMeasuring(StoreBase):
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
         """Say of each of *tags* whether its message is in *queue*, some hundred at one instant."""
         names = scripts.WHEREABOUTS.of(self._keys(queue))
-        found: dict[str, Whereabouts] = {}
-        for some in batches(tags):
-            replies = self._wire.execute(scripts.WHEREABOUTS, names, some)
-            found.update(zip(some, (_WHEREABOUTS[reply] for reply in replies), strict=True))
-        return found
+        script = scripts.WHEREABOUTS
+        start = ("EVALSHA", script.sha, len(names), *names)
+        replies = self._wire.exchange([((*start, *some), script) for some in batches(tags)])
+        found = (_WHEREABOUTS[reply] for part in replies for reply in part)
+        return dict(zip(tags, found, strict=True))
 
     def _measured(self, queue: str) -> Measure | None:
         names = scripts.MEASURE.of(self._keys(queue))

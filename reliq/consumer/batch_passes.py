@@ -52,11 +52,11 @@ class BatchPasses:
 
     def __init__(
         self,
-        later: deque[Callable[[Store], None]],
+        deferred: deque[Callable[[Store], None]],
         runs: Callable[[str], Collection[str] | None] = nobody,
     ) -> None:
-        """Do *later* what waits; *runs* says which jobs a worker runs that is of this process."""
-        self._later = later
+        """Append to *deferred*; *runs* names the jobs of a worker that is of this process."""
+        self._deferred = deferred
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
         self._doubted: dict[str, int] = {}
@@ -65,11 +65,11 @@ class BatchPasses:
 
     def soon(self, batch: str) -> None:
         """Look after *batch* at the next opportunity: something of it may be due."""
-        self._later.append(partial(self._look_after, batch))
+        self._deferred.append(partial(self._look_after, batch))
 
     def look_soon(self) -> None:
         """Have those looked at whose turn it is at the next opportunity."""
-        self._later.append(self._look)
+        self._deferred.append(self._look)
 
     @property
     def sweeps(self) -> bool:
@@ -80,10 +80,10 @@ class BatchPasses:
         """Have those looked at whose turn it is, from time to time."""
         now = monotonic()
         if self._sweeps:
-            self._later.append(self._go_on)
+            self._deferred.append(self._go_on)
         if now >= self._next:
             self._next = now + _EVERY_S * JITTER.uniform(0.8, 1.2)
-            self._later.append(self._look)
+            self._deferred.append(self._look)
 
     def _look(self, store: Store) -> None:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
@@ -97,7 +97,7 @@ class BatchPasses:
         if resting:
             store.batches.look_later(resting)
         if len(found) == _AT_ONCE:
-            self._later.append(self._look)
+            self._deferred.append(self._look)
 
     def _look_after(self, batch: str, store: Store) -> None:
         record = store.batches.batch(batch)

@@ -26,11 +26,12 @@ from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from weakref import WeakSet
 
     from ..store.protocol import Store
-    from .carriers import Carriers
+    from .attached import AttachedTransport
     from .leases import Leases
-    from .running_tasks import Running
+    from .running_tasks import RunningTasks
 
 logger = logging.getLogger("reliq")
 
@@ -42,9 +43,11 @@ class Outbox:
     """Guards what is owed. Taken before that of the leases: what goes from there to here does
     so in one step, and is owed here before it is let go there."""
 
-    def __init__(self, leases: Leases, carriers: Carriers, running: Running) -> None:
+    def __init__(
+        self, leases: Leases, transports: WeakSet[AttachedTransport], running: RunningTasks
+    ) -> None:
         self._leases = leases
-        self._carriers = carriers
+        self._transports = transports
         self._running = running
 
     def begin(self) -> None:
@@ -312,7 +315,7 @@ class Outbox:
         be called again.
         """
         leases = store.leases_of(queue, consumer)
-        if self._carriers.reserving(consumer):
+        if any(one.reserver.reserving(consumer) for one in list(self._transports)):
             return False
         with self.lock:
             unseen = [

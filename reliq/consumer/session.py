@@ -16,25 +16,25 @@ from collections.abc import Callable, Hashable
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+from weakref import WeakSet
 
 from ..errors import BrokerUnavailable, ReliqError, again
 from ..failover.jitter import Pace
 from ..store.nodes import goes_on
 from ..store.protocol import Store
 from .background import BackgroundLoop
-from .carriers import Carriers
 from .duties import BackgroundDuties
 from .each_node import NODE_PATIENCE_S
 from .job_reports import JobReports
 from .leases import Leases
 from .outbox import Outbox
 from .registration import Registration
-from .running_tasks import Running
+from .running_tasks import RunningTasks
 
 if TYPE_CHECKING:
     from ..forks import Lock
     from ..options import Options
-    from .carriers import Carrier
+    from .attached import AttachedTransport
 
 logger = logging.getLogger("reliq")
 
@@ -69,13 +69,14 @@ class Session:
         self._factory = factory
         self.pace = pace
         self._others = others
-        self.carriers = Carriers()
+        self.transports: WeakSet[AttachedTransport] = WeakSet()
+        """The transports that use it."""
         # Parts that are used by their locks stay the same in a child, and begin anew there.
         self.leases = Leases(options)
-        self._running = Running()
+        self._running = RunningTasks()
         self.reports = JobReports(self._look_after_batch)
-        self.outbox = Outbox(self.leases, self.carriers, self._running)
-        self.registration = Registration(self.carriers, options.orphan_grace)
+        self.outbox = Outbox(self.leases, self.transports, self._running)
+        self.registration = Registration(self.transports, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
         self._begin()
 
@@ -93,12 +94,13 @@ class Session:
         self.duties = BackgroundDuties(
             self.id,
             self.options,
-            self,
             self.leases,
             self.outbox,
             self.registration,
             self._running,
             self.reports,
+            owes=lambda: self.owes,
+            send_owed=self.send_owed,
             is_of_this_process=self._others.is_of_this_process,
         )
         self.background = BackgroundLoop(
@@ -106,7 +108,7 @@ class Session:
             self.duties,
             self.leases,
             self.outbox,
-            self.carriers,
+            self.transports,
             open_store=self.open_store,
             ticked=self.maybe_end,
         )
@@ -115,7 +117,8 @@ class Session:
         """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
         self._begin()
         self.pace = Pace()
-        self.carriers.forget_parent()
+        for transport in list(self.transports):
+            transport.forget_parent()
 
     # -- connections
 
@@ -130,7 +133,9 @@ class Session:
                 self._spare = self.open_store()
             return self._spare
 
-    def leave(self, carrier: Carrier, lost: bool = False, elsewhere: bool = False) -> None:
+    def leave(
+        self, transport: AttachedTransport, lost: bool = False, elsewhere: bool = False
+    ) -> None:
         """Note that a transport is closed; the last one ends the session if nothing is owed.
 
         After a *lost* connection the consumer stays itself for a while: it is
@@ -139,12 +144,12 @@ class Session:
         back *elsewhere*, at another broker, the thread also keeps what is owed here.
         """
         with self._others.lock:
-            self.carriers.discard(carrier)
+            self.transports.discard(transport)
             if lost:
                 self.pace.trouble()
                 self.registration.expect_back(self.options.visibility_timeout)
                 self._lost = True
-            alone = not self.carriers
+            alone = not self.transports
         if (lost and self.leases.held) or (elsewhere and alone and not self.idle):
             self.background.start()
         self.maybe_end()
@@ -185,7 +190,8 @@ class Session:
         broker hears of it, that is a death in company for what the broker believes it had.
         """
         self._note_dropped()
-        return self.leases.in_hand or self.carriers.asking
+        asking = any(transport.reserver.asking for transport in list(self.transports))
+        return self.leases.in_hand or asking
 
     def _note_dropped(self) -> None:
         """Owe what destructors have left: they may run at any point of any thread."""
@@ -231,12 +237,12 @@ class Session:
     def deserted(self) -> bool:
         """Whether no transport uses it, no thread looks after it, and it knows nothing."""
         known = not self.registration.topology.is_empty
-        return not (self.carriers or self.background.threaded or known)
+        return not (self.transports or self.background.threaded or known)
 
     def maybe_end(self) -> None:
         """End the session when no transport is open and nothing is owed."""
         with self._others.lock:
-            if self.carriers or not self.idle or self.registration.expected_back:
+            if self.transports or not self.idle or self.registration.expected_back:
                 return
             self._others.remove(self)
         self.background.stop()
@@ -244,9 +250,14 @@ class Session:
             self._spare.close()
             self._spare = None
 
+    def end_publishing(self) -> None:
+        """Have the broker forget the numbers of what this process has published."""
+        for transport in list(self.transports):
+            transport.end_publishing()
+
     def finish(self) -> None:
         """Return, at exit, what this process still holds; waits, but not for long."""
-        self.carriers.end_publishing()
+        self.end_publishing()
         self.background.stop()
         left = 0
         if self.reports.is_empty:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..options import Options
-    from .carriers import Carrier
+    from .attached import AttachedTransport
     from .session import StoreFactory
 
 
@@ -34,16 +34,16 @@ class Sessions:
         WATCH.at_child_end = self._end_publishing
 
     def session_for(
-        self, key: Hashable, options: Options, factory: StoreFactory, carrier: Carrier
+        self, key: Hashable, options: Options, factory: StoreFactory, transport: AttachedTransport
     ) -> Session:
-        """Return the session for *key*, which *carrier* uses until it leaves."""
+        """Return the session for *key*, which *transport* uses until it leaves."""
         self._end_deserted(key)
         with self.lock:
             session = self.by_key.get(key)
             if session is None:
                 session = Session(key, options, factory, self._paces.of(key), self)
                 self.by_key[key] = session
-            session.carriers.add(carrier)
+            session.transports.add(transport)
             return session
 
     def _end_deserted(self, key: Hashable) -> None:
@@ -88,7 +88,7 @@ class Sessions:
     def _end_publishing(self) -> None:
         here()
         for session in list(self.by_key.values()):
-            session.carriers.end_publishing()
+            session.end_publishing()
 
     def _finish_all(self) -> None:
         here()

@@ -153,7 +153,7 @@ class Transport(virtual.Transport):
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
-        other.session.carriers.add(self)
+        other.session.transports.add(self)
         left, self.link = self.link, self.link.at(other)
         left.session.leave(self)
         left.store.close()

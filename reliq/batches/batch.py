@@ -19,11 +19,11 @@ from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
-from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
-from ..transfer.batch_callbacks import publish_due
+from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
+from ..transfer.batch_callbacks import change as change_batch
 from ..transfer.nested_batches import cancel_nested
 from ..transports.job_entries import enter
-from .arguments import checked_id, checked_name, is_id, milliseconds, names_of
+from .arguments import checked_id, checked_name, milliseconds, names_of
 from .callbacks import packed
 from .status import BatchStatus
 
@@ -198,12 +198,8 @@ class Batch:
         cancel_nested(self._connected(), self.id, revoke)
 
     def _change(self, change: Change) -> None:
-        store = self._connected()
-        changed = store.batches.change(self.id, (change,))
-        if changed is None:
+        if change_batch(self._connected(), self.id, change) is None:
             raise self._missing()
-        if changed.due:  # whoever dies before: a consumer looks, too
-            publish_due(store, self._record())
 
     def status(self, limit: int = _SHOWN, skip: int = 0) -> BatchStatus:
         """Return what is known of it now; raises NotFound for one that is not there any more.

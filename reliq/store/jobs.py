@@ -137,11 +137,8 @@ def _checked(change: Change) -> Change:
         raise ConfigurationError(f"no change of a job: {what!r} {state!r}; nothing was stored")
     if what in _OF_BATCH:
         job = ""
-    elif not 0 < len(job) <= MOST_ID or not is_text(job):
-        raise MessageRefused(
-            f"the task id {job[:MOST_ID]!r} cannot be that of a job: expected 1 to {MOST_ID} "
-            f"characters that can be encoded, got {len(job)}; nothing was stored"
-        )
+    else:
+        require_job_id(job)
     if len(tag) > MOST_ID or "|" in tag:
         tag = ""  # reliq gives none like that: where the message is is not known
     if what == "begin":
@@ -160,6 +157,20 @@ def is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_id(value: object) -> bool:
+    """Whether it can be the id of a job, or of a batch, which may be a job of another."""
+    return isinstance(value, str) and 0 < len(value) <= MOST_ID and is_text(value)
+
+
+def require_job_id(value: object) -> None:
+    """Raise MessageRefused unless *value* can be the id of a job."""
+    if not is_id(value):
+        raise MessageRefused(
+            f"the task id {value!r:.100} cannot be that of a job: expected a text of 1 to "
+            f"{MOST_ID} characters that can be encoded; nothing was stored"
+        )
 
 
 class Changed(NamedTuple):

@@ -16,7 +16,7 @@ from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, PARENT, Change
 from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
 
 if TYPE_CHECKING:
-    from ..store.jobs import BatchRecord, Callback, State
+    from ..store.jobs import BatchRecord, Callback, Changed, State
     from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
@@ -58,6 +58,18 @@ def publish_due(store: Store, record: BatchRecord) -> None:
             store.batches.said(record.id, callback)
 
 
+def change(store: Store, batch: str, *changes: Change) -> Changed | None:
+    """Change jobs of *batch*, and publish what is due of it then; waits. Raises ReliqError.
+
+    Where this process dies in between, a consumer publishes it.
+    """
+    changed = store.batches.change(batch, changes)
+    record = store.batches.batch(batch) if changed is not None and changed.due else None
+    if record is not None:
+        publish_due(store, record)
+    return changed
+
+
 def tell_parent(store: Store, record: BatchRecord) -> None:
     """Have a batch that is a job of another one end there, where it has; waits.
 
@@ -73,10 +85,7 @@ def tell_parent(store: Store, record: BatchRecord) -> None:
     changes = [Change("end", record.id, state, tag=NESTED, text=text)]
     if state == "succeeded":  # perhaps after all: what had failed in it was replayed
         changes.insert(0, Change("replay", record.id, tag=NESTED))
-    changed = store.batches.change(parent, changes)
-    found = store.batches.batch(parent) if changed is not None and changed.due else None
-    if found is not None:
-        publish_due(store, found)
+    change(store, parent, *changes)
 
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..store.jobs import NESTED, OPEN, Change
-from .batch_callbacks import publish_due
+from .batch_callbacks import change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,13 +33,6 @@ def cancel_nested(
                 at_work(running)
             nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
             for child in sorted(nested):
-                _cancel(store, child)
+                change(store, child, Change("cancel"))
             left += nested
             seen |= nested
-
-
-def _cancel(store: Store, batch: str) -> None:
-    changed = store.batches.change(batch, (Change("cancel"),))
-    record = store.batches.batch(batch) if changed is not None and changed.due else None
-    if record is not None:
-        publish_due(store, record)

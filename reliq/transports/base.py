@@ -16,7 +16,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
-from ..integrations.gevent import let_others_run
+from ..integrations.pools import let_others_run
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
 from ..routing.routes import Routes

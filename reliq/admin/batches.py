@@ -16,7 +16,7 @@ from ..errors import (
     require_one_of,
 )
 from ..store.batch_info import BatchInfo, JobInfo
-from ..store.batches import batches as parted
+from ..store.chunks import chunks
 from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
 from ..transfer.batch_callbacks import publish_due
 from ..transfer.nested_batches import cancel_nested
@@ -97,7 +97,7 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         listed = store.batches.batches(MOST, before_ms)
         fresh = [batch for batch in listed if batch not in seen]
         seen.update(fresh)
-        yield from parted(fresh)
+        yield from chunks(fresh)
         if len(listed) < MOST or not fresh:
             return
         # Others may have been opened in that very ms.
@@ -106,7 +106,7 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
 
 def _opened_last_ms(store: Store, listed: Sequence[str]) -> int:
     """Return when the last of *listed* was opened, as far as that can be read."""
-    for part in parted(listed[::-1]):
+    for part in chunks(listed[::-1]):
         for record in store.batches.records(part):
             if record is not None and not isinstance(record, ReliqError):
                 return record.created_ms

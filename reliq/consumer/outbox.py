@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..signals import emit_at_the_limit
-from ..store.batches import batches
+from ..store.chunks import chunks
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode
@@ -173,13 +173,13 @@ class Outbox:
         # A server that was taken for dead and replaced may still answer on an older
         # connection: what it confirms is sent again.
         trusted = self.trusts(store)
-        for batch in batches(tags):
+        for chunk in chunks(tags):
             try:
                 self._running.before_ack(store, queue)
-                store.post_ack(queue, batch, partial(self._acked, batch, trusted))
-            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few batches
-                self._unsent.update(batch)
-                logger.warning("%s; %d acks go out over the next connection", exc, len(batch))
+                store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
+            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few chunks
+                self._unsent.update(chunk)
+                logger.warning("%s; %d acks go out over the next connection", exc, len(chunk))
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
         if isinstance(result, BrokerUnavailable) or (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, ReliqError
 from ..signals import emit, identity, lease_lost
-from ..store.batches import batches
+from ..store.chunks import chunks
 from . import log_events
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Renewal:
             )
             self._tell_lost(tag, held, "consumer_timeout")
         for queue, leases in self._leases.due(all_of_them).items():
-            for batch in batches(leases):
-                store.post_renew(queue, self._lease_ms, batch, partial(self._renewed, queue, batch))
+            for chunk in chunks(leases):
+                store.post_renew(queue, self._lease_ms, chunk, partial(self._renewed, queue, chunk))
 
     def _renewed(self, queue: str, leases: Sequence[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):

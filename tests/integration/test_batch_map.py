@@ -135,7 +135,7 @@ def looked_at(batch):
 @pytest.mark.parametrize("how", ["together", "one by one"])
 def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
     """What was not sent is out of the batch at once, what was on its way after a look."""
-    files = ("job_entries.py", "transports/batch.py", "sending.py", "publishing.py")
+    files = ("job_entries.py", "transports/publish_buffer.py", "sending.py", "publishing.py")
     publish = partial(batch.map, one, range(3)) if how == "together" else one.delay
     point = 1
     with batch:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...store.batches import batches as parted
+from ...store.chunks import chunks
 from ...store.jobs import (
     CALLBACKS,
     LETTER_OF,
@@ -101,7 +101,7 @@ class RedisBatches:
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
-        parts = [self._change(batch, part, by) for part in parted(checked(changes), BATCH)]
+        parts = [self._change(batch, part, by) for part in chunks(checked(changes), BATCH)]
         replies = self._wire.exchange([(command, scripts.CHANGE_JOBS) for command in parts])
         found = [done for reply in replies if (done := _changed(reply)) is not None]
         if not found or len(found) < len(parts):
@@ -182,7 +182,7 @@ class RedisBatches:
         self, batches: Sequence[str], fields: Sequence[str] = ()
     ) -> list[BatchRecord | ReliqError | None]:
         """Return what is known of each of *batches*; some hundred in one round trip."""
-        replies = [reply for part in parted(batches) for reply in self._records(part, fields)]
+        replies = [reply for part in chunks(batches) for reply in self._records(part, fields)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # not of one, but of this user's rights
             raise again(refused[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store import unreadable
-from ...store.batches import batches
+from ...store.chunks import chunks
 from ...store.inspection import DeadLetter
 from ...store.unreadable import left_out
 from . import scripts
@@ -31,8 +31,8 @@ class RedisDeadLetters(StoreBase):
         names = scripts.DEAD_LETTER.of(self._keys(queue))
         limit = self.options.dead_letter_max
         refused: list[str] = []
-        for batch in batches(leases):
-            args = (reason, error, limit, *flat_of(batch))
+        for chunk in chunks(leases):
+            args = (reason, error, limit, *flat_of(chunk))
             refused += texts(self._wire.execute(scripts.DEAD_LETTER, names, args))
         return refused
 
@@ -72,11 +72,11 @@ class RedisDeadLetters(StoreBase):
         """Put dead letters back into *queue*, uncounted; return the tags that were."""
         names = scripts.REPLAY.of(self._keys(queue))
         replayed: list[str] = []
-        for batch in batches(tags):
-            replayed += texts(self._wire.execute(scripts.REPLAY, names, batch))
+        for chunk in chunks(tags):
+            replayed += texts(self._wire.execute(scripts.REPLAY, names, chunk))
         return replayed
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
         """Remove dead letters for good; return how many."""
         names = scripts.PURGE_DEAD.of(self._keys(queue))
-        return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in batches(tags))
+        return sum(self._wire.execute(scripts.PURGE_DEAD, names, chunk) for chunk in chunks(tags))

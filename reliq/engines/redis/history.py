@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ...store.batches import batches
+from ...store.chunks import chunks
 from ...store.history import Snapshot, snapshots
 from ...store.limits import MINUTE_MS
 from ...store.unreadable import left_out
@@ -29,7 +29,7 @@ class RedisHistory(StoreBase):
         self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
     ) -> None:
         """Note counts and ledger of *queues*, each once a minute: one command for some of them."""
-        for names in batches(queues, _NOTED):
+        for names in chunks(queues, _NOTED):
             places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]
             self._wire.post_script(scripts.SNAPSHOT, places, (every_ms,), on_result)
 

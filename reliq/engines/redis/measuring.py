@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
 from ...message.delivery_tag import published_ms
-from ...store.batches import batches
+from ...store.chunks import chunks
 from ...store.inspection import Measure, QueueStatus
 from ...store.unreadable import left_out
 from . import scripts
@@ -54,7 +54,7 @@ class RedisMeasuring(StoreBase):
         names = scripts.WHEREABOUTS.of(self._keys(queue))
         script = scripts.WHEREABOUTS
         start = ("EVALSHA", script.sha, len(names), *names)
-        replies = self._wire.exchange([((*start, *some), script) for some in batches(tags)])
+        replies = self._wire.exchange([((*start, *some), script) for some in chunks(tags)])
         found = (_WHEREABOUTS[reply] for part in replies for reply in part)
         return dict(zip(tags, found, strict=True))
 
@@ -67,7 +67,7 @@ class RedisMeasuring(StoreBase):
         """Return what there is of *queues*, each at one instant; none for one that is gone."""
         found: list[Measure] = []
         refused: dict[str, ReliqError] = {}
-        for names in batches(queues):
+        for names in chunks(queues):
             replies = self._wire.replies([self._measure_command(queue) for queue in names])
             for queue, reply in zip(names, replies, strict=True):
                 if isinstance(reply, BrokerRefused):

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ...message.queue_names import queue_of
-from ...store.batches import alike
+from ...store.chunks import alike
 from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
 from ...store.retention import SAID_EVERY_S, kept_ms
 from . import keys, scripts

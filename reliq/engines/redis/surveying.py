@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...store.batches import batches
+from ...store.chunks import chunks
 from ...store.values import Layout, Work
 from . import scripts
 from .base import StoreBase, then
@@ -45,7 +45,7 @@ class RedisSurveying(StoreBase):
         nobody else sees.
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
-        for names in batches(queues, _SURVEYED):
+        for names in chunks(queues, _SURVEYED):
             places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
             self._wire.post_script(scripts.SURVEY, places, (self.consumer, *limits), on_reply)

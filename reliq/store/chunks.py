@@ -1,4 +1,4 @@
-"""How what is asked for at once is parted: what any engine does in one step."""
+"""Chunks: the size of one step of an engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def batches(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
-    """Yield *items* in groups of *at_once*; by default of what one step takes."""
+def chunks(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
+    """Yield *items* in groups of *at_once*; by default the size of one step."""
     for start in range(0, len(items), at_once):
         yield items[start : start + at_once]
 

@@ -89,7 +89,7 @@ class BackgroundDuties:
             name,
             options,
             consumes=registration.subscriptions.__contains__,
-            restore=self._restore,
+            restore=lambda store, queue: self.passes.restore(store, queue, force=True),
             is_of_this_process=is_of_this_process,
         )
         self.passes = RestorePasses(
@@ -105,9 +105,6 @@ class BackgroundDuties:
         self.heartbeat = Heartbeat(
             name, options, leases, registration, running, self.passes, self._deferred
         )
-
-    def _restore(self, store: Store, queue: str) -> None:
-        self.passes.restore(store, queue, force=True)
 
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
@@ -242,21 +239,9 @@ class BackgroundDuties:
             self._deferred.append(partial(self.dead_consumers.look_after, result))
 
     def visit(self, store: Store, gone: dict[str, str]) -> None:
-        """See to the dead, and to the batches, of a broker that is only visited; waits.
+        """See to the dead and the batches of a broker that is only visited; waits.
 
-        *gone* is kept from one visit to the next. Raises BrokerUnavailable.
-        """
-        self.end_dead(store, gone)
-        self.batches.look_soon()
-        self.do_all_later(store)
-        while self.batches.sweeps:  # there is nobody else to make the rest
-            self.batches.tick()
-            self.do_all_later(store)
-
-    def end_dead(self, store: Store, gone: dict[str, str]) -> None:
-        """See to the dead of a broker that is only visited, unless somebody there does; waits.
-
-        *gone* is kept from one visit to the next: who had no connection.
+        *gone* is kept from one visit to the next: who had no connection. Raises BrokerUnavailable.
         """
         found: list[list[str] | ReliqError] = []
         store.post_look(self._name, int(self._look_s * 1000), found.append)
@@ -265,6 +250,11 @@ class BackgroundDuties:
             if isinstance(names, ReliqError):
                 raise again(names)
             self.dead_consumers.end_dead(names, gone, store)
+        self.batches.look_soon()
+        self.do_all_later(store)
+        while self.batches.sweeps:  # there is nobody else to make the rest
+            self.batches.tick()
+            self.do_all_later(store)
 
 
 def _alike(one: Callable[[Store], None], other: Callable[[Store], None]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..message.alike import Differing
 from .collecting import Content, Prepared
-from .middleware.chain import chain_of
+from .middleware.chain import PublishContext, chain_of
 from .middleware.publish import apply_publish
 
 if TYPE_CHECKING:
@@ -116,14 +116,16 @@ class CallTemplate:
         told = app is not None and chain_of(app) is not None
         if told:
             apply_publish(
-                app,
-                name=headers["task"],
-                task_id=task_id,
-                headers=headers,
-                properties={**self.told_properties, "correlation_id": task_id},
-                args=args,
-                kwargs=kwargs,
-                options=self.options,
+                PublishContext(
+                    app=app,
+                    name=headers["task"],
+                    id=task_id,
+                    headers=headers,
+                    args=args,
+                    kwargs=kwargs,
+                    properties={**self.told_properties, "correlation_id": task_id},
+                    options=self.options,
+                )
             )
         _, serializer, compression = self._content
         content = Content((args, kwargs, self._embedded), serializer, compression)

@@ -81,8 +81,6 @@ NESTED = "batch"
 PARENT = "parent"
 """The field of a batch that names the batch whose job it is."""
 
-NO_BATCH = None
-
 
 class Change(NamedTuple):
     """One change of one job; see the class methods of what they mean."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ...printable import plain
@@ -257,17 +258,10 @@ def _after(sender: Any = None, state: str | None = None, retval: Any = None, **_
     if state != "SUCCESS":
         # A tracer that passes it on says nothing of it; it is on its way then.
         error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
-    begun = run.context
+    begun = {field.name: getattr(run.context, field.name) for field in fields(run.context)}
     end(
         EndContext(
-            app=begun.app,
-            name=begun.name,
-            id=begun.id,
-            headers=begun.headers,
-            args=begun.args,
-            kwargs=begun.kwargs,
-            task=begun.task,
-            local=begun.local,
+            **begun,
             state=state or _state_of(error),
             value=retval if state == "SUCCESS" else None,
             error=error,

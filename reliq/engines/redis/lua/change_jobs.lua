@@ -27,6 +27,56 @@
 local batch, jobs, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local by = ARGV[1]
 local ROW = 8
+
+-- Does one begin, or one success, of an open job in a batch that goes on, which is nearly every
+-- call, without the tables for many changes: a quarter of the time. The rules are those of does.begin
+-- and does['end']; nil for any other case, which changes nothing here.
+local function one_change(what, id, state, retries, token, tag, queue, text)
+  local begins = what == 'begin'
+  if not begins and (what ~= 'end' or state ~= 's') then
+    return nil
+  end
+  local was, tried, known, since = string.match(redis.call('HGET', jobs, id) or '',
+    '^([wdkr])|(%d+)|(%d+)|(%d+)|[^|]*|[^|]*|')
+  local is = redis.call('HMGET', batch, 'waiting', 'delayed', 'working', 'retrying', 'succeeded',
+    'created', 'cancelled', 'ended', 'sealed', 'due_success', 'due_complete', 'due_failure')
+  if not was or not is[6] or is[7] or is[8] then
+    return nil
+  end
+  for i = 1, 5 do
+    is[i] = tonumber(string.match(is[i] or '', '^%d+$') or 0)
+  end
+  local from, to = ({w = 1, d = 2, k = 3, r = 4})[was], begins and 3 or 5
+  local is_last = not begins and is[9] and is[1] + is[2] + is[3] + is[4] < 2
+  retries, token = tonumber(retries) or 0, tonumber(token) or 0
+  tried, known = tonumber(tried), tonumber(known)
+  local is_old = begins and (retries < tried or retries == tried and (was == 'k' or token <= known))
+  if is[from] < 1 or is_last or is_old then
+    return nil
+  end
+  local time = redis.call('TIME')
+  since = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(since) + 1)
+  if not begins then
+    retries, token = math.max(retries, tried), math.max(token, known)
+    tag, text, queue = '', '', ''
+  end
+  -- A first write that does not grow lets the rest run when memory is full.
+  redis.call('HDEL', batch, '')
+  redis.call('HSET', jobs, id, (begins and 'k' or 's') ..
+    string.format('|%.0f|%.0f|%.0f|', retries, token, since) .. tag .. '|' .. text .. '|' .. queue)
+  if from ~= to then
+    local names = {'waiting', 'delayed', 'working', 'retrying', 'succeeded'}
+    redis.call('HSET', batch, names[from], string.format('%.0f', is[from] - 1),
+      names[to], string.format('%.0f', is[to] + 1))
+  end
+  return {1, (is[10] or is[11] or is[12]) and 2 or 0, 1}
+end
+if #ARGV == 1 + ROW then
+  local done = one_change(unpack(ARGV, 2))
+  if done then
+    return done
+  end
+end
 -- One letter of each state is stored. An error is the worker's (e) or the broker's (x).
 local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s = 'succeeded',
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}

@@ -18,8 +18,7 @@ from ..errors import (
 from ..store.batch_info import BatchInfo, JobInfo
 from ..store.chunks import chunks
 from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
-from ..transfer.batch_callbacks import publish_due
-from ..transfer.nested_batches import cancel_nested
+from ..transfer.batch_callbacks import cancel_nested, publish_due
 from .batch_audit import BatchAudit, audited
 
 if TYPE_CHECKING:

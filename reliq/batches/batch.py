@@ -20,8 +20,8 @@ from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
+from ..transfer.batch_callbacks import cancel_nested
 from ..transfer.batch_callbacks import change as change_batch
-from ..transfer.nested_batches import cancel_nested
 from ..transports.job_entries import enter
 from .arguments import checked_id, checked_name, milliseconds, names_of
 from .callbacks import packed

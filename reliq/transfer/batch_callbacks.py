@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..message.envelope import EnvelopeError, pack, unpack
 from ..routing.routes import ROUTE_TRIES, Routes
-from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, PARENT, Change
+from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, OPEN, PARENT, Change
 from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..store.jobs import BatchRecord, Callback, Changed, State
     from ..store.protocol import Store
 
@@ -86,6 +88,28 @@ def tell_parent(store: Store, record: BatchRecord) -> None:
     if state == "succeeded":  # perhaps after all: what had failed in it was replayed
         changes.insert(0, Change("replay", record.id, tag=NESTED))
     change(store, parent, *changes)
+
+
+def cancel_nested(
+    store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
+) -> None:
+    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
+
+    A process that is killed before that leaves it to consumers: each look at a batch looks at
+    its parent. *at_work* is given the ids of the jobs that run in each of them, some hundred at a
+    time. Waits, and reads all jobs. Raises ReliqError; harmless when repeated.
+    """
+    left, seen = [batch], {batch}
+    while left:
+        for part in store.batches.jobs(left.pop()):
+            running = [job.id for job in part if job.state == "working"]
+            if at_work is not None and running:
+                at_work(running)
+            nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
+            for child in sorted(nested):
+                change(store, child, Change("cancel"))
+            left += nested
+            seen |= nested
 
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:

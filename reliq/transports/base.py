@@ -40,7 +40,7 @@ from .unroutable import UnroutableMessages
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 logger = logging.getLogger("reliq")
 

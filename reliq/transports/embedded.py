@@ -10,7 +10,7 @@ from ..engines.redis.embedded import EmbeddedAddress, EmbeddedStore
 from .redis import Transport as RedisTransport
 
 if TYPE_CHECKING:
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 
 class Transport(RedisTransport):

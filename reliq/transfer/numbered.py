@@ -16,7 +16,7 @@ from ..integrations.outcomes import job_of
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode
 from ..store.jobs import Change
-from ..store.limits import MOVED_AT_ONCE, batches
+from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.values import DUPLICATE, FULL, Publication
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def move_all(
     the tags of those that are stored. Not atomic as a whole; repeat it to go on.
     """
     count = 0
-    for batch in batches(tags, MOVED_AT_ONCE):
-        low_water, moves = store.begin_move(queue, target, batch)
+    for chunk in chunks(tags, MOVED_AT_ONCE):
+        low_water, moves = store.begin_move(queue, target, chunk)
         done = stored(low_water, moves) if moves else ()
         if done:
             count += store.end_move(queue, done)

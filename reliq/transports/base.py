@@ -16,7 +16,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
-from ..integrations.gevent import let_others_run
+from ..integrations.pools import let_others_run
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
 from ..routing.routes import Routes
@@ -40,7 +40,7 @@ from .unroutable import UnroutableMessages
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 logger = logging.getLogger("reliq")
 
@@ -158,7 +158,7 @@ class Transport(virtual.Transport):
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
-        other.session.carriers.add(self)
+        other.session.transports.add(self)
         left, self.link = self.link, self.link.at(other)
         left.session.leave(self)
         left.store.close()

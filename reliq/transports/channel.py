@@ -21,10 +21,10 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
-from .batch import PublishBatch
 from .client import Client
 from .message import Message
 from .outgoing import goes_elsewhere
+from .publish_buffer import PublishBuffer
 from .qos import QoS
 from .receiver import Receiver, ReceivingTransport
 from .settlement import Settlement
@@ -239,9 +239,9 @@ class Channel(virtual.Channel):
             self.transport.failback.step_failed(exc)
             raise
 
-    def create_publish_batch(self, max_size: int) -> PublishBatch:
+    def create_publish_batch(self, max_size: int) -> PublishBuffer:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
-        return PublishBatch(self, max_size)
+        return PublishBuffer(self, max_size)
 
     # -- consuming
 

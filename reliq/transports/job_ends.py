@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH, job_of
+from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
 from ..message.queue_names import queue_of
 from ..store.jobs import Change
 from .parts import Parts
@@ -19,26 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .message import Message
+    from .qos import QoS
 
 
-class Acking(Protocol):
-    """What acknowledges: a transport."""
+class SettlingTransport(Parts, Protocol):
+    """What settling needs of a transport."""
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages, now or at the end of this tick of the loop."""
-
-
-class Transport(Parts, Acking, Protocol):
-    """What this needs of a transport."""
 
 
 class Holder(Protocol):
     """Whose messages they are: a channel, open or closed."""
 
     closed: bool
+    qos_: QoS
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> SettlingTransport:
         """What it consumes over."""
 
 
@@ -93,14 +91,13 @@ class JobEnds:
         if found is None or (outcome is None and message.begun):
             return None
         _, job, retries = found
-        where = job, retries, int(message.token), message.delivery_tag, message.queue
+        where = retries, int(message.token), message.delivery_tag, message.queue
         if outcome is None and WATCH.takes_from(self._channel.transport):
             # Celery's worker revokes what has expired.
             why = "revoked or expired" if message.headers.get("expires") else "revoked"
-            return _end("cancelled", why, *where)
-        if outcome is None:
-            return _end("succeeded", "", *where)
-        return _end(outcome.state, outcome.text, *where)
+            outcome = Outcome("cancelled", why)
+        state, text = outcome or SUCCEEDED
+        return Change("end", job, state, *where, text)
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
         link = self._channel.transport.link
@@ -114,7 +111,3 @@ class JobEnds:
             transport.link.session.outbox.ack_later(message.queue, tags)
         else:
             transport.ack(message.queue, tags)
-
-
-def _end(state: Any, text: str, job: str, retries: int, token: int, tag: str, queue: str) -> Change:
-    return Change("end", job, state, retries, token, tag, queue, text)

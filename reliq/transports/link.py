@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from ..consumer.session import Session
+    from ..consumer.sessions import Session
     from ..routing.routes import Routes
     from ..store.protocol import Store
 

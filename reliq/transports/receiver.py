@@ -10,8 +10,8 @@ from ..integrations.celery import WATCH
 from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
 from .delay import ETA, NATIVE_ETA
+from .job_ends import SettlingTransport
 from .message import Message, raw_message
-from .settlement import SettlingTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ import logging
 import sys
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..consumer import log_events
 from ..errors import BrokerUnavailable
@@ -21,34 +21,15 @@ from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
 from .job_ends import JobEnds
 from .message import in_words
-from .parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ..store.protocol import Store
+    from .job_ends import Holder
     from .message import Message
-    from .qos import QoS
 
 logger = logging.getLogger("reliq")
-
-
-class SettlingTransport(Parts, Protocol):
-    """What settling needs of a transport."""
-
-    def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages, now or at the end of this tick of the loop."""
-
-
-class Holder(Protocol):
-    """Whose messages they are: a channel, open or closed."""
-
-    closed: bool
-    qos_: QoS
-
-    @property
-    def transport(self) -> SettlingTransport:
-        """What it consumes over."""
 
 
 class Settlement:

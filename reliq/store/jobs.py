@@ -372,9 +372,6 @@ class Batches(Protocol):
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
 
-    def job(self, batch: str, job: str) -> Job | None:
-        """Return what is known of a job."""
-
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order. Not at one instant.
 

@@ -11,7 +11,7 @@ from reliq.admin import Inspector
 from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
-from tests.contract.jobs import TAG, begin, end, enter, lost
+from tests.contract.jobs import TAG, begin, end, enter, job_of, lost
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
@@ -58,7 +58,7 @@ def test_it_is_entered_when_it_is_opened(make):
             assert {"waiting": 1} == counts(parent)
             change(child, enter())
     assert None is parent.status().ended_ms
-    assert child.id == parent._connected().batches.job(parent.id, child.id).id
+    assert child.id == job_of(parent._connected().batches, parent.id, child.id).id
     change(child, begin(), end("succeeded"))
     assert {"succeeded": 1} == counts(parent)
     assert parent.status().ended_ms

@@ -211,11 +211,6 @@ class RedisBatches:
         found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
         return texts(found)
 
-    def job(self, batch: str, job: str) -> Job | None:
-        """Return what is known of a job."""
-        stored = self._wire.call(("HGET", self._named(batch)["jobs"], job))
-        return None if stored is None else self._read(batch, [(job, stored)]).get(job)
-
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order."""
         after = ""

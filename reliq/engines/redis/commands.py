@@ -10,7 +10,7 @@ from ...store.protocol import ignore_result
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...options import Confirm, Options
+    from ...options import Confirm
     from ...store.values import Publication
     from .connect import Broker
     from .scripts import Script
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 class Commands(Protocol):
     """See :class:`.wire.Wire`."""
-
-    options: Options
 
     @property
     def address(self) -> Broker:

@@ -307,8 +307,8 @@ MUTANTS = (
     Mutant(
         "batches: a cancelled one takes jobs",
         "change_jobs",
-        "if is.cancelled then\n    return -1\n  elseif not job",
-        "if false then\n    return -1\n  elseif not job",
+        "if is.cancelled and not (job and is_open[job.state]) then",
+        "if false then",
     ),
     Mutant(
         "batches: a sealed one takes jobs of any",
@@ -349,8 +349,8 @@ MUTANTS = (
     Mutant(
         "batches: an earlier delivery begins",
         "change_jobs",
-        "if older(job, new) or not is_open[job.state] and not again then",
-        "if not is_open[job.state] and not again then",
+        "elseif older(job, new) then",
+        "elseif false then",
     ),
     Mutant(
         "batches: an earlier delivery begins alone",
@@ -501,8 +501,8 @@ MUTANTS = (
     Mutant(
         "batches: a withdrawn job is counted",
         "change_jobs",
-        "found[id] = nil\n    count(job.state, -1)",
-        "found[id] = nil",
+        "else\n    found[id] = nil\n    count(job.state, -1)",
+        "else\n    found[id] = nil",
     ),
     Mutant(
         "notes: of what has ended",

@@ -25,6 +25,7 @@ from reliq.options import Options
 from reliq.store.jobs import Change, Note
 from reliq.store.scanning import Position
 from reliq.store.values import Delivery, Lease, Move, Publication
+from tests.model.mutants import MUTANTS
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
@@ -295,6 +296,12 @@ def test_what_a_script_defines_it_uses(name):
     header = split(FILES[name])[0]
     (named,) = [line.partition("-- limits: ")[2] for line in header if "-- limits:" in line] or [""]
     assert set(filter(None, named.split(", "))) == set(_LIMIT.findall(code)) - {"KEYS", "ARGV"}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_its_script(mutant):
+    """The text that tests/model breaks on purpose stands in the script once."""
+    assert 1 == SCRIPTS[mutant.script].count(mutant.text)
 
 
 def test_every_file_is_loaded():

@@ -13,10 +13,13 @@ from collections import deque
 from itertools import count
 from random import getrandbits
 from time import monotonic
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..forks import OwnLock, Part, here, register
 from ..message.delivery_tag import is_of_job, new_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FORGET_BITS = 4
 # Names of this process that it uses no more: what is still known of older ones lapses.
@@ -43,6 +46,21 @@ class Number(NamedTuple):
     """Where it was tried first."""
     unconfirmed: bool = False
     """Whether it is tried at another broker now: the first may have it."""
+    moved: bool = False
+    """Whether it is that of a move: it is remembered for as long as moves may take."""
+
+
+class Numbers(Protocol):
+    """What numbers the messages of a publisher."""
+
+    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+        """Return the message's identity in *queue*: the same one for the same *tag*."""
+
+    def take_back(self, tag: PublishTag, queue: str) -> None:
+        """Note that the message of *tag* was certainly never sent to *queue*."""
+
+    def drop(self, numbers: dict[str, Number]) -> None:
+        """Note that *numbers* will not be retried; safe in a destructor."""
 
 
 class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
@@ -58,7 +76,7 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     """Of a queue that is divided: the partition that it goes to, the same one on every try."""
     turned_away: set[str]
     """The queues one of whose partitions took nothing new."""
-    publisher: Publisher
+    publisher: Numbers
 
     @property
     def settled(self) -> bool:
@@ -69,6 +87,42 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
         """Settle what nobody can retry any more."""
         if getattr(self, "numbers", None):  # not where an interrupt came as it was made
             self.publisher.drop(self.numbers)
+
+
+def publish_tag(text: str, publisher: Numbers) -> PublishTag:
+    """Return the tag *text* of a message that has no numbers yet."""
+    tag = PublishTag(text)
+    tag.numbers, tag.places, tag.turned_away = {}, {}, set()
+    tag.publisher = publisher
+    return tag
+
+
+class GivenNumber:
+    """A number that is known before: of a move, of a batch's callback. Whoever sends has it."""
+
+    def __init__(
+        self,
+        publisher: str,
+        number: int,
+        low_water: int = 0,
+        *,
+        moved: bool = False,
+        own_tag: Callable[[str], str],
+    ) -> None:
+        self._of = publisher, number, low_water, moved
+        self._own_tag = own_tag
+
+    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+        """Return the message's identity in *queue*, the same one for every process."""
+        del tag, rank
+        publisher, number, low_water, moved = self._of
+        own = self._own_tag(queue)
+        return Number(own, number, low_water, publisher, broker, moved=moved)
+
+    def keep(self, *_: object) -> None:
+        """Keep the number: it is not this process's own."""
+
+    take_back = drop = keep
 
 
 class Publisher:
@@ -106,10 +160,7 @@ class Publisher:
 
         *job*: one that is a job of a batch.
         """
-        tag = PublishTag(new_tag(rank, job=job))
-        tag.numbers, tag.places, tag.turned_away = {}, {}, set()
-        tag.publisher = self
-        return tag
+        return publish_tag(new_tag(rank, job=job), self)
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*.

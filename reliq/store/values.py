@@ -79,16 +79,16 @@ class Publication(NamedTuple):
     envelope: bytes
     rank: int
     publisher: str
-    number: int
+    number: int = 0
     """The publisher's number in this queue; 0 when it will never be retried."""
-    low_water: int
+    low_water: int = 0
     """Every number below it is settled: refused as a duplicate if it comes late."""
-    delay_ms: int
-    ttl_ms: int
+    delay_ms: int = 0
+    ttl_ms: int = -1
     """-1: none."""
-    exchange: str
+    exchange: str = ""
     """What routed it; "" for the anonymous exchange, which creates a queue at need."""
-    version: bytes
+    version: bytes = b""
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
     """Whether the number is that of a move: it is remembered for as long as moves may take."""

@@ -24,7 +24,6 @@ from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .batch import PublishBatch
 from .client import Client
 from .message import Message
-from .outgoing import goes_elsewhere
 from .qos import QoS
 from .receiver import Receiver, ReceivingTransport
 from .settlement import Settlement
@@ -226,7 +225,7 @@ class Channel(virtual.Channel):
         try:
             transport.publishing.publish(item, message["properties"])
         except BrokerUnavailable as exc:
-            elsewhere = goes_elsewhere(transport.link.store, item, exc)
+            elsewhere = item.goes_elsewhere(transport.link.store, exc)
             transport.failback.step_failed(exc, helps_itself=elsewhere)
             raise
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MessageRefused
 from ..integrations.outcomes import join_batch
 from ..message.envelope import NOT_STORED, Envelope, encode, is_reply
 from ..message.queue_names import number_of, queue_of
+from ..routing.confirming import by_default, wanted
+from ..routing.outgoing import Outgoing
 from ..spool.journal import is_spool
 from ..store.limits import HIGHEST_RANK
-from .confirming import by_default, wanted
 from .delay import take_delay, ttl_ms
-from .outgoing import Outgoing
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -68,14 +69,23 @@ class Encoder:
         join_batch(given)
         headers, delay_ms = take_delay(given, self._options.native_delay)
         envelope = self._envelope(message, headers, exchange, routing_key)
-        expires_ms = ttl_ms(properties)
-        create = bool(exchange) or self._creates(routing_key, properties, headers)
-        route = (exchange, routing_key, envelope, rank, delay_ms, expires_ms)
-        return Outgoing(*route, confirm, headers, create, _partition_key(headers))
+        return Outgoing(
+            exchange=exchange,
+            routing_key=routing_key,
+            envelope=envelope,
+            rank=rank,
+            delay_ms=delay_ms,
+            ttl_ms=ttl_ms(properties),
+            confirm=confirm,
+            headers=headers,
+            create=bool(exchange) or self._creates(routing_key, properties, headers),
+            key=_partition_key(headers),
+            since=monotonic() if delay_ms else None,
+        )
 
-    def as_here(self, item: Outgoing) -> Outgoing:
-        """Return *item*, encoded for another broker of the list, as it is for this one."""
-        return item._replace(create=True) if self._away else item
+    def as_here(self, item: Outgoing) -> None:
+        """Change *item*, encoded for another broker of the list, to what it is for this one."""
+        item.create = item.create or self._away
 
     @property
     def _away(self) -> bool:

@@ -10,27 +10,27 @@ from __future__ import annotations
 import logging
 import os
 from time import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused
 from ..message.delivery_tag import new_tag
 from ..message.envelope import unpack
 from ..message.queue_names import queue_of
+from ..routing.confirming import by_default
+from ..routing.outgoing import Outgoing
 from ..routing.partitions import declare
-from ..routing.publish_ids import Number, PublishTag
+from ..routing.publish_ids import Number, publish_tag
+from ..routing.sending import send
 from ..spool.journal import CERTAIN_MS, DECLARATIONS
-from .confirming import by_default
-from .outgoing import Outgoing
-from .sending import Entry, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..options import Options
-    from ..routing.publish_ids import Publisher
+    from ..routing.confirming import Wanted
+    from ..routing.publish_ids import PublishTag
     from ..spool.journal import Journal, Spooled
     from ..store.protocol import Store
-    from .confirming import Wanted
     from .link import Link
 
     Redeclare = Callable[[str, Store], bool]
@@ -99,7 +99,7 @@ class _Numbers:
         self._lowest = lowest
         self._of: dict[str, int] = {}
 
-    def entry(self, item: Spooled, confirm: Wanted, now_ms: int) -> Entry | None:
+    def entry(self, item: Spooled, confirm: Wanted, now_ms: int) -> Outgoing | None:
         """Return *item* as it is sent now, with its numbers; None where its TTL has ended."""
         own, envelope, rank, delay_ms, ttl_ms, creates, key, tried = unpack(item.message)
         waited_ms = max(now_ms - item.stored_ms, 0)
@@ -108,10 +108,8 @@ class _Numbers:
             return None
         times = (max(delay_ms - waited_ms, 0), ttl_ms if ttl_ms < 0 else ttl_ms - overdue_ms)
         route = (item.exchange, item.routing_key, envelope, rank)
-        entry = Entry(Outgoing(*route, *times, confirm, {}, creates, key))
-        entry.tag = tag = PublishTag(own)
-        tag.numbers, tag.places, tag.turned_away = {}, {}, set()
-        tag.publisher = cast("Publisher", self)
+        entry = Outgoing(*route, *times, confirm, {}, creates, key)
+        entry.tag = tag = publish_tag(own, self)
         self._of[tag] = item.id
         for queue, (its, number, publisher) in tried.items():
             tag.numbers[queue] = Number(its, number, 0, publisher, item.broker or "", True)
@@ -147,9 +145,9 @@ def _forward_some(
     made = {item.id: numbers.entry(item, confirm, now) for item in items}
     entries = {place: entry for place, entry in made.items() if entry is not None}
     if entries:
-        send(link, list(entries.values()), redeclare)
-    stored = [place for place, entry in entries.items() if entry.reached and not entry.full]
-    dropped = [place for place, entry in entries.items() if not entry.reached]
+        send(store, link.routes, list(entries.values()), redeclare)
+    stored = [place for place, entry in entries.items() if entry.stored and not entry.full]
+    dropped = [place for place, entry in entries.items() if not (entry.stored or entry.full)]
     expired = [place for place, entry in made.items() if entry is None]
     # Its number tells nothing elsewhere, in other data, or after a day.
     doubtful = sum(

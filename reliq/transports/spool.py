@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from ..consumer.session import StoreFactory
+    from ..routing.outgoing import Outgoing
     from ..spool.journal import Journal
     from .link import Link
-    from .outgoing import Outgoing
-    from .sending import Entry, NotStored
     from .subscription import Subscription
 
 _TRANSIENT = 1
@@ -114,20 +113,15 @@ class SpoolPublishing(Publishing):
         """Append *item*; the number of an earlier try at a broker goes with it."""
         if not self._is_broadcast(item, properties):
             tag = properties.get("delivery_tag")
-            self._append([(item, tag if type(tag) is PublishTag else None)])
+            item.tag = tag if type(tag) is PublishTag else None
+            self.send((item,))
 
-    def send(self, link: Link, entries: Sequence[Entry], redeclare: object) -> NotStored:
-        """Append the messages of a publish batch, all or none."""
-        del link, redeclare
-        self._append([(entry.outgoing, entry.tag) for entry in entries])
-        for entry in entries:
-            entry.reached = True
-        return [], []
-
-    def _append(self, items: Sequence[tuple[Outgoing, PublishTag | None]]) -> None:
+    def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
+        """Append messages, all or none."""
+        del link
         store = cast("SpoolStore", self._transport.link.store)
-        levels = {item.confirm.level for item, _ in items}
-        jobs = any(BATCH in item.headers for item, _ in items)
+        levels = {item.confirm.level for item in items}
+        jobs = any(BATCH in item.headers for item in items)
         if jobs or "replicated" in levels:
             cannot = "take a job of a batch" if jobs else "confirm that a message is replicated"
             raise MessageRefused(
@@ -135,11 +129,11 @@ class SpoolPublishing(Publishing):
                 "broker answers"
             )
         store.journal.add(
-            [_spooled(item, tag, store.broker) for item, tag in items],
+            [_spooled(item, store.broker) for item in items],
             self._transport.options.spool_max,
             fsync="fsynced" in levels,
         )
-        PUBLISHER.wait_for_replies(*[tag for _, tag in items if tag is not None])
+        PUBLISHER.wait_for_replies(*[item.tag for item in items if item.tag is not None])
 
     def _is_broadcast(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether it is for those who listen now: transient, and to a fanout exchange."""
@@ -150,16 +144,17 @@ class SpoolPublishing(Publishing):
         return transient and about["type"] == "fanout"
 
 
-def _spooled(item: Outgoing, tag: PublishTag | None, spool: str) -> Spooled:
+def _spooled(item: Outgoing, spool: str) -> Spooled:
     """Return what is kept of *item*, with the numbers of a try whose reply was lost."""
     now, broker, tried = int(time() * 1000), None, {}
+    tag = item.tag
     for queue, known in list(tag.numbers.items()) if tag is not None else ():
         # Tried elsewhere now: this process publishes under another name from here on.
         PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, spool)
         tried[queue], broker = [known.tag, known.number, known.publisher], known.broker
     own = str(tag) if tried else new_tag(item.rank)
     sent = (broker, BROKERS.data.get(broker), now) if broker is not None else ()
-    kept = (item.envelope, item.rank, item.delay_ms, item.ttl_ms, item.create, item.key)
+    kept = (item.envelope, item.rank, item.delay_left_ms, item.ttl_ms, item.create, item.key)
     return Spooled(item.exchange, item.routing_key, now, pack([own, *kept, tried]), *sent)
 
 

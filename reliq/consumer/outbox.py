@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
+from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
 from ..store.batches import batches
+from ..store.limits import BATCH
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode
@@ -129,8 +131,7 @@ class Outbox:
         with self.lock:
             for tag in tags:
                 self._unconfirmed[tag] = (queue, now)
-            late = self._leases.ended(tags, now)
-            self._leases.settle(tags)
+            late = self._leases.settle(tags, now)
         for tag in late:
             log_events.acked_late(queue, tag)
 
@@ -169,22 +170,21 @@ class Outbox:
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         # A server that was taken for dead and replaced may still answer on an older
         # connection: what it confirms is sent again.
-        trusted = self.trusts(store)
-        for batch in batches(tags):
+        trusted = not self.replaced_at or self.trusts(store)
+        for batch in batches(tags) if tags[BATCH:] else (tags,):
             try:
-                self._running.before_ack(store, queue)
+                if WATCH.consumers:
+                    self._running.before_ack(store, queue)
                 store.post_ack(queue, batch, partial(self._acked, batch, trusted))
             except BrokerUnavailable as exc:  # noqa: PERF203 - one of few batches
                 self._unsent.update(batch)
                 logger.warning("%s; %d acks go out over the next connection", exc, len(batch))
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
-        if isinstance(result, BrokerUnavailable) or (
-            not isinstance(result, ReliqError) and not trusted
-        ):
-            self._unsent.update(tags)
-            return
-        if isinstance(result, ReliqError):
+        if type(result) is not int or not trusted:
+            if isinstance(result, BrokerUnavailable) or not isinstance(result, ReliqError):
+                self._unsent.update(tags)
+                return
             logger.error("an ack failed and the message will be delivered again: %s", result)
         with self.lock:
             for tag in tags:

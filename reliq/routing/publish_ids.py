@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from itertools import count
+from dataclasses import dataclass, replace
 from random import getrandbits
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..forks import OwnLock, Part, here, register
 from ..message.delivery_tag import is_of_job, new_tag
@@ -21,7 +21,7 @@ from ..message.delivery_tag import is_of_job, new_tag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FORGET_BITS = 4
+_FORGET_BITS = 5  # one in 16, on the average
 # Names of this process that it uses no more: what is still known of older ones lapses.
 _MOST_FINISHED = 4096
 # A name that brokers may not forget leaves a record for a time; losses may come each minute.
@@ -34,7 +34,8 @@ def _name() -> str:
     return os.urandom(9).hex()
 
 
-class Number(NamedTuple):
+@dataclass(slots=True)
+class Number:
     """A message's identity in one queue, the same on every try."""
 
     tag: str
@@ -132,7 +133,7 @@ class Publisher:
 
     def __init__(self) -> None:
         # Goes on in a forked child: there too a tag of the parent's may be dropped.
-        self._numbers = count(1)
+        self._last = 0
         self.forget()
 
     def forget(self) -> None:
@@ -146,6 +147,8 @@ class Publisher:
         # Whether each request under the name of now has been answered, as far as is known.
         self._answered = True
         self._used = False
+        # How many publishes go before the one that tells the lowest number.
+        self._forgets_in = 0
         self._finished: dict[str, None] = {}
         self._leave_at = 0.0
 
@@ -160,7 +163,10 @@ class Publisher:
 
         *job*: one that is a job of a batch.
         """
-        return publish_tag(new_tag(rank, job=job), self)
+        tag = PublishTag(new_tag(rank, job=job))
+        tag.numbers, tag.places, tag.turned_away = {}, {}, set()
+        tag.publisher = self
+        return tag
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*.
@@ -170,7 +176,7 @@ class Publisher:
         nothing that this process publishes from then on may settle that number: it goes
         on under another name.
         """
-        known = tag.numbers.get(queue)
+        known = tag.numbers.get(queue) if tag.numbers else None
         if known is not None:
             with self._lock:
                 if known.publisher == self._id:
@@ -179,19 +185,27 @@ class Publisher:
                     return known
                 if known.publisher == self._id:
                     self._rename()
-            return known._replace(unconfirmed=True)
+            return replace(known, unconfirmed=True)
         with self._lock:
-            self._settle_dropped()
+            if self._dropped:
+                self._settle_dropped()
             self._used = True
-            number = next(self._numbers)
-            unsettled = self._open.setdefault(queue, {})
-            unsettled[number] = None
-            low_water = next(iter(unsettled))
+            number = self._last = self._last + 1
+            low_water = number
+            if queue in self._open:
+                unsettled = self._open[queue]
+                low_water = next(iter(unsettled))
+                unsettled[number] = None
+            else:
+                self._open[queue] = {number: None}
             publisher = self._id
             if number - low_water > _MOST_BEHIND:
                 self._rename()
-        if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
-            low_water = 0
+            self._forgets_in -= 1
+            if self._forgets_in >= 0:  # forgetting costs a command: now and then will do
+                low_water = 0
+            else:
+                self._forgets_in = getrandbits(_FORGET_BITS)
         own = str(tag) if not tag.numbers else new_tag(rank, job=is_of_job(tag))
         known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
         return known
@@ -208,8 +222,8 @@ class Publisher:
         with self._lock:
             for tag in tags:
                 numbers, tag.numbers = tag.numbers, {}
-                for queue, known in numbers.items():
-                    self._discard(queue, known.number)
+                for queue in numbers:
+                    self._discard(queue, numbers[queue].number)
 
     def drop(self, numbers: dict[str, Number]) -> None:
         """Note that *numbers* will not be retried; safe in a destructor."""
@@ -251,8 +265,10 @@ class Publisher:
 
     def _discard(self, queue: str, number: int) -> bool:
         """Settle a number; False where it is none of the name of now."""
-        unsettled = self._open.get(queue)
-        if unsettled is None or number not in unsettled:
+        if queue not in self._open:
+            return False
+        unsettled = self._open[queue]
+        if number not in unsettled:
             return False
         del unsettled[number]
         if not unsettled:

@@ -20,7 +20,8 @@ class Lease(NamedTuple):
     token: str
 
 
-class Delivery(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Delivery:
     """One message as it was taken."""
 
     queue: str
@@ -71,7 +72,8 @@ BUSY, HOLDING, IDLE, ALONE = -1, 0, 1, 2
 RESERVED_BYTES = 4 << 20
 
 
-class Publication(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Publication:
     """One message on its way into one queue."""
 
     queue: str

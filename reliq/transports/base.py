@@ -254,7 +254,7 @@ class Transport(virtual.Transport):
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`Deliverer.drain`."""
         here()  # a child delivers nothing that its parent has reserved
-        other = serving(self, connection)
+        other = self if connection is self else serving(self, connection)
         if other is self:
             self.deliverer.drain(timeout)
         else:

@@ -31,6 +31,7 @@ from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
+from ..signals import message_published
 from ..store.values import FULL
 from .job_entries import enter, entry_of, withdraw
 from .parts import Parts
@@ -299,7 +300,7 @@ class PublishBatch:
         self.refused = tuple(
             place for place, item in enumerate(flushed) if item.full or not item.stored
         )
-        for item in flushed:
+        for item in flushed if message_published.receivers else ():
             self.channel.transport.publishing.told(item)
         self._report(flushed)
 

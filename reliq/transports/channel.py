@@ -187,8 +187,16 @@ class Channel(virtual.Channel):
 
     # -- publishing
 
-    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Make Kombu's raw message; before that, fail back where that is due.
+    def prepare_message(
+        self,
+        body: Any,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Make Kombu's raw message, as the base does; before that, fail back where that is due.
 
         It is the first thing that Kombu does to publish: what is declared next is
         declared where the message goes.
@@ -196,8 +204,18 @@ class Channel(virtual.Channel):
         failback = self.transport.failback
         if failback.urls:
             failback.fail_back()
-        prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
-        return prepared
+        properties = properties or {}
+        if "delivery_info" not in properties:
+            properties["delivery_info"] = {}
+        if "priority" not in properties:
+            properties["priority"] = priority or self.default_priority
+        return {
+            "body": body,
+            "content-encoding": content_encoding,
+            "content-type": content_type,
+            "headers": headers or {},
+            "properties": properties,
+        }
 
     def basic_publish(
         self,
@@ -243,6 +261,8 @@ class Channel(virtual.Channel):
         return PublishBatch(self, max_size)
 
     # -- consuming
+
+    message_to_python = None  # Kombu asks for it: what is delivered is a message already
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any

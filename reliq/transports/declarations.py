@@ -48,8 +48,8 @@ class Declarations:
         self._transport = transport
         self._partitions = partitions
         self.queues: Declared = {}
-        # By queue, its bindings: what is declared when its node answers.
-        self._owed: dict[str, list[tuple[str, str]]] = {}
+        self.owed: dict[str, list[tuple[str, str]]] = {}
+        """By queue, its bindings: they are declared when its node answers."""
         self._settles_at = -inf
 
     # -- queues
@@ -78,9 +78,9 @@ class Declarations:
             if passive or not (self.may_be_late(queue, durable) or SPREAD.divided(store, (queue,))):
                 raise
             self.queues[queue] = (encoded, meta)
-            self._owed[queue] = []
+            self.owed[queue] = []
             return queue_declare_ok_t(queue, 0, 0)
-        self._owed.pop(queue, None)
+        self.owed.pop(queue, None)
         return found
 
     def _declare_now(
@@ -139,7 +139,7 @@ class Declarations:
 
     def declare_owed(self, queue: str) -> None:
         """Declare and bind *queue*, if its node was away when that was asked for."""
-        bindings = self._owed.get(queue)
+        bindings = self.owed.get(queue)
         if bindings is None:
             return
         try:
@@ -149,7 +149,7 @@ class Declarations:
             logger.error("%s; it is used as it is", exc)  # noqa: TRY400 - the message says it all
         for exchange, routing_key in bindings:
             self._bind(queue, exchange, routing_key)
-        self._owed.pop(queue, None)
+        self.owed.pop(queue, None)
 
     def settle(self, exchange: str = "") -> None:
         """Declare and bind what is owed, as far as the nodes answer by now; not again at once.
@@ -157,10 +157,8 @@ class Declarations:
         Raises BrokerUnavailable where *exchange*, by which a message is to be routed, is still to
         be bound: it would be dropped.
         """
-        if not self._owed:  # the hot path
-            return
         store, now = self._transport.link.store, monotonic()
-        for queue, bindings in list(self._owed.items()):
+        for queue, bindings in list(self.owed.items()):
             exchanges = {name for name, _ in bindings}
             needed = exchange in exchanges
             if not needed and (
@@ -175,7 +173,7 @@ class Declarations:
                 if needed or not goes_on(store):
                     raise
             except NotFound as exc:
-                self._owed.pop(queue, None)
+                self.owed.pop(queue, None)
                 logger.error("its node answers, but a queue is not bound: %s", exc)  # noqa: TRY400 - the message says it all
 
     def _declare(
@@ -219,7 +217,7 @@ class Declarations:
     def forget(self, queue: str) -> None:
         """Note that *queue* was deleted: it is not to be declared again by itself."""
         self.queues.pop(queue, None)
-        self._owed.pop(queue, None)
+        self.owed.pop(queue, None)
         self._transport.link.session.registration.topology.forget_queue(queue)
 
     # -- bindings and exchanges
@@ -233,7 +231,7 @@ class Declarations:
         """
         refuse_partition(queue)
         store = self._transport.link.store
-        if queue not in self._owed:
+        if queue not in self.owed:
             away = store.is_away(exchange) or store.is_away(queue)
             try:
                 with store.patience(_AWAY_S if away else inf):
@@ -244,7 +242,7 @@ class Declarations:
                 logger.info("%s; queue %r is bound when its node answers", exc, queue)
             else:
                 return
-        self._owed.setdefault(queue, []).append((exchange, routing_key))
+        self.owed.setdefault(queue, []).append((exchange, routing_key))
 
     def _bind(self, queue: str, exchange: str, routing_key: str) -> None:
         declared = self.queues.get(queue)

@@ -84,20 +84,6 @@ class Deliverer:
                 return True
         return False
 
-    def _deliver_what_is_here(self) -> bool:
-        """Deliver without a look at the broker, where that may wait: the hot path."""
-        if self._reserver.failure is not None:
-            return False
-        if len(self._turns.subscriptions) != 1:
-            return self._asking_may_wait and self.deliver_one()
-        only = self._turns.subscriptions[0]
-        if not only.can_deliver():
-            return False
-        if only.running_low:
-            self._reserver.post_request(only, only.credit())
-        only.deliver()
-        return True
-
     def drain(self, timeout: float | None) -> None:
         """Deliver one message; raises ``socket.timeout`` when none came within *timeout* s.
 
@@ -105,7 +91,21 @@ class Deliverer:
         another thread, an ack or a publish saw that first and has connected again.
         """
         try:
-            if not self._deliver_what_is_here():
+            only, failed = self._turns.only, self._reserver.failure is not None
+            # The hot path: one subscription, and something of it is here.
+            if (
+                only is not None
+                and only.buffer
+                and not failed
+                and (only.no_ack or only.channel.qos_.can_consume())
+            ):
+                if only.running_low:
+                    self._reserver.post_request(only, only.credit())
+                only.deliver()
+                return
+            # Of several one that is here, where to ask the broker may wait.
+            here = only is None and not failed and self._asking_may_wait
+            if not (here and self.deliver_one()):
                 self._wait_and_deliver(timeout)
         except BrokerUnavailable:
             self.loss_told = True

@@ -54,13 +54,15 @@ class Publishing:
         *properties* are those of the message it was made of. They keep its number: a retry with
         the same ones is the same publish. Raises as ``Channel.basic_publish`` does.
         """
-        self._declarations.settle(item.exchange)
+        if self._declarations.owed:
+            self._declarations.settle(item.exchange)
         tag = properties.get("delivery_tag")
         is_job = BATCH in item.headers
-        if type(tag) is not PublishTag or tag.settled:
+        if type(tag) is not PublishTag or not tag.numbers:  # else it is tried again
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=is_job)
         # A job's tag is known to its batch before, which has waited for its broker anyway.
-        if not is_job and self.posting.is_for(item, properties):
+        may_post = (item.exchange or item.confirm.level == "none") and not is_job
+        if may_post and self.posting.is_for(item, properties):
             self.posting.post(item)
             return
         item.tag = tag
@@ -68,7 +70,7 @@ class Publishing:
             if is_job:
                 self._publish_job(item, tag)
             else:
-                self._publish(item)
+                self._publish(item, tag)
         except BrokerRefused as exc:
             # A worker that connects asks its neighbours (mingle). A full memory must not end it:
             # it is the worker that makes room.
@@ -86,7 +88,7 @@ class Publishing:
             if entry is not None:
                 self._enter(entry)
             entered = True
-            self._publish(item)
+            self._publish(item, tag)
         except BrokerUnavailable:
             rename()  # it may be stored, or be tried again
             raise
@@ -124,15 +126,16 @@ class Publishing:
                     "was stored"
                 ) from exc
 
-    def _publish(self, item: Outgoing) -> None:
-        self.send((item,))
+    def _publish(self, item: Outgoing, tag: PublishTag) -> None:
+        link = self._transport.link
+        send(link.store, link.routes, (item,), self._declarations.redeclare)
         if item.refused or not item.stored:
             refuse_full(item)
             if not item.stored:
                 self._unroutable.report(item.exchange, item.routing_key)
-        if item.tag is not None:
-            PUBLISHER.wait_for_replies(item.tag)
-        self.told(item)
+        PUBLISHER.wait_for_replies(tag)
+        if message_published.receivers:
+            self.told(item)
 
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
         """Store *items* over *link*; each notes what became of it."""
@@ -141,7 +144,7 @@ class Publishing:
 
     def told(self, item: Outgoing) -> None:
         """Send the signal for the copies of *item* that are stored."""
-        if message_published.receivers and item.stored:
+        if item.stored:
             broker, stored = self._transport.link.store.broker, list(item.stored.values())
             emit_published(broker, stored, item.headers, item.routing_key)
 

@@ -81,14 +81,14 @@ class Receiver:
         if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
             link = channel.transport.link
             message.delivery_info[LEASE] += [link.session.id, link.store.broker]
-        eta = message.headers.pop(NATIVE_ETA, None)
-        if eta is not None:
+        if NATIVE_ETA in message.headers:
+            eta = message.headers.pop(NATIVE_ETA)
             if WATCH.takes_from(channel.transport):
                 message.eta = eta  # among the headers it would be held for that again
             else:
                 message.headers[ETA] = eta
         if not no_ack:
-            channel.qos_.append(message, delivery.tag)
+            channel.qos_.delivered[delivery.tag] = message
             leases = channel.transport.link.session.leases
             leases.keep_while_alive(delivery.tag, delivery.token, message)
         return message

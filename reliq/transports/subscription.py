@@ -163,7 +163,7 @@ class Subscription:
     @property
     def running_low(self) -> bool:
         """Whether it is time to ask for more, so that the next messages are here in time."""
-        return self._wanted and not self.in_flight and len(self.buffer) <= self._batch // 2
+        return self._wanted and self.asked_for <= 0 and len(self.buffer) <= self._batch // 2
 
     def asked(self, n: int) -> None:
         """Note that a reserve of up to *n* messages is under way."""

@@ -37,6 +37,8 @@ class Turns:
 
     def _begin(self) -> None:
         self._cycle: Any = cycle_by_name(self._strategy)()
+        self.only = self.subscriptions[0] if len(self.subscriptions) == 1 else None
+        """The subscription, where there is but one."""
         self._of_queue: dict[str, list[Subscription]] = {}
         for item in self.subscriptions:
             self._of_queue.setdefault(item.of_queue, []).append(item)

@@ -1,5 +1,7 @@
 """What operators ask of a store: browse, oldest_ms, configure, about, diagnose."""
 
+from dataclasses import replace
+
 import pytest
 
 from reliq.message.delivery_tag import published_ms
@@ -102,7 +104,7 @@ def test_the_oldest_ready_message(store):
     assert store.store.oldest_ms("q") is None
     store.publish(message(delay_ms=LONG_MS))
     assert store.store.oldest_ms("q") is None
-    old = message(rank=9)._replace(tag=f"09{1000:012x}{'0' * 16}")
+    old = replace(message(rank=9), tag=f"09{1000:012x}{'0' * 16}")
     store.publish(message(rank=0), old, message(rank=9))
     assert 1000 == store.store.oldest_ms("q")
     taken = store.take(2)
@@ -113,7 +115,7 @@ def test_the_oldest_ready_message(store):
 
 def test_one_that_came_back_counts_from_its_publication(store):
     """A failed delivery makes nothing younger."""
-    store.publish(message()._replace(tag=f"05{1000:012x}{'0' * 16}"))
+    store.publish(replace(message(), tag=f"05{1000:012x}{'0' * 16}"))
     store.release("nacked", *store.take())
     assert 1000 == store.store.oldest_ms("q")
 

@@ -34,13 +34,17 @@ from ..routing.publish_ids import PUBLISHER
 from ..signals import message_published
 from ..store.values import FULL
 from .job_entries import enter, entry_of, withdraw
-from .parts import Parts
 
 if TYPE_CHECKING:
     from ..routing.outgoing import Outgoing
     from ..store.protocol import Store
+    from .declarations import Declarations
+    from .encoder import Encoder
+    from .failback import Failback
     from .job_entries import JobEntry
+    from .link import Link
     from .publishing import Publishing
+    from .unroutable import UnroutableMessages
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
@@ -54,9 +58,14 @@ class _BatchUncertain(
     __doc__ = BatchUncertain.__doc__
 
 
-class PublishingParts(Parts, Protocol):
+class PublishingTransport(Protocol):
     """What a publish batch needs of its transport."""
 
+    link: Link
+    declarations: Declarations
+    failback: Failback
+    encoder: Encoder
+    unroutable: UnroutableMessages
     publishing: Publishing
 
 
@@ -66,7 +75,7 @@ class Owner(Protocol):
     closed: bool
 
     @property
-    def transport(self) -> PublishingParts:
+    def transport(self) -> PublishingTransport:
         """What it publishes over."""
 
 

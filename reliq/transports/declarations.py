@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..routing.redeclare import Declared
     from ..store.protocol import Store
     from ..store.values import QueueDeclared
-    from .link import Linked
+    from .link import Link
 
 logger = logging.getLogger("reliq")
 
@@ -44,8 +44,8 @@ _SETTLE_EVERY_S = 5.0
 class Declarations:
     """Queue -> its arguments and its settings. Of the application's threads: one step each."""
 
-    def __init__(self, transport: Linked, partitions: int) -> None:
-        self._transport = transport
+    def __init__(self, link: Link, partitions: int) -> None:
+        self._link = link
         self._partitions = partitions
         self.queues: Declared = {}
         self.owed: dict[str, list[tuple[str, str]]] = {}
@@ -74,7 +74,7 @@ class Declarations:
             with self.patience_with(queue, durable):
                 found = self._declare_now(queue, encoded, meta, passive)
         except BrokerUnavailable:
-            store = self._transport.link.store
+            store = self._link.store
             if passive or not (self.may_be_late(queue, durable) or SPREAD.divided(store, (queue,))):
                 raise
             self.queues[queue] = (encoded, meta)
@@ -86,7 +86,7 @@ class Declarations:
     def _declare_now(
         self, queue: str, encoded: bytes, meta: dict[str, str], passive: bool
     ) -> queue_declare_ok_t:
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         if not (passive or is_durable(meta)):
             session.duties.dead_consumers.clear(queue, store)
         if ("expires" in meta or passive) and (
@@ -119,7 +119,7 @@ class Declarations:
         self, queue: str, durable: bool | None = None
     ) -> AbstractContextManager[None]:
         """Wait for the node of *queue* only for a moment where that may be late."""
-        store = self._transport.link.store
+        store = self._link.store
         divided = store.partitions.get(queue, 1) > 1
         if not (store.has_nodes and (divided or self._is_workers(queue, durable))):
             return store.patience(inf)
@@ -127,7 +127,7 @@ class Declarations:
 
     def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
         """Whether *queue* is one of a Celery worker's, and others can be consumed from."""
-        return goes_on(self._transport.link.store) and self._is_workers(queue, durable)
+        return goes_on(self._link.store) and self._is_workers(queue, durable)
 
     def _is_workers(self, queue: str, durable: bool | None) -> bool:
         return WATCH.will_consume(queue, self.may_stay(queue) if durable is None else durable)
@@ -157,7 +157,7 @@ class Declarations:
         Raises BrokerUnavailable where *exchange*, by which a message is to be routed, is still to
         be bound: it would be dropped.
         """
-        store, now = self._transport.link.store, monotonic()
+        store, now = self._link.store, monotonic()
         for queue, bindings in list(self.owed.items()):
             exchanges = {name for name, _ in bindings}
             needed = exchange in exchanges
@@ -203,7 +203,7 @@ class Declarations:
         Raises PreconditionFailed when a condition does not hold.
         """
         here()
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         session.registration.end_lingering(queue, store)
         deleted = delete(store, queue, if_empty=if_empty, if_unused=if_unused)
         if deleted.outcome == "not_empty":
@@ -218,7 +218,7 @@ class Declarations:
         """Note that *queue* was deleted: it is not to be declared again by itself."""
         self.queues.pop(queue, None)
         self.owed.pop(queue, None)
-        self._transport.link.session.registration.topology.forget_queue(queue)
+        self._link.session.registration.topology.forget_queue(queue)
 
     # -- bindings and exchanges
 
@@ -230,7 +230,7 @@ class Declarations:
         ``x-expires`` is shorter than the way from there to here), is declared again.
         """
         refuse_partition(queue)
-        store = self._transport.link.store
+        store = self._link.store
         if queue not in self.owed:
             away = store.is_away(exchange) or store.is_away(queue)
             try:
@@ -247,18 +247,18 @@ class Declarations:
     def _bind(self, queue: str, exchange: str, routing_key: str) -> None:
         declared = self.queues.get(queue)
         if declared is None:
-            self._transport.link.routes.bind(queue, exchange, routing_key)
+            self._link.routes.bind(queue, exchange, routing_key)
             return
         for _ in range(_BIND_TRIES):
-            if self._transport.link.routes.bind(queue, exchange, routing_key, present=True):
+            if self._link.routes.bind(queue, exchange, routing_key, present=True):
                 return
-            declare(self._transport.link.store, queue, *declared)
+            declare(self._link.store, queue, *declared)
         raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Remove one binding; one that does not exist is ignored."""
         here()
-        session, _, routes = self._transport.link
+        session, routes = self._link.session, self._link.routes
         session.registration.topology.forget_binding(queue, exchange, routing_key)
         routes.unbind(queue, exchange, routing_key)
 
@@ -268,7 +268,7 @@ class Declarations:
         Raises PreconditionFailed where it has bindings and must not, *if_unused*.
         """
         here()
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         if if_unused and (count := len(store.exchange_table(exchange).bindings)):
             raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
         session.registration.topology.forget_exchange(exchange)
@@ -299,12 +299,12 @@ class Declarations:
         if declared is None:
             return False
         declare(store, queue, *declared)
-        self._transport.link.routes.bind_again(queue, store)
+        self._link.routes.bind_again(queue, store)
         return True
 
     def revive(self, queue: str) -> bool:
         """Declare again a queue that went with its last consumer, us, while we were away."""
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         declared = session.registration.topology.revive(queue, routes, store)
         if declared is None:
             return False

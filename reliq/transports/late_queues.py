@@ -15,7 +15,8 @@ from .postponed import MOST_AWAY_S, NODE_PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .parts import Parts
+    from .declarations import Declarations
+    from .link import Link
     from .postponed import Postponed
     from .subscription import Subscription
 
@@ -26,9 +27,14 @@ class LateQueues:
     """Subscriptions that are still to begin. Of the application's thread."""
 
     def __init__(
-        self, parts: Parts, postponed: Postponed, begin: Callable[[Subscription], None]
+        self,
+        link: Link,
+        declarations: Declarations,
+        postponed: Postponed,
+        begin: Callable[[Subscription], None],
     ) -> None:
-        self._parts = parts
+        self._link = link
+        self._declarations = declarations
         self._postponed = postponed
         self._begin = begin
         self._items: list[Subscription] = []
@@ -58,13 +64,13 @@ class LateQueues:
 
     def begin(self) -> None:
         """Begin with those whose node answers by now."""
-        store = self._parts.link.store
+        store = self._link.store
         for item in list(self._items):
             if self._postponed.is_early(item.queue):
                 continue
             try:
                 with store.patience(NODE_PATIENCE_S):
-                    self._parts.declarations.declare_owed(item.queue)
+                    self._declarations.declare_owed(item.queue)
                     self._begin(item)
             except BrokerUnavailable:
                 if not goes_on(store):

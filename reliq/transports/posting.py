@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..routing.outgoing import Outgoing
     from ..store.values import ExchangeTable, Publication
     from .eventloop import EventLoop
-    from .link import Linked
+    from .link import Link
     from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
@@ -38,11 +38,11 @@ _TRANSIENT = 1
 class Posting:
     """Writes messages to the socket of one transport; replies are read when they come."""
 
-    def __init__(self, transport: Linked, loop: EventLoop, unroutable: UnroutableMessages) -> None:
-        self._transport = transport
+    def __init__(self, link: Link, loop: EventLoop, unroutable: UnroutableMessages) -> None:
+        self._link = link
         self._loop = loop
         self._unroutable = unroutable
-        self._losses = Losses(transport)
+        self._losses = Losses(link)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
@@ -59,7 +59,7 @@ class Posting:
             and WATCH.worker
             and properties.get("confirm") is None
             and properties.get("delivery_mode") == _TRANSIENT
-            and self._transport.link.routes.cached(item.exchange).type == "fanout"
+            and self._link.routes.cached(item.exchange).type == "fanout"
         )
 
     def post(self, item: Outgoing) -> None:
@@ -68,7 +68,7 @@ class Posting:
         It is not tried again once it is sent, so it has no number: a copy that is sent once more
         (Redis has forgotten the script) would come after later numbers, and be refused.
         """
-        store = self._transport.link.store
+        store = self._link.store
         store.receive()
         store.check()
         self._loop.do_deferred()
@@ -76,7 +76,7 @@ class Posting:
 
     def _post(self, item: Outgoing) -> None:
         """Post the copies that no queue has stored or refused yet."""
-        link = self._transport.link  # what was deferred may have failed back
+        link = self._link  # what was deferred may have failed back
         found = self._route(item)
         if found is None:
             return
@@ -103,7 +103,7 @@ class Posting:
 
         They are asked for without waiting: the broker may have ceased to answer meanwhile.
         """
-        self._transport.link.store.post_exchange_table(item.exchange, partial(self._on_table, item))
+        self._link.store.post_exchange_table(item.exchange, partial(self._on_table, item))
 
     def _on_table(self, item: Outgoing, table: ExchangeTable | ReliqError) -> None:
         if isinstance(table, ReliqError):
@@ -112,7 +112,7 @@ class Posting:
             self._loop.deferred.append(partial(self._go_on, item, table))
 
     def _go_on(self, item: Outgoing, table: ExchangeTable) -> None:
-        self._transport.link.routes.learn(item.exchange, table)
+        self._link.routes.learn(item.exchange, table)
         self._post(item)
 
     def _route(self, item: Outgoing) -> tuple[tuple[str, ...], bytes] | None:
@@ -120,7 +120,7 @@ class Posting:
 
         An event loop waits no longer for that than for anything else.
         """
-        link = self._transport.link
+        link = self._link
         if not item.exchange:
             return item.route(link.routes)
         try:
@@ -143,7 +143,7 @@ class Posting:
             self._losses.lost(queues, outcomes)
             return
         self._losses.arrived(queues)
-        store, deferred = self._transport.link.store, self._loop.deferred
+        store, deferred = self._link.store, self._loop.deferred
         goes_on_by = None
         for sent, outcome in zip(made, outcomes, strict=True):
             if not item.note(sent, outcome):
@@ -168,7 +168,7 @@ class Posting:
             return self._post_rest
         if turned_away(sent.queue, outcome):
             # It takes nothing new: the queue's own partition always does.
-            self._transport.link.store.partitions.pop(queue, None)
+            self._link.store.partitions.pop(queue, None)
             item.spreads = False
             return self._post
         item.has_no_queue(queue)

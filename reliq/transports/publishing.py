@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from ..routing.outgoing import Outgoing
     from .declarations import Declarations
+    from .failback import Failback
     from .job_entries import JobEntry
     from .link import Link
-    from .parts import Parts
     from .posting import Posting
     from .unroutable import UnroutableMessages
 
@@ -38,13 +38,15 @@ class Publishing:
 
     def __init__(
         self,
-        transport: Parts,
+        link: Link,
         declarations: Declarations,
+        failback: Failback,
         posting: Posting,
         unroutable: UnroutableMessages,
     ) -> None:
-        self._transport = transport
+        self._link = link
         self._declarations = declarations
+        self._failback = failback
         self.posting = posting
         self._unroutable = unroutable
 
@@ -81,7 +83,7 @@ class Publishing:
 
     def _publish_job(self, item: Outgoing, tag: PublishTag) -> None:
         """Publish a job: it is in its batch before, and taken out again if it was not stored."""
-        link = self._transport.link  # after the tag: in a forked child that makes the link anew
+        link = self._link  # after the tag: in a forked child that makes the link anew
         queues, _ = item.route(link.routes)
         entry, entered = entry_of(item, queues[0] if queues else item.routing_key), False
         try:
@@ -113,13 +115,13 @@ class Publishing:
         it is: Kombu tries again. Else it is published without, as its message ran without.
         """
         batch, change = entry
-        store = self._transport.link.store
+        store = self._link.store
         try:
             enter(store, (entry,))
         except NotFound as exc:
             if not change.retries:
                 raise
-            if not self._transport.failback.stays:
+            if not self._failback.stays:
                 raise BrokerUnavailable(
                     f"batch {batch!r} is not at {store.broker}: the next try "
                     "of its job is published where it is, at another broker of the list; nothing "
@@ -127,7 +129,7 @@ class Publishing:
                 ) from exc
 
     def _publish(self, item: Outgoing, tag: PublishTag) -> None:
-        link = self._transport.link
+        link = self._link
         send(link.store, link.routes, (item,), self._declarations.redeclare)
         if item.refused or not item.stored:
             refuse_full(item)
@@ -139,13 +141,13 @@ class Publishing:
 
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
         """Store *items* over *link*; each notes what became of it."""
-        link = link or self._transport.link
+        link = link or self._link
         send(link.store, link.routes, items, self._declarations.redeclare)
 
     def told(self, item: Outgoing) -> None:
         """Send the signal for the copies of *item* that are stored."""
         if item.stored:
-            broker, stored = self._transport.link.store.broker, list(item.stored.values())
+            broker, stored = self._link.store.broker, list(item.stored.values())
             emit_published(broker, stored, item.headers, item.routing_key)
 
 

@@ -108,6 +108,8 @@ class SpoolPublishing(Publishing):
     """Publishes into the journal."""
 
     knows_routes = False
+    spool_max = 0
+    """How many messages the journal takes."""
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Append *item*; the number of an earlier try at a broker goes with it."""
@@ -119,7 +121,7 @@ class SpoolPublishing(Publishing):
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
         """Append messages, all or none."""
         del link
-        store = cast("SpoolStore", self._transport.link.store)
+        store = cast("SpoolStore", self._link.store)
         levels = {item.confirm.level for item in items}
         jobs = any(BATCH in item.headers for item in items)
         if jobs or "replicated" in levels:
@@ -130,14 +132,14 @@ class SpoolPublishing(Publishing):
             )
         store.journal.add(
             [_spooled(item, store.broker) for item in items],
-            self._transport.options.spool_max,
+            self.spool_max,
             fsync="fsynced" in levels,
         )
         PUBLISHER.wait_for_replies(*[item.tag for item in items if item.tag is not None])
 
     def _is_broadcast(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether it is for those who listen now: transient, and to a fanout exchange."""
-        routes = self._transport.link.routes
+        routes = self._link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
         about = unpack(declared) if declared else {"type": ""}
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
@@ -205,8 +207,13 @@ class Transport(BaseTransport):
     def _make_parts(self) -> None:
         super()._make_parts()
         self._at_broker = (self.publishing, self.consumers)
-        made = (self, self.declarations, self.publishing.posting, self.unroutable)
-        self.publishing, self.consumers = SpoolPublishing(*made), SpoolConsumers(self)
+        made = (self.link, self.declarations, self.failback)
+        self.publishing = SpoolPublishing(*made, self.publishing.posting, self.unroutable)
+        self.publishing.spool_max = self.options.spool_max
+        follow = self.deliverer.follow_layouts
+        consuming = (self.turns, self.deliverer, self.loop, self.failback)
+        self.consumers = SpoolConsumers(self.link, self.declarations, *consuming)
+        self.deliverer.follow_layouts = follow
 
     def move_to(self, other: Link) -> None:
         """Go on over a broker, as any other transport does."""

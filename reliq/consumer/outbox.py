@@ -97,8 +97,9 @@ class Outbox:
             unsent, self._unsent = self._unsent, set()
             owed: dict[str, list[str]] = {}
             for tag in unsent:
-                if tag in self._unconfirmed:
-                    owed.setdefault(self._unconfirmed[tag][0], []).append(tag)
+                known = self._unconfirmed.get(tag)
+                if known is not None:
+                    owed.setdefault(known[0], []).append(tag)
         for queue, tags in owed.items():
             self._post_acks(store, queue, tags)
         with self._being_returned():
@@ -158,8 +159,8 @@ class Outbox:
         """
         now = monotonic()
         with self.lock:
-            for tag, (queue, since) in self._unconfirmed.items():
-                if since < now - older_than_s:
+            for tag, (queue, since) in self._unconfirmed.copy().items():
+                if since < now - older_than_s and tag in self._unconfirmed:
                     self._unconfirmed[tag] = (queue, now)
                     self._unsent.add(tag)
 
@@ -186,9 +187,9 @@ class Outbox:
                 self._unsent.update(tags)
                 return
             logger.error("an ack failed and the message will be delivered again: %s", result)
-        with self.lock:
-            for tag in tags:
-                self._unconfirmed.pop(tag, None)
+        # Without the lock: each is one step of a dict, and who looks at all of them has a copy.
+        for tag in tags:
+            self._unconfirmed.pop(tag, None)
 
     # -- what goes back
 

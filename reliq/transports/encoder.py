@@ -13,7 +13,7 @@ from ..routing.confirming import by_default, wanted
 from ..routing.outgoing import Outgoing
 from ..spool.journal import is_spool
 from ..store.limits import HIGHEST_RANK
-from .delay import take_delay, ttl_ms
+from .delay import DELAY, ETA, NATIVE_ETA, take_delay, ttl_ms
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -101,7 +101,8 @@ class Encoder:
         delay_ms = 0
         if headers:
             join_batch(headers)
-            headers, delay_ms = take_delay(headers, self._options.native_delay)
+            if headers.get(ETA) or DELAY in headers or NATIVE_ETA in headers:
+                headers, delay_ms = take_delay(headers, self._options.native_delay)
         return Outgoing(
             exchange=exchange,
             routing_key=routing_key,

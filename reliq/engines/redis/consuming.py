@@ -12,7 +12,7 @@ from ...store.protocol import ignore_result
 from ...store.unreadable import number
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation
 from . import scripts
-from .base import StoreBase, text_of, then
+from .base import StoreBase, then
 from .stream import pack
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .stream import Reply
 
 
+_TEXT = "utf-8", "surrogateescape"
 _LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4
 
 
@@ -40,7 +41,7 @@ class RedisConsuming(StoreBase):
     def _reservation(queue: str, reply: Reply) -> Reservation:
         next_due_ms, lease_ms, left, token, tags, envelopes, counts, places = reply
         deliveries = [
-            Delivery(queue, text_of(tag), str(token + i), count, envelope)
+            Delivery(queue, str(tag, *_TEXT), str(token + i), count, envelope)
             for i, (tag, envelope, count) in enumerate(zip(tags, envelopes, counts, strict=True))
         ]
         if places:  # taken with no_ack

@@ -28,7 +28,6 @@ from .eventloop import EventLoop
 from .failback import Failback
 from .isolated import IsolatedDelivery
 from .link import Link
-from .passed import serving
 from .posting import Posting
 from .publishing import Publishing
 from .recoverable import Recoverable
@@ -45,6 +44,19 @@ logger = logging.getLogger("reliq")
 
 # A route may change again and again while the last messages are sent by it.
 _LAST_ROUNDS = 8
+
+
+def serving(own: Any, connection: Any) -> Any:
+    """Return the transport of *connection*: *own* unless Kombu has gone on to another URL.
+
+    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right: the connection may
+    fail over, with a transport of its own, after its transport was looked up. The connection that
+    is passed counts; None stands for *own*, and it may be of another library's transport.
+    """
+    if connection is own or connection is None:
+        return own
+    client = getattr(connection, "client", None)
+    return own if client is None else client.transport
 
 
 class Transport(virtual.Transport):

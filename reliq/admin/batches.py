@@ -14,10 +14,9 @@ from ..errors import (
     again,
     require_one_of,
 )
-from ..store.batches import batches as parted
 from ..store.jobs import CALLBACKS, DONE, STATES, Change
-from ..transfer.batch_callbacks import FIELD, publish_due
-from ..transfer.nested_batches import cancel_nested
+from ..store.limits import batches as parted
+from ..transfer.batch_callbacks import FIELD, cancel_nested, publish_due
 from .batch_audit import BatchAudit, audited
 from .batch_views import (
     STAGES,

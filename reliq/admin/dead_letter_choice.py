@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 from ..errors import ConfigurationError, require_one_of
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
-from ..store.batches import batches
-from ..store.inspection import status_of
-from ..store.limits import MOVED_AT_ONCE
+from ..store.limits import MOVED_AT_ONCE, batches
+from ..store.protocol import status_of
 from ..transfer.numbered import pages, to_queue
 from .dead_letter_groups import fingerprint
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
-from ..store.batches import batches
-from ..store.inspection import status_of
-from ..store.limits import MOVED_AT_ONCE
+from ..store.limits import MOVED_AT_ONCE, batches
+from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay

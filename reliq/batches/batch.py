@@ -20,8 +20,7 @@ from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
-from ..transfer.batch_callbacks import publish_due
-from ..transfer.nested_batches import cancel_nested
+from ..transfer.batch_callbacks import cancel_nested, publish_due
 from ..transports.job_entries import enter
 from .arguments import checked_id, checked_name, is_id, milliseconds, names_of
 from .callbacks import packed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.errors import ReliqError
-from reliq.hosts import host_of, is_loopback
+from reliq.hosts import is_loopback, is_of_this_machine
 
 from .console import Refused
 from .options import broker_options, listening, priority_order_option
@@ -106,8 +106,7 @@ def _of_this_machine(inner: Any, hosts: set[str]) -> Callable[..., Iterable[byte
     """Return a WSGI application that answers only by a name of this machine, as the page does."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        host = host_of(environ.get("HTTP_HOST", "")).lower()
-        if is_loopback(host) or host in hosts:
+        if is_of_this_machine(environ.get("HTTP_HOST", ""), hosts):
             found: Iterable[bytes] = inner(environ, start)
             return found
         start("421 Misdirected Request", [("Content-Type", "text/plain")])

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from reliq import admin
-from reliq.admin.spools import SpoolStatus
 from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
@@ -80,7 +79,15 @@ _BATCH = {
 }
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
 _ROUTE = _object(exchange=_TEXT, routing_key=_TEXT, publishes=_WHOLE, oldest_s=_NUMBER)
-_SPOOL = _object(**{**_of(SpoolStatus)["properties"], "routes": _list(_ROUTE)})
+_SPOOL = _object(
+    spool=_TEXT,
+    publishes=_WHOLE,
+    oldest_s=_NUMBER,
+    bytes=_WHOLE,
+    routes=_list(_ROUTE),
+    expired=_WHOLE,
+    doubtful=_WHOLE,
+)
 
 SCHEMAS: dict[str, Schema] = {
     "acl": {"type": "object", "additionalProperties": _TEXT},

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 from kombu import Connection
 
-from reliq.admin.spools import spool_status
 from reliq.errors import ReliqError
 from reliq.spool.journal import JOURNALS
+from reliq.store.inspection import Finding
 from reliq.transports.forwarding import forward
 from reliq.units import duration, size
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
     from .target import Target
 
+# Processes forward every few seconds where a broker answers.
+_STUCK_S = 120.0
+
 
 @click.group()
 def spool() -> None:
@@ -32,7 +34,7 @@ def spool() -> None:
 @spool.command("status")
 @click.argument("path")
 @json_option
-def spool_status_command(path: str, as_json: bool) -> None:
+def spool_status(path: str, as_json: bool) -> None:
     """Show what waits in the spool at PATH: how many, how old, for which queues.
 
     \b
@@ -40,7 +42,7 @@ def spool_status_command(path: str, as_json: bool) -> None:
       reliq spool status /var/spool/shop.db
     """
     try:
-        found = asdict(spool_status(path))
+        found = JOURNALS.at(path).status()
     except ReliqError as error:
         raise Refused(str(error)) from error
     out.answer(found, as_json, _shown)
@@ -49,8 +51,10 @@ def spool_status_command(path: str, as_json: bool) -> None:
 def _shown(found: dict[str, Any]) -> Sequence[Any]:
     columns = ("exchange", "routing key", "publishes", "oldest")
     rows = out.listing(columns, columns[2:], found["routes"], _cells)
-    ends = ", ".join(f"{found[name]} {name}" for name in ("forwarded", "expired", "dropped"))
-    return rows, f"{found['publishes']} publishes, {size(found['bytes'])}; so far {ends}"
+    line = (
+        "{publishes} publishes, {size}; so far {expired} expired, {doubtful} perhaps stored twice"
+    )
+    return rows, line.format(**found, size=size(found["bytes"]))
 
 
 def _cells(item: dict[str, Any]) -> Sequence[Any]:
@@ -75,11 +79,27 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
         journal = JOURNALS.at(path)
         with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
             connection.connect()
-            broker = connection.transport
-            redeclare = broker.declarations.redeclare
-            total = forward(journal, broker.link, redeclare, broker.options)
+            total = forward(journal, connection.transport)
         found = {"forwarded": total, "left": journal.holds}
     except ReliqError as error:
         raise Refused(str(error)) from error
     words = "{forwarded} forwarded, {left} wait in the spool"
     out.answer(found, as_json, lambda found: [words.format(**found)])
+
+
+def examine(url: str) -> Finding:
+    """Return what the doctor says of the spool at *url*."""
+    try:
+        journal = JOURNALS.at(url)
+        status = journal.status() if journal.holds else None
+    except ReliqError as exc:
+        return Finding("spool", "error", str(exc), "correct the URL, or move the file away")
+    if status is None:
+        return Finding("spool", "ok", f"no publishes wait in {journal}")
+    return Finding(
+        "spool",
+        "warning" if status["oldest_s"] > _STUCK_S else "info",
+        f"{status['publishes']} publishes wait in {journal}, for {duration(status['oldest_s'])}",
+        "any process that lists the spool forwards them when a broker answers: start one, or "
+        "run: reliq spool forward PATH --url BROKER",
+    )

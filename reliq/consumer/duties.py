@@ -145,9 +145,7 @@ class BackgroundDuties:
             self._later.append(self._postponed.popleft()[1])
         for owed in (self._reports, self._outbox):
             owed.resend(self._resend_s if unanswered_s is None else unanswered_s)
-        if self._debtor.owes and now >= self._send_at:
-            self._send_at = inf  # once at a time
-            self._later.append(self._send_owed)
+        self._put_debts_first()
         self.renewal.renew(store)
         if not (
             self._registration.subscriptions
@@ -169,6 +167,12 @@ class BackgroundDuties:
     def _runs(self, worker: str) -> Collection[str] | None:
         """Return the jobs that *worker* runs, where that is this session; else None."""
         return WATCH.jobs_of(worker) if worker == self._name else None
+
+    def _put_debts_first(self) -> None:
+        """Have what is owed sent next: an ack must not wait for a backlog of other duties."""
+        if self._debtor.owes and monotonic() >= self._send_at:
+            self._send_at = inf  # once at a time
+            self._later.appendleft(self._send_owed)
 
     def _send_owed(self, store: Store) -> None:
         self._send_at = 0.0
@@ -208,6 +212,7 @@ class BackgroundDuties:
             if renews:
                 self.renewal.renew(store)
             store.wait_for_replies(self._patience_s if store.has_nodes else inf)
+            self._put_debts_first()
 
     def do_later(self, store: Store) -> bool:
         """Do what replies asked for; waits for the broker. Returns whether something is left.
@@ -215,6 +220,7 @@ class BackgroundDuties:
         Not all at once where it takes long, so that an event loop turns meanwhile.
         """
         enough = monotonic() + _AT_A_TIME_S
+        self._put_debts_first()
         while monotonic() < enough:
             try:
                 duty = self._later.popleft()

@@ -64,16 +64,21 @@ class JobReports:
             return any(report.since == -inf for report in self._owed.values())
 
     def report(
-        self, store: Store, batch: str, change: Change, then: Callable[[], None] | None = None
+        self,
+        store: Store | None,
+        batch: str,
+        change: Change,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Tell *batch* of *change*, and call *then* when it knows. Never waits, never raises.
 
-        What cannot be told over *store* is told over the next connection.
+        What cannot be told over *store* is told over the next connection; without a store all.
         """
         with self.lock:
             number = next(self._numbers)
             self._owed[number] = _Report(batch, change, then, -inf)
-        self._post(store, number)
+        if store is not None:
+            self._post(store, number)
 
     def resend(self, older_than_s: float) -> None:
         """Have those sent again that have had no answer for so long: it is harmless."""

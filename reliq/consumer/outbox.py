@@ -20,8 +20,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
-from ..store.batches import batches
-from ..store.limits import BATCH
+from ..store.limits import BATCH, batches
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode
@@ -51,7 +50,8 @@ class Outbox:
 
     def begin(self) -> None:
         """Owe nothing, as a child does: what was owed is its parent's."""
-        self._unconfirmed: dict[str, tuple[str, float]] = {}
+        self.unconfirmed: dict[str, tuple[str, float]] = {}
+        """Acks without an answer: the queue and the time of each tag; not to be changed."""
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
         # Taken with no_ack, never handed out.
@@ -67,7 +67,7 @@ class Outbox:
         """Whether nothing is owed."""
         with self.lock:
             return not (
-                self._unconfirmed
+                self.unconfirmed
                 or self._returns
                 or self._returning
                 or self._unhanded
@@ -97,7 +97,7 @@ class Outbox:
             unsent, self._unsent = self._unsent, set()
             owed: dict[str, list[str]] = {}
             for tag in unsent:
-                known = self._unconfirmed.get(tag)
+                known = self.unconfirmed.get(tag)
                 if known is not None:
                     owed.setdefault(known[0], []).append(tag)
         for queue, tags in owed.items():
@@ -131,7 +131,7 @@ class Outbox:
         now = monotonic()
         with self.lock:
             for tag in tags:
-                self._unconfirmed[tag] = (queue, now)
+                self.unconfirmed[tag] = (queue, now)
             late = self._leases.settle(tags, now)
         for tag in late:
             log_events.acked_late(queue, tag)
@@ -151,6 +151,12 @@ class Outbox:
             self.owe_acks(queue, tags)
             self._unsent.update(tags)
 
+    def ack_again(self, tag: str) -> None:
+        """Have an ack sent again: its message came again before the broker had heard of it."""
+        with self.lock:
+            queue = self.unconfirmed.get(tag, ("", 0.0))[0]
+            self.ack_later(queue, (tag,))
+
     def resend(self, older_than_s: float) -> None:
         """Send again the acks that have had no answer for so long.
 
@@ -159,14 +165,14 @@ class Outbox:
         """
         now = monotonic()
         with self.lock:
-            for tag, (queue, since) in self._unconfirmed.copy().items():
-                if since < now - older_than_s and tag in self._unconfirmed:
-                    self._unconfirmed[tag] = (queue, now)
+            for tag, (queue, since) in self.unconfirmed.copy().items():
+                if since < now - older_than_s and tag in self.unconfirmed:
+                    self.unconfirmed[tag] = (queue, now)
                     self._unsent.add(tag)
 
     def resend_all(self) -> None:
         """Send again all the acks that have had no answer: nobody will read it."""
-        self._unsent.update(self._unconfirmed)
+        self._unsent.update(self.unconfirmed)
 
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         # A server that was taken for dead and replaced may still answer on an older
@@ -189,7 +195,7 @@ class Outbox:
             logger.error("an ack failed and the message will be delivered again: %s", result)
         # Without the lock: each is one step of a dict, and who looks at all of them has a copy.
         for tag in tags:
-            self._unconfirmed.pop(tag, None)
+            self.unconfirmed.pop(tag, None)
 
     # -- what goes back
 
@@ -319,7 +325,7 @@ class Outbox:
             unseen = [
                 lease
                 for lease in leases
-                if lease.tag not in self._unconfirmed and not self._leases.holds(lease)
+                if lease.tag not in self.unconfirmed and not self._leases.holds(lease)
             ]
         if unseen:
             store.release(queue, "undelivered", unseen)

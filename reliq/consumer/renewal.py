@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, ReliqError
 from ..signals import emit, identity, lease_lost
-from ..store.batches import batches
+from ..store.limits import batches
 from . import log_events
 
 if TYPE_CHECKING:

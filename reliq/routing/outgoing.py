@@ -47,6 +47,13 @@ class Outgoing:
     """By queue, the copies that the last :func:`send` has stored, or found stored."""
     refused: dict[str, int] = field(default_factory=dict)
     """By queue, the outcome of the copies that were refused for good: FULL or NO_QUEUE."""
+    spooled: bool = False
+    """Whether a spool has it, in place of a broker."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether a queue or a spool has it, or a queue was too full to take it."""
+        return bool(self.stored) or self.spooled or self.full
 
     @property
     def full(self) -> bool:

@@ -52,7 +52,7 @@ class Number:
 
 
 class Numbers(Protocol):
-    """What numbers the messages of a publisher."""
+    """The numbers of a publisher's messages."""
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*."""

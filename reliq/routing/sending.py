@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..errors import again as fresh
 from ..message.queue_names import number_of, queue_of
-from ..store.batches import batches
+from ..store.limits import batches
 from ..store.values import CREATED, STALE, STORED
 from . import partitions
 from .confirming import BY_STORING, together

@@ -15,9 +15,11 @@ from ..routing.outgoing import Outgoing
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
-from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
+from ..store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..store.jobs import BatchRecord, Callback, State
     from ..store.protocol import Store
 
@@ -117,3 +119,33 @@ def _outgoing(batch: str, message: CallbackMessage, number: int) -> Outgoing:
         tag=publish_tag(message.tag, publisher),
         spreads=False,
     )
+
+
+def cancel_nested(
+    store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
+) -> None:
+    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
+
+    A process that cancels a batch may be killed before it has cancelled those in it: each pass
+    over one of these looks at its parent, and makes up for that. *at_work* is given the ids of
+    the jobs that run in each of them, some hundred at a time. Waits, and reads all jobs. Raises
+    ReliqError; harmless when repeated.
+    """
+    left, seen = [batch], {batch}
+    while left:
+        for part in store.batches.jobs(left.pop()):
+            running = [job.id for job in part if job.state == "working"]
+            if at_work is not None and running:
+                at_work(running)
+            nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
+            for child in sorted(nested):
+                _cancel(store, child)
+            left += nested
+            seen |= nested
+
+
+def _cancel(store: Store, batch: str) -> None:
+    changed = store.batches.change(batch, (Change("cancel"),))
+    record = store.batches.batch(batch) if changed is not None and changed.due else None
+    if record is not None:
+        publish_due(store, record)

@@ -19,9 +19,8 @@ from ..routing.outgoing import Outgoing
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
-from ..store.batches import batches
 from ..store.jobs import Change
-from ..store.limits import MOVED_AT_ONCE
+from ..store.limits import MOVED_AT_ONCE, batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -96,7 +96,7 @@ class Transport(virtual.Transport):
         store = session.open_store()
         self.link.begin(session, store)
         session.registration.topology.give(self.link.routes, self.declarations.queues)
-        store.keeps_long = bool(self.failback.spools)
+        store.keeps_long = bool(self.failback.spool)
 
     def _make_parts(self) -> None:
         link, options = self.link, self.options
@@ -146,6 +146,11 @@ class Transport(virtual.Transport):
         It must not refer to this transport, which the session outlives.
         """
         raise NotImplementedError
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """What Kombu fills in where the URL says nothing: no host where there is no port."""
+        return {"hostname": "localhost", "port": self.default_port} if self.default_port else {}
 
     def driver_version(self) -> str:
         """Return reliq's version."""
@@ -267,7 +272,7 @@ class Transport(virtual.Transport):
         self.loop.deferred.clear()
         self.loop.forget()
         self.link.reopen()
-        self.link.store.keeps_long = bool(self.failback.spools)
+        self.link.store.keeps_long = bool(self.failback.spool)
 
     # -- what drives it
 

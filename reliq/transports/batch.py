@@ -303,11 +303,11 @@ class PublishBatch:
             raise
         PUBLISHER.wait_for_replies(*[item.tag for item in self._uncertain if item.tag is not None])
         flushed, self._uncertain = self._uncertain, []
-        failed = [found for item, found in entered if item.full or not item.stored]
+        failed = [found for item, found in entered if item.full or not item.reached]
         if failed:
             withdraw(self._store, failed)
         self.refused = tuple(
-            place for place, item in enumerate(flushed) if item.full or not item.stored
+            place for place, item in enumerate(flushed) if item.full or not item.reached
         )
         for item in flushed if message_published.receivers else ():
             self.channel.transport.publishing.told(item)
@@ -396,7 +396,7 @@ class PublishBatch:
 
     def _report(self, items: list[Outgoing]) -> None:
         """Report the messages that were certainly not stored; raises where that is an error."""
-        nowhere = [item for item in items if not (item.stored or item.full)]
+        nowhere = [item for item in items if not item.reached]
         full = [queue for item in items for queue, why in item.refused.items() if why == FULL]
         if full:
             queues = ", ".join(map(repr, dict.fromkeys(full)))

@@ -34,11 +34,6 @@ class Transport(BaseTransport):
         self.address = self._address(client)
         super().__init__(client, **kwargs)
 
-    @property
-    def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing."""
-        return {"hostname": "localhost", "port": self.default_port}
-
     def _address(self, client: Any) -> ClusterAddress:
         urls = [url for url in client.alt or () if str(url).startswith(f"{SCHEME}://")]
         if not urls:

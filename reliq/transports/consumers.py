@@ -209,11 +209,14 @@ class Consumers:
     def _attach(self, queue: str, count: int) -> bool:
         """Note a consumer of *queue*; False where it is not there.
 
-        One that went while we were away, with us as its last consumer, is declared again.
+        One that went while we were away, with us as its last consumer, is declared again; so is
+        one that expired between its declaration here and this, as where the process stood still.
         """
         session, store = self._link.session, self._link.store
+        declarations = self._declarations
         return store.attach(queue, session.id, count) or (
-            self._declarations.revive(queue) and store.attach(queue, session.id, count)
+            (declarations.revive(queue) or declarations.declare_again(queue, store))
+            and store.attach(queue, session.id, count)
         )
 
     def remove(self, subscription: Subscription) -> None:

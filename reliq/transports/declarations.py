@@ -17,13 +17,14 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.envelope import unpack
 from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
+from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
 from ..store.nodes import goes_on
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from ..routing.redeclare import Declared
@@ -80,8 +81,19 @@ class Declarations:
             self.queues[queue] = (encoded, meta)
             self.owed[queue] = []
             return queue_declare_ok_t(queue, 0, 0)
-        self.owed.pop(queue, None)
+        if not passive:
+            self._note_declared(queue)
         return found
+
+    def _note_declared(self, queue: str) -> None:
+        """Owe nothing of *queue* but partitions whose nodes are away: they may not be there yet."""
+        if any(map(self._link.store.is_away, self._names(queue))):
+            self.owed[queue] = []
+        else:
+            self.owed.pop(queue, None)
+
+    def _names(self, queue: str) -> Sequence[str]:
+        return partition_names(queue, self._link.store.partitions.get(queue, 1))
 
     def _declare_now(
         self, queue: str, encoded: bytes, meta: dict[str, str], passive: bool
@@ -149,7 +161,7 @@ class Declarations:
             logger.error("%s; it is used as it is", exc)  # noqa: TRY400 - the message says it all
         for exchange, routing_key in bindings:
             self._bind(queue, exchange, routing_key)
-        self.owed.pop(queue, None)
+        self._note_declared(queue)
 
     def settle(self, exchange: str = "") -> None:
         """Declare and bind what is owed, as far as the nodes answer by now; not again at once.
@@ -162,7 +174,7 @@ class Declarations:
             exchanges = {name for name, _ in bindings}
             needed = exchange in exchanges
             if not needed and (
-                now < self._settles_at or any(map(store.is_away, [queue, *exchanges]))
+                now < self._settles_at or any(map(store.is_away, [*self._names(queue), *exchanges]))
             ):
                 continue
             try:
@@ -231,17 +243,16 @@ class Declarations:
         """
         refuse_partition(queue)
         store = self._link.store
-        if queue not in self.owed:
-            away = store.is_away(exchange) or store.is_away(queue)
-            try:
-                with store.patience(_AWAY_S if away else inf):
-                    self._bind(queue, exchange, routing_key)
-            except BrokerUnavailable as exc:
-                if not goes_on(store):
-                    raise
-                logger.info("%s; queue %r is bound when its node answers", exc, queue)
-            else:
-                return
+        away = store.is_away(exchange) or store.is_away(queue)
+        try:
+            with store.patience(_AWAY_S if away or queue in self.owed else inf):
+                self._bind(queue, exchange, routing_key)
+        except BrokerUnavailable as exc:
+            if not goes_on(store):
+                raise
+            logger.info("%s; queue %r is bound when its node answers", exc, queue)
+        else:
+            return
         self.owed.setdefault(queue, []).append((exchange, routing_key))
 
     def _bind(self, queue: str, exchange: str, routing_key: str) -> None:

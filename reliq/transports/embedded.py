@@ -19,11 +19,6 @@ class Transport(RedisTransport):
     default_port = None  # type: ignore[assignment]
     address: EmbeddedAddress
 
-    @property
-    def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing: there is no host."""
-        return {}
-
     def _address(self, client: Any) -> EmbeddedAddress:
         return EmbeddedAddress(folder_of(client.virtual_host))
 

@@ -104,8 +104,8 @@ class Failback:
         """Whether that broker answers again."""
         self.turns = False
         """Whether an event loop drives the transport."""
-        self.spools = [url for url in self.urls if is_spool(url)]
-        """Those of the list that are no brokers."""
+        self.spool = next(filter(is_spool, self.urls), "")
+        """The last of the list where that is no broker."""
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
 
@@ -128,8 +128,8 @@ class Failback:
     @property
     def homes(self) -> Sequence[str]:
         """The brokers that it leaves this one for: a spool for any, and others for the first."""
-        if self.url in self.spools:
-            return [url for url in self.urls if url not in self.spools]
+        if self.spool and self.url == self.spool:
+            return self.urls[:-1]
         return self.urls[: int(self._options.failback and self.url != self.urls[0])]
 
     @property
@@ -151,19 +151,18 @@ class Failback:
         if not self.urls:
             self._open()
             return
-        if self.spools and self._options.confirm == "replicated":
-            raise ConfigurationError(
-                "expected confirm to be 'none', 'accepted' or 'fsynced' where a spool is in the "
-                "list of brokers, got: 'replicated', which a spool cannot give"
-            )
+        self._check_spool()
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
         except BrokerUnavailable:
             BROKERS.failed(self.url)
             raise
+        store = self._link.store
+        # A publish whose reply is lost may be spooled.
+        if self.spool not in {"", self.url} and store.broker not in BROKERS.data:
+            BROKERS.data[store.broker] = store.broker_id()
         BROKERS.answered(self.url)
-        self._check_spools()
         self._say_where("it was the first to answer")
         self.watch_primary()
 
@@ -188,9 +187,9 @@ class Failback:
 
     def watch_primary(self) -> None:
         """Have the fail-back look after this transport: away, consuming, or beside a spool."""
-        if not self.urls or not (self._options.failback or self.spools):
+        if not self.urls or not (self._options.failback or self.spool):
             return
-        if self.url != self.urls[0] or self.consumed or self.spools:
+        if self.url != self.urls[0] or self.consumed or self.spool:
             FAILBACK.watch(self)
 
     def leave(self) -> None:
@@ -307,31 +306,26 @@ class Failback:
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
-    # -- spools
+    # -- a spool
 
-    def _check_spools(self) -> None:
-        """See that each spool can be used, before it is needed; raises ConfigurationError.
+    def _check_spool(self) -> None:
+        """See that the spool can be used, before it is needed; raises ConfigurationError."""
+        if not self.spool:
+            return
+        if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
+            raise ConfigurationError(
+                f"{self.spool}: expected a spool at the end of the list of brokers, and confirm "
+                "not to be 'replicated', which a spool cannot give"
+            )
+        JOURNALS.at(self.spool).check()
 
-        And note which data the broker has: a publish whose reply is lost may be spooled.
-        """
-        if self.spools and self.url not in self.spools:
-            for url in self.spools:
-                JOURNALS.at(url).check()
-            store = self._link.store
-            BROKERS.data[store.broker] = store.broker_id()
-
-    @property
-    def spooled_for(self) -> Sequence[str]:
-        """The brokers that what is in the spools may go to."""
-        holds = any(JOURNALS.at(url).holds for url in self.spools)
-        return [url for url in self.urls if holds and url not in self.spools]
-
-    def forward(self, url: str, stopped: Callable[[], bool]) -> None:
-        """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
-        with self._connected(url) as broker:
-            redeclare = broker.declarations.redeclare
-            for spool in self.spools:
-                forward(JOURNALS.at(spool), broker.link, redeclare, self._options, stopped)
+    def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
+        """Forward what the spool holds to each broker that *answers*; of the fail-back's thread."""
+        journal = JOURNALS.at(self.spool)
+        for url in self.urls[:-1]:
+            if journal.holds and (url == self.url or answers(url)):
+                with self._connected(url) as broker:
+                    forward(journal, broker, stopped)
 
     @contextmanager
     def _connected(self, url: str) -> Iterator[Any]:

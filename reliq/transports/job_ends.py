@@ -85,10 +85,9 @@ class JobEnds:
         return _end(outcome.state, outcome.text, *where)
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
-        session, store = self._link.session, self._link.store
-        if self._qos.closed:
-            store = session.spare_store()
-        session.reports.report(store, message.headers[BATCH], change, then)
+        # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
+        store = None if self._qos.closed else self._link.store
+        self._link.session.reports.report(store, message.headers[BATCH], change, then)
 
     def _acknowledge(self, message: Message) -> None:
         tags = (message.delivery_tag,)

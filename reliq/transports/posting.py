@@ -162,7 +162,7 @@ class Posting:
     def _goes_on_by(
         self, item: Outgoing, sent: Publication, outcome: int
     ) -> Callable[[Outgoing], None] | None:
-        """Return what posts *item* again, where this copy of it is to be."""
+        """Return the step that posts *item* again, if this copy of it asks for one."""
         queue = queue_of(sent.queue)
         if outcome == STALE:
             return self._post_rest

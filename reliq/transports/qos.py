@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reserved(Protocol):
-    """What was reserved for one consumer, and is asked for: a subscription."""
+    """The messages reserved for one consumer, and those asked for: a subscription."""
 
     no_ack: bool
     buffer: deque[Delivery]

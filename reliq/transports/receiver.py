@@ -82,7 +82,18 @@ class Receiver:
                     raise
 
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now the channel's; None: it is a dead letter."""
+        """Return the message in *delivery*, now the channel's.
+
+        None: it is a dead letter, or no second run is to begin. Its lease ended while it waited
+        here, as in a frozen process: it goes back, if nobody else has it. Or this process works on
+        it still, or has acked it, and it came again since the broker had not heard of that.
+        """
+        session, tag = self._link.session, delivery.tag
+        if tag in session.outbox.unconfirmed:
+            session.outbox.ack_again(tag)
+            return None
+        if tag in session.leases.adrift and session.leases.adopt(tag, delivery.token):
+            return None
         try:
             message = Message(raw_message(delivery), channel=self._channel)
         except EnvelopeError as exc:
@@ -90,7 +101,7 @@ class Receiver:
             return None
         message.queue, message.token = delivery.queue, delivery.token
         if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
-            message.delivery_info[LEASE] += [self._link.session.id, self._link.store.broker]
+            message.delivery_info[LEASE] += [session.id, self._link.store.broker]
         if NATIVE_ETA in message.headers:
             eta = message.headers.pop(NATIVE_ETA)
             if WATCH.takes_from(self._over):
@@ -98,9 +109,10 @@ class Receiver:
             else:
                 message.headers[ETA] = eta
         if not no_ack:
-            self._qos.delivered[delivery.tag] = message
-            leases = self._link.session.leases
-            leases.keep_while_alive(delivery.tag, delivery.token, message)
+            if not session.leases.keep_while_alive(tag, delivery.token, message):
+                session.outbox.return_later((delivery,))
+                return None
+            self._qos.delivered[tag] = message
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kombu.utils.url import as_url
@@ -32,11 +32,6 @@ class Transport(BaseTransport):
         reset_inherited_url(client)
         self.address: Broker = self._address(client)
         super().__init__(client, **kwargs)
-
-    @property
-    def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing."""
-        return {"hostname": "localhost", "port": self.default_port}
 
     def _address(self, client: Any) -> Broker:
         username, password = login(client)
@@ -80,8 +75,7 @@ class UnixTransport(Transport):
 
     scheme = "reliq-unix"
     can_parse_url = True
-    default_connection_params: ClassVar[dict[str, Any]] = {}
-    """Nothing: a socket has no host."""
+    default_port = 0
     address: Any
 
     def _address(self, client: Any) -> Broker:

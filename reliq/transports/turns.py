@@ -20,7 +20,7 @@ _UNHEARD_S = 1.0
 
 
 class Credit:
-    """What channels may reserve, looked up once for each: it is a sum over all consumers."""
+    """The credit of channels, looked up once for each: it is a sum over all consumers."""
 
     def __init__(self) -> None:
         self._left: dict[QoS, int] = {}

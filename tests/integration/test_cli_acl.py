@@ -465,6 +465,27 @@ def test_what_no_rule_allows(guarded, role):
                 raw.execute_command(*command)
 
 
+def test_what_a_rule_does_not_keep_apart(guarded):
+    """Databases, and what EVAL can do: docs/operations.md says so. A prefix it does keep apart."""
+    place = guarded("viewer", prefix="shop:")
+    for db in (2, 3):
+        with contextlib.closing(place.server.client(db=db)) as owner:
+            owner.hset("shop:reliq:x", "m", "of another database")
+            owner.hset("else:reliq:x", "m", "of another prefix")
+    login = {"username": "reliq-viewer", "password": PASSWORD}
+    user = redis.Redis(port=place.server.port, db=2, protocol=2, **login)
+    with contextlib.closing(user):
+        assert {b"m": b"of another database"} == user.hgetall("shop:reliq:x")
+        user.execute_command("SELECT", 3)
+        assert b"of another database" == user.eval(
+            "redis.log(redis.LOG_WARNING, 'a line') return redis.call('HGET', KEYS[1], 'm')",
+            1,
+            "shop:reliq:x",
+        )
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            user.hgetall("else:reliq:x")
+
+
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_real_workers(guarded, site_factory, pool):
     """Celery's workers do all they do, die and are helped up: nothing is refused to them."""

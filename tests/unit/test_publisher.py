@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from reliq.message.delivery_tag import TAG_LENGTH, rank_of
+from reliq.engines.redis.publishing import SAID_EVERY_S, kept_ms
+from reliq.message.delivery_tag import rank_of
 from reliq.routing.publish_ids import Publisher, PublishTag
-from reliq.store.retention import LONG_MS, SAID_EVERY_S, SHORT_MS, kept_ms
+from reliq.store.limits import LONG_MS, SHORT_MS
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_each_copy_has_its_own_tag(publisher):
     first, second = publisher.number(tag, "q", 7), publisher.number(tag, "r", 7)
     assert str(tag) == first.tag
     assert first.tag != second.tag
-    assert [TAG_LENGTH, 7] == [len(second.tag), rank_of(second.tag)]
+    assert [30, 7] == [len(second.tag), rank_of(second.tag)]
     assert second == publisher.number(tag, "r", 7)
 
 

@@ -228,13 +228,12 @@ class StoreBase:
 
     def _ask_if_allowed(self, *command: str) -> Reply | None:
         """Return the reply; None where the broker refuses the command, as it may."""
-        name = refusals.name_of(command)
-        if refusals.lacks(self._wire.address.identity, name):
+        if refusals.lacks(self._wire.address.identity, command):
             return None
         try:
             return self._wire.call(command)
         except BrokerRefused as exc:
-            refusals.note(self._wire.address.identity, name, exc)
+            refusals.note(self._wire.address.identity, command, exc)
             return None
 
     def broker_id(self) -> str:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...store.batches import batches as parted
 from ...store.jobs import (
     CALLBACKS,
     LETTER_OF,
@@ -27,6 +26,7 @@ from ...store.jobs import (
     one_step,
 )
 from ...store.limits import BATCH
+from ...store.limits import batches as parted
 from ...store.unreadable import left_out, number
 from . import keys, scripts
 from .base import text_of, texts

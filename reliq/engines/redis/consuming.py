@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...store.batches import batches
-from ...store.limits import BATCH, MOST_REMEMBERED
+from ...store.limits import BATCH, MOST_REMEMBERED, batches
 from ...store.protocol import ignore_result
 from ...store.unreadable import number
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation

@@ -12,8 +12,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store.batches import batches
-from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS
+from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS, batches
 from . import keys, scripts
 from .base import StoreBase, texts
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...message.delivery_tag import is_of_job, new_tag, rank_of
-from ...store.batches import batches
-from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS
+from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS, batches
 from ...store.values import Move
 from . import keys, scripts
 from .base import StoreBase, text_of

@@ -7,9 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...message.queue_names import queue_of
-from ...store.batches import alike
-from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
-from ...store.retention import SAID_EVERY_S, kept_ms
+from ...store.limits import LONG_MS, MOST_REMEMBERED, MOVES_KEPT_MS, SHORT_MS, alike
 from . import keys, scripts
 from .base import StoreBase, gathered, then
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
     from ...store.protocol import OnResult
     from ...store.values import Publication
     from .stream import Command
+
+SAID_EVERY_S = 900.0
+"""So often a publisher that publishes says it; and so long it is a young one."""
 
 
 class RedisPublishing(StoreBase):
@@ -178,3 +179,12 @@ class RedisPublishing(StoreBase):
         for place, items in enumerate(groups):
             command = self._publish_command(items)
             self._wire.post(command, partial(on_reply, place), scripts.PUBLISH)
+
+
+def kept_ms(age_s: float, long: bool) -> int:
+    """Return for how many ms from now numbers are kept by who has published for *age_s*.
+
+    *long*: for the long time from the first number on. A retry has to find them, and so has a
+    first try that the network held back.
+    """
+    return LONG_MS if long or age_s >= SAID_EVERY_S else SHORT_MS

@@ -95,7 +95,6 @@ WORKER = _role(
         scripts.MOVED,
         scripts.MOVE_OUT,
         scripts.NEXT_BATCHES,
-        scripts.ONCE,
         scripts.PROMOTE,
         scripts.PURGE,
         scripts.RELEASE,
@@ -118,6 +117,7 @@ EXPORTER = _role(_CONNECTS, runs=(scripts.MEASURE,), sends="client|list info tim
 VIEWER = _role(
     EXPORTER,
     runs=(scripts.LOOK_UP, scripts.SCAN),
+    # The doctor tries CLIENT UNBLOCK, with an id that nobody has.
     sends="acl|whoami client|unblock hget hgetall hkeys hscan lrange scan script|exists zcount "
     "zrangebyscore",
 )
@@ -153,8 +153,7 @@ OPERATOR = _role(
         scripts.UNBOUND,
         scripts.WHEREABOUTS,
     ),
-    sends="acl|whoami client|list del get hdel hexists hget hgetall hkeys hmget hscan hsetnx info "
-    "lrange scan script|exists set smembers srem time zrangebyscore zrem zscore",
+    sends="del get hdel hexists hsetnx set smembers srem zrem zscore",
 )
 MIGRATION = _role(
     OPERATOR,

@@ -16,7 +16,7 @@ from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import OwnLock, here
 from ...store.protocol import ignore_result
 from . import formats
-from .connect import FAILURES, ask_all, ask_if_allowed, hang_up, translate
+from .connect import FAILURES, ask_all, hang_up, translate
 from .conversation import Conversation
 from .roles import Role, Turn, Waiters, in_turn
 from .stream import Command, Reply, Stream, pack
@@ -251,9 +251,9 @@ class Wire:
         began = monotonic()  # an address that is looked up may be out of date by the end
         connection = self.address.connect(self.options, self.name)
         try:
-            client_id = ask_if_allowed(connection, self.address, "CLIENT", "ID") or 0
             prefix = self.options.global_keyprefix
-            version, older = ask_all(connection, *formats.questions(prefix))
+            asked = ("CLIENT", "ID"), *formats.questions(prefix)
+            client_id, version, older = ask_all(connection, self.address, *asked)
             formats.require_known(version, older, prefix, self.address)
             stream = Stream(connection)
         except BaseException as exc:
@@ -265,7 +265,7 @@ class Wire:
             if self._closed or self._conversation.stream is not None:
                 stream.close()  # meanwhile, or by a signal's handler
                 return
-            self.client_id, self.connected_at = client_id, began
+            self.client_id, self.connected_at = client_id or 0, began
             self.dials += 1
             self._conversation.begin(stream)
 

@@ -37,15 +37,7 @@ local flags = {'sealed', 'cancelled', 'ended', 'due_failure', 'due_complete', 'd
 local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'failed', 'error',
   'dropped'}
 
--- Raises where one of these keys holds something else, before the first write.
-local function intact(hashes, zsets)
-  for _, key in ipairs(hashes) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs(zsets) do
-    redis.call('ZCARD', key)
-  end
-end
+-- use: intact
 
 -- What is known of the batch, as it was and as it becomes: it is written at the end.
 local was, is = {}, {}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.errors import ReliqError
 from reliq.hosts import is_loopback, is_of_this_machine
 
-from .console import Refused
+from .endings import Refused
 from .options import broker_options, listening, priority_order_option
 
 if TYPE_CHECKING:
@@ -71,15 +70,12 @@ def exporter(
     if priority_order is not None:
         options["priority_order"] = priority_order
     registry = CollectorRegistry()
-    try:
-        collector = Collector(
-            *target.urls,
-            transport_options=options,
-            all_queues=all_queues,
-            celery_names=celery_names,
-        )
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    collector = Collector(
+        *target.urls,
+        transport_options=options,
+        all_queues=all_queues,
+        celery_names=celery_names,
+    )
     registry.register(collector)
     stopped = threading.Event()
 

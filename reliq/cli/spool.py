@@ -14,7 +14,6 @@ from reliq.transports.forwarding import forward
 from reliq.units import duration, size
 
 from . import console as out
-from .console import Refused
 from .options import broker_options, json_option
 
 if TYPE_CHECKING:
@@ -41,10 +40,7 @@ def spool_status(path: str, as_json: bool) -> None:
     Examples:
       reliq spool status /var/spool/shop.db
     """
-    try:
-        found = JOURNALS.at(path).status()
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    found = JOURNALS.at(path).status()
     out.answer(found, as_json, _shown)
 
 
@@ -75,14 +71,11 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
     Examples:
       reliq spool forward /var/spool/shop.db --url reliq://localhost:6379/0
     """
-    try:
-        journal = JOURNALS.at(path)
-        with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
-            connection.connect()
-            total = forward(journal, connection.transport)
-        found = {"forwarded": total, "left": journal.holds}
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    journal = JOURNALS.at(path)
+    with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
+        connection.connect()
+        total = forward(journal, connection.transport)
+    found = {"forwarded": total, "left": journal.holds}
     words = "{forwarded} forwarded, {left} wait in the spool"
     out.answer(found, as_json, lambda found: [words.format(**found)])
 

@@ -20,18 +20,19 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
-from ..store.limits import BATCH, batches
+from ..store.limits import BATCH, chunks
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from weakref import WeakSet
 
     from ..store.protocol import Store
-    from .carriers import Carriers
+    from .attached import AttachedTransport
     from .leases import Leases
-    from .running_tasks import Running
+    from .running_tasks import RunningTasks
 
 logger = logging.getLogger("reliq")
 
@@ -43,9 +44,11 @@ class Outbox:
     """Guards what is owed. Taken before that of the leases: what goes from there to here does
     so in one step, and is owed here before it is let go there."""
 
-    def __init__(self, leases: Leases, carriers: Carriers, running: Running) -> None:
+    def __init__(
+        self, leases: Leases, transports: WeakSet[AttachedTransport], running: RunningTasks
+    ) -> None:
         self._leases = leases
-        self._carriers = carriers
+        self._transports = transports
         self._running = running
 
     def begin(self) -> None:
@@ -178,14 +181,14 @@ class Outbox:
         # A server that was taken for dead and replaced may still answer on an older
         # connection: what it confirms is sent again.
         trusted = not self.replaced_at or self.trusts(store)
-        for batch in batches(tags) if tags[BATCH:] else (tags,):
+        for chunk in chunks(tags) if tags[BATCH:] else (tags,):
             try:
                 if WATCH.consumers:
                     self._running.before_ack(store, queue)
-                store.post_ack(queue, batch, partial(self._acked, batch, trusted))
-            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few batches
-                self._unsent.update(batch)
-                logger.warning("%s; %d acks go out over the next connection", exc, len(batch))
+                store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
+            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few chunks
+                self._unsent.update(chunk)
+                logger.warning("%s; %d acks go out over the next connection", exc, len(chunk))
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
         if type(result) is not int or not trusted:
@@ -319,7 +322,7 @@ class Outbox:
         be called again.
         """
         leases = store.leases_of(queue, consumer)
-        if self._carriers.reserving(consumer):
+        if any(one.reserver.reserving(consumer) for one in list(self._transports)):
             return False
         with self.lock:
             unseen = [

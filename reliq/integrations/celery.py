@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..message.queue_names import queue_of
 from .outcomes import LEASE
-from .prefork import forget_nothing
+from .pools import forget_nothing
 from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
 from .scheduled import show_what_waits
 

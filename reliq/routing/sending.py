@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, ReliqError
 from ..errors import again as fresh
 from ..message.queue_names import number_of, queue_of
-from ..store.limits import batches
+from ..store.limits import chunks
 from ..store.values import CREATED, STALE, STORED
 from . import partitions
 from .confirming import BY_STORING, together
@@ -116,7 +116,7 @@ class _Sending:
         """
         results: list[list[int] | ReliqError] = []
         made: list[Publication] = []
-        for some in batches(messages, _SENT_AT_ONCE):
+        for some in chunks(messages, _SENT_AT_ONCE):
             if copies := self._copies(some):
                 self._store.post_publish(copies, results.append)
                 made += copies

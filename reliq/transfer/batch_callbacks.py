@@ -15,17 +15,15 @@ from ..routing.outgoing import Outgoing
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
-from ..store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change
+from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, OPEN, PARENT, Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..store.jobs import BatchRecord, Callback, State
+    from ..store.jobs import BatchRecord, Callback, Changed, State
     from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
-
-FIELD = "on_"
 
 
 class CallbackMessage(NamedTuple):
@@ -57,11 +55,23 @@ def publish_due(store: Store, record: BatchRecord) -> None:
     What finds no queue, or a full one, stays due: the next look tries it again.
     """
     for callback in record.due:
-        stored = record.fields.get(FIELD + callback)
+        stored = record.fields.get(CALLBACK_FIELD + callback)
         if stored is None or _published(store, record, callback, stored):
             if callback != "failure":
                 tell_parent(store, record)
             store.batches.said(record.id, callback)
+
+
+def change(store: Store, batch: str, *changes: Change) -> Changed | None:
+    """Change jobs of *batch*, and publish what is due of it then; waits. Raises ReliqError.
+
+    Where this process dies in between, a consumer publishes it.
+    """
+    changed = store.batches.change(batch, changes)
+    record = store.batches.batch(batch) if changed is not None and changed.due else None
+    if record is not None:
+        publish_due(store, record)
+    return changed
 
 
 def tell_parent(store: Store, record: BatchRecord) -> None:
@@ -79,10 +89,29 @@ def tell_parent(store: Store, record: BatchRecord) -> None:
     changes = [Change("end", record.id, state, tag=NESTED, text=text)]
     if state == "succeeded":  # perhaps after all: what had failed in it was replayed
         changes.insert(0, Change("replay", record.id, tag=NESTED))
-    changed = store.batches.change(parent, changes)
-    found = store.batches.batch(parent) if changed is not None and changed.due else None
-    if found is not None:
-        publish_due(store, found)
+    change(store, parent, *changes)
+
+
+def cancel_nested(
+    store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
+) -> None:
+    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
+
+    A process that is killed before that leaves it to consumers: each look at a batch looks at
+    its parent. *at_work* is given the ids of the jobs that run in each of them, some hundred at a
+    time. Waits, and reads all jobs. Raises ReliqError; harmless when repeated.
+    """
+    left, seen = [batch], {batch}
+    while left:
+        for part in store.batches.jobs(left.pop()):
+            running = [job.id for job in part if job.state == "working"]
+            if at_work is not None and running:
+                at_work(running)
+            nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
+            for child in sorted(nested):
+                change(store, child, Change("cancel"))
+            left += nested
+            seen |= nested
 
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:
@@ -119,33 +148,3 @@ def _outgoing(batch: str, message: CallbackMessage, number: int) -> Outgoing:
         tag=publish_tag(message.tag, publisher),
         spreads=False,
     )
-
-
-def cancel_nested(
-    store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
-) -> None:
-    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
-
-    A process that cancels a batch may be killed before it has cancelled those in it: each pass
-    over one of these looks at its parent, and makes up for that. *at_work* is given the ids of
-    the jobs that run in each of them, some hundred at a time. Waits, and reads all jobs. Raises
-    ReliqError; harmless when repeated.
-    """
-    left, seen = [batch], {batch}
-    while left:
-        for part in store.batches.jobs(left.pop()):
-            running = [job.id for job in part if job.state == "working"]
-            if at_work is not None and running:
-                at_work(running)
-            nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
-            for child in sorted(nested):
-                _cancel(store, child)
-            left += nested
-            seen |= nested
-
-
-def _cancel(store: Store, batch: str) -> None:
-    changed = store.batches.change(batch, (Change("cancel"),))
-    record = store.batches.batch(batch) if changed is not None and changed.due else None
-    if record is not None:
-        publish_due(store, record)

@@ -20,7 +20,7 @@ from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
 from ..store.jobs import Change
-from ..store.limits import MOVED_AT_ONCE, batches
+from ..store.limits import MOVED_AT_ONCE, chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -117,8 +117,8 @@ def move_all(
     the tags of those that are stored. Not atomic as a whole; repeat it to go on.
     """
     count = 0
-    for batch in batches(tags, MOVED_AT_ONCE):
-        low_water, moves = store.begin_move(queue, target, batch)
+    for chunk in chunks(tags, MOVED_AT_ONCE):
+        low_water, moves = store.begin_move(queue, target, chunk)
         done = stored(low_water, moves) if moves else ()
         if done:
             count += store.end_move(queue, done)

@@ -16,7 +16,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
-from ..integrations.gevent import let_others_run
+from ..integrations.pools import let_others_run
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
 from .channel import Channel
@@ -38,7 +38,7 @@ from .unroutable import UnroutableMessages
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 logger = logging.getLogger("reliq")
 
@@ -177,7 +177,7 @@ class Transport(virtual.Transport):
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
-        other.session.carriers.add(self)
+        other.session.transports.add(self)
         session, store = self.link.session, self.link.store
         self.link.move_to(other)
         session.leave(self)

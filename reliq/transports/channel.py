@@ -22,9 +22,9 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
-from .batch import PublishBatch
 from .client import Client
 from .message import Message
+from .publish_buffer import PublishBuffer
 from .qos import QoS
 from .receiver import Receiver
 from .settlement import Settlement
@@ -279,9 +279,9 @@ class Channel(virtual.Channel):
             self.transport.failback.step_failed(exc)
             raise
 
-    def create_publish_batch(self, max_size: int) -> PublishBatch:
+    def create_publish_batch(self, max_size: int) -> PublishBuffer:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
-        return PublishBatch(self, max_size)
+        return PublishBuffer(self, max_size)
 
     # -- consuming
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..integrations.collecting import Prepared
     from ..message.alike import Differing
     from ..routing.outgoing import Outgoing
-    from .batch import PublishBatch
+    from .publish_buffer import PublishBuffer
 
 # More than are ever added before they are flushed: but for its bytes, the caller decides.
 _MOST = 100_000
@@ -46,7 +46,7 @@ class Chunk:
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
-        self._batch: PublishBatch | None = None
+        self._batch: PublishBuffer | None = None
         self._made_by: Any = None
         """The channel that the batch was made by."""
         self._example: Outgoing
@@ -108,7 +108,7 @@ class Chunk:
 
     # -- inside
 
-    def _collect(self, batch: PublishBatch, message: Prepared) -> bool:
+    def _collect(self, batch: PublishBuffer, message: Prepared) -> bool:
         prepared = _for_kombu(self._made_by, message)
         before, differing = len(batch), message.differing
         full = batch.collect(

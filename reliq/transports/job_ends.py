@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH, job_of
+from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
 from ..message.queue_names import queue_of
 from ..store.jobs import Change
 
@@ -75,14 +75,13 @@ class JobEnds:
         if found is None or (outcome is None and message.begun):
             return None
         _, job, retries = found
-        where = job, retries, int(message.token), message.delivery_tag, message.queue
+        where = retries, int(message.token), message.delivery_tag, message.queue
         if outcome is None and WATCH.takes_from(self._over):
             # Celery's worker revokes what has expired.
             why = "revoked or expired" if message.headers.get("expires") else "revoked"
-            return _end("cancelled", why, *where)
-        if outcome is None:
-            return _end("succeeded", "", *where)
-        return _end(outcome.state, outcome.text, *where)
+            outcome = Outcome("cancelled", why)
+        state, text = outcome or SUCCEEDED
+        return Change("end", job, state, *where, text)
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
         # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
@@ -95,7 +94,3 @@ class JobEnds:
             self._link.session.outbox.ack_later(message.queue, tags)
         else:
             self._loop.ack(message.queue, tags)
-
-
-def _end(state: Any, text: str, job: str, retries: int, token: int, tag: str, queue: str) -> Change:
-    return Change("end", job, state, retries, token, tag, queue, text)

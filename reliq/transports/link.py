@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..routing.routes import Routes
 
 if TYPE_CHECKING:
-    from ..consumer.session import Session
+    from ..consumer.sessions import Session
     from ..store.protocol import Store
 
 

@@ -30,7 +30,7 @@ from .publishing import Publishing
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
     from ..routing.outgoing import Outgoing
     from ..spool.journal import Journal
     from .link import Link

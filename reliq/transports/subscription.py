@@ -13,7 +13,7 @@ from ..message.queue_names import queue_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..consumer.session import Session
+    from ..consumer.sessions import Session
     from ..store.values import Delivery, Promoted, Reservation
     from .isolated import IsolatedDelivery
     from .qos import QoS

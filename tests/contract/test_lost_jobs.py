@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.lost_jobs import LostJobs
+from reliq.consumer.lost_jobs import Sweep
 from reliq.message.delivery_tag import new_tag
 from reliq.routing.partitions import declare
 from reliq.store.jobs import Change
@@ -18,11 +18,10 @@ from tests.support.waiting import wait_until
 def sweep(store, batches):
     """Return a function that looks for lost jobs of the batch "b", and returns how many."""
     soon = []
-    jobs = LostJobs(soon.append)
 
     def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
-        looking = jobs.sweep("b", store.store.now_ms(), missing_ms)
+        looking = Sweep("b", store.store.now_ms(), soon.append, missing_ms=missing_ms)
         while looking.step(store.store):
             pass
         return batches.batch("b").counts["error"] - before

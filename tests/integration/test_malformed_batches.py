@@ -23,7 +23,7 @@ COUNTERS = (
 )
 FLAGS = (
     *("sealed", "cancelled", "ended", "due_failure", "due_complete", "due_success"),
-    *("said_failure", "said_complete", "said_success", "created", "postponed"),
+    *("said_failure", "said_complete", "said_success", "created", "added"),
 )
 OWN = {
     **dict.fromkeys((K.failures, K.progressed, *LISTS), "zadd"),
@@ -105,7 +105,7 @@ class Batch:
             "note": self._note,
             "said": lambda: self.batches.said("b", "failure"),
             "next": lambda: self.batches.next_batches(10, 1000),
-            "postpone": lambda: self.batches.postpone("b", 1000),
+            "look later": lambda: self.batches.look_later({"b": 1000}),
             "open again": lambda: self.batches.open_batch("b", "enrol", {}),
             "open": lambda: self.batches.open_batch("new", "enrol", {}),
             "forget": lambda: self.batches.forget_batch("b"),

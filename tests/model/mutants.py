@@ -353,6 +353,18 @@ MUTANTS = (
         "if not is_open[job.state] and not again then",
     ),
     Mutant(
+        "batches: an earlier delivery begins alone",
+        "change_jobs",
+        "begins and (retries < tried or retries == tried and (was == 'k' or token <= known))",
+        "false",
+    ),
+    Mutant(
+        "batches: the last one's success is one of many",
+        "change_jobs",
+        "not begins and is[9] and is[1] + is[2] + is[3] + is[4] < 2",
+        "false",
+    ),
+    Mutant(
         "batches: a begin that is said again",
         "change_jobs",
         "elseif same(job, new) and (",

@@ -402,9 +402,7 @@ CALLS = {
     "change_jobs": lambda store: store.batches.change("b", [Change("enter", "j", "waiting")] * 2),
     "note_job": lambda store: store.batches.note("b", Note("j", progress=(1, 2, "x"))),
     "said": lambda store: store.batches.said("b", "complete"),
-    "next_batches": lambda store: store.batches.next_batches(10, 1000),
-    "postpone_batch": lambda store: store.batches._postponing.end("b", "1"),
-    "schedule_batch": lambda store: store.batches._postponing.end("b", "1"),
+    "next_batches": lambda store: store.batches.look_later({"b": 1000}),
     "wake": wake,
     # Kombu's own keys are named by its options, its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),

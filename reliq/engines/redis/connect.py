@@ -61,6 +61,8 @@ class Address:
     port: int = 6379
     db: int = 0
     path: str | None = None
+    shown: str = ""
+    """Its name in messages, in place of a path."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: dict[str, Any] | None = field(default=None, repr=False)
@@ -68,7 +70,7 @@ class Address:
     def __str__(self) -> str:
         """Name the broker in messages: scheme, host and database, nothing secret."""
         if self.path is not None:
-            return f"reliq-unix://{self.path}/{self.db}"
+            return self.shown or f"reliq-unix://{self.path}/{self.db}"
         scheme = "reliq" if self.tls is None else "reliqs"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}/{self.db}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...store.limits import BATCH, MOST_REMEMBERED, batches
+from ...store.limits import BATCH, MOST_REMEMBERED, chunks
 from ...store.protocol import ignore_result
 from ...store.unreadable import number
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation
@@ -109,10 +109,10 @@ class RedisConsuming(StoreBase):
         """Store again what was taken with *no_ack* and never handed out."""
         names = scripts.HAND_BACK.of(self._keys(queue))
         back = 0
-        for batch in batches(deliveries):
+        for chunk in chunks(deliveries):
             args = [
                 part
-                for item in batch
+                for item in chunk
                 for part in (
                     item.tag,
                     item.place,

@@ -1,4 +1,4 @@
-"""Batches: many messages in one round trip, each with every promise of a single publish.
+"""Publish buffer: many messages in one round trip, each with every promise of a single publish.
 
 What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
 encoded when it is added, so that one that is refused spoils none of the others; it
@@ -79,7 +79,7 @@ class Owner(Protocol):
         """What it publishes over."""
 
 
-class PublishBatch:
+class PublishBuffer:
     """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
 
     Thread-safe. A forked child starts with an empty one: what its parent has

@@ -11,9 +11,11 @@ from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..message.envelope import EnvelopeError, pack, unpack
-from ..routing.routes import ROUTE_TRIES, Routes
+from ..routing.outgoing import Outgoing
+from ..routing.publish_ids import GivenNumber, publish_tag
+from ..routing.routes import Routes
+from ..routing.sending import send
 from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, OPEN, PARENT, Change
-from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,24 +123,10 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
             callback,
         )
         return True
-    routes = Routes(store)
-    number = 1 + CALLBACKS.index(callback)
-    for _ in range(ROUTE_TRIES):
-        queues, version = [message.routing_key], b""
-        if message.exchange:
-            route = routes.cached(message.exchange)
-            queues, version = list(route.lookup(message.routing_key)), route.version or b""
-        items = [_publication(record.id, message, queue, number, version) for queue in queues]
-        outcomes = store.publish(items) if items else []
-        if STALE in outcomes:
-            routes.refresh(message.exchange)
-            continue
-        if outcomes and not {FULL, NO_QUEUE}.intersection(outcomes):
-            for item, outcome in zip(items, outcomes, strict=True):
-                if outcome == CREATED:
-                    store.list_queue(item.queue)
-            return True
-        break
+    item = _outgoing(record.id, message, 1 + CALLBACKS.index(callback))
+    send(store, Routes(store), (item,))
+    if item.stored and not item.refused:
+        return True
     logger.warning(
         "batch %r: its callback on_%s has no queue to go to, or a full one (exchange %r, routing "
         "key %r); it is tried again",
@@ -150,19 +138,13 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
     return False
 
 
-def _publication(
-    batch: str, message: CallbackMessage, queue: str, number: int, version: bytes
-) -> Publication:
-    return Publication(
-        queue,
-        message.tag,
+def _outgoing(batch: str, message: CallbackMessage, number: int) -> Outgoing:
+    publisher = GivenNumber(f"batch:{batch}", number, own_tag=lambda _: message.tag)
+    return Outgoing(
+        message.exchange,
+        message.routing_key,
         message.envelope,
         message.rank,
-        f"batch:{batch}",
-        number,
-        0,
-        0,
-        -1,
-        message.exchange,
-        version,
+        tag=publish_tag(message.tag, publisher),
+        spreads=False,
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..errors import Flushable
     from ..integrations.collecting import Prepared
     from ..message.alike import Differing
-    from .outgoing import Outgoing
+    from ..routing.outgoing import Outgoing
     from .publish_buffer import PublishBuffer
 
 # More than are ever added before they are flushed: but for its bytes, the caller decides.
@@ -130,7 +130,7 @@ class Chunk:
         envelope = envelopes.encode(message.body, message.headers, message.properties)
         if envelope is None or len(envelope) > self._made_by.transport.options.max_message_bytes:
             return None  # for the error that encoding it raises
-        return self._example._replace(envelope=envelope, headers=message.headers)
+        return self._example.like(envelope, message.headers)
 
     def _failed(self, lost: bool) -> Flushed:
         places, batch = [place for place, _ in self._waiting], self._batch

@@ -457,7 +457,7 @@ def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
     silent, lively = not_the_anchor(cluster)
     with Connection(cluster.url()) as connection:
         channel = connection.default_channel
-        session, store, _ = channel.transport.link
+        session, store = channel.transport.link.session, channel.transport.link.store
         here, there = (names_at(cluster, node, 4) for node in (lively, silent))
         for name in (*here, *there):
             channel.queue_declare(name)
@@ -479,7 +479,8 @@ def test_what_is_owed_to_a_silent_node_holds_up_no_connection(cluster, step):
     silent, lively = not_the_anchor(cluster)
     options = {"socket_timeout": 60.0}
     with Connection(cluster.url(), transport_options=options) as connection:
-        session, store, _ = connection.default_channel.transport.link
+        link = connection.default_channel.transport.link
+        session, store = link.session, link.store
         (here,), (there,) = (names_at(cluster, node, 1) for node in (lively, silent))
         for name in (there, here):
             connection.default_channel.queue_declare(name)
@@ -648,7 +649,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
         Connection(cluster.url()) as other,
     ):
         channel = connection.default_channel
-        session, store, _ = channel.transport.link
+        session, store = channel.transport.link.session, channel.transport.link.store
         consumers_of = other.default_channel.transport.link.store.consumers_of
         plain = Queue("plain")
         with Consumer(channel, [divided, plain], callbacks=[lambda *_: None]):

@@ -125,19 +125,19 @@ def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
 
 def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
     """A debt that comes up meanwhile is sent within a slice of duties, as is one from its reply."""
-    seen = []
+    seen, owed = [], []
 
     def send_owed(_store, _patience_s):
         seen.append("ack")
-        duties._debtor.owes = len(seen) == 2  # its reply acknowledges another message
+        owed[:] = ["another"] * (len(seen) == 2)  # its reply acknowledges another message
 
     def look(number, _store):
         seen.append(number)
         store.clock.now += 0.06  # longer than a slice of duties
         if number == 0:
-            duties._debtor.owes = True
+            owed.append("ack")
 
-    duties._debtor.send_owed = send_owed
+    duties._owes, duties._send_all_owed = owed.__len__, send_owed
     turn(duties, store, *(partial(look, number) for number in range(4)))
     assert [0, "ack", 1, "ack", 2, 3] == seen
 

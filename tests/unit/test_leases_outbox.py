@@ -26,10 +26,10 @@ class Message:
 class Watched(Leases):
     """Leases that look, whenever one is let go, whether the outbox has it by then."""
 
-    def settle(self, tags):
+    def settle(self, tags, now=0.0):
         """Let go, and note what was owed as that began."""
         self.owed.append(not self.outbox.is_empty)
-        super().settle(tags)
+        return super().settle(tags, now)
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ class StoreBase:
         self.partitions: dict[str, int] = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
-        self._ack_commands: dict[str, tuple[Command, bytes]] = {}
+        self._ack_commands: dict[str, Command] = {}
         self._publish_constants: dict[tuple[str, str], Command] = {}
         self._kept: dict[tuple[str, str], float] = {}
         # Queue and publisher: whose numbers this connection has let the server keep.

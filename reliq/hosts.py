@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 def is_loopback(host: str) -> bool:
@@ -14,6 +18,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def is_of_this_machine(netloc: str, names: Collection[str]) -> bool:
+    """Whether a Host header names this machine: by a name of its own, or one of *names*."""
+    host = host_of(netloc).lower()
+    return is_loopback(host) or host in names
 
 
 def host_of(netloc: str) -> str:

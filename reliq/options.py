@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import ConfigurationError, unknown
@@ -289,7 +290,7 @@ RULES: dict[str, tuple[str, Check]] = {
         ("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6))
     ),
     "embedded_idle": ("a number of seconds, at least 1, or 0", _idle),
-    "embedded_server": _optional(_typed(str, "a path")),
+    "embedded_server": _optional(("a path", lambda path: str(Path("" + path).absolute()))),
     "socket_timeout": _seconds(0.05),
     "socket_connect_timeout": _seconds(0.05),
     "socket_keepalive": _typed(bool, "True or False"),

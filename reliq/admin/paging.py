@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import NotFound
 from ..message.delivery_tag import published_ms, rank_of
-from ..store.inspection import AnyPlace, Stored, status_of
+from ..store.protocol import status_of
 from ..store.scanning import SCANNED_AT_ONCE, Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..store.inspection import AnyPlace, Stored
     from ..store.protocol import Store
 
 WHOLE_BYTES = 65_536

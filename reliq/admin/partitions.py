@@ -83,14 +83,12 @@ def _together(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
 
 
 def merged_measures(measures: Iterable[Measure]) -> list[Measure]:
-    """Return what metrics need of each queue, its partitions together."""
+    """Return what there is of each queue, its partitions together, as :func:`merged` does."""
     found: dict[str, list[Measure]] = {}
     for measure in measures:
         found.setdefault(queue_of(measure.status.name), []).append(measure)
     return [
-        parts[0]
-        if len(parts) == 1
-        else replace(
+        replace(
             parts[0],
             status=_together(queue, [measure.status for measure in parts]),
             ready=dict(sum((Counter(measure.ready) for measure in parts), Counter[int]())),

@@ -6,22 +6,19 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, again
-from ..message.queue_names import queue_of
-from ..store.unreadable import left_out
-from .partitions import WHOLE, coverage, merged
+from .partitions import WHOLE, coverage, merged_measures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from ..store.inspection import BrokerInfo, QueueStatus, Untold
+    from ..store.inspection import BrokerInfo, Measure, QueueStatus, Untold
     from ..store.protocol import Store
     from .partitions import Coverage
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """What an operator wants to know of one queue. Counts and ledger are of one instant."""
+    """What an operator wants to know of one queue. Counts, age and ledger are of one instant."""
 
     queue: str
     ready: int
@@ -59,64 +56,32 @@ class Report:
     does not answer."""
 
 
-def all_statuses(store: Store) -> list[QueueStatus]:
-    """Return the status of each queue; raises BrokerUnavailable where one cannot be told."""
-    return statuses(store, store.queues())
-
-
-def statuses(store: Store, queues: Iterable[str], *, checked: bool = True) -> list[QueueStatus]:
-    """Return the status of each of *queues*, without those that nobody can read: these are said.
-
-    *checked*: as the store's own status has it. Raises BrokerRefused where none can: then it is
-    not the queues, but what this user may do.
-    """
-    found, refused = [], {}
-    for name in queues:
-        try:
-            status = store.status(name, checked=checked)
-        except BrokerRefused as exc:
-            refused[name] = again(exc)
-            continue
-        if status is not None:  # else it was deleted meanwhile
-            found.append(status)
-    if refused and not found:
-        raise again(next(iter(refused.values())))
-    left_out(store.broker, "queues", list(refused))
-    return found
+def statuses(store: Store, queues: Sequence[str]) -> list[QueueStatus]:
+    """Return the status of each of *queues*; raises as :meth:`Store.measure` does."""
+    return [measure.status for measure in store.measure(queues)]
 
 
 def report(store: Store, since: Report | None = None) -> Report:
     """Look at the broker and at each of its queues; rates are those since *since*."""
-    about, now_ms, at = store.about(), store.now_ms(), monotonic()
+    about, at = store.about(), monotonic()
     told = store.told()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
-    found = []
-    there = statuses(store, told.queues, checked=False)
-    parts = coverage(told, there)
-    partitions: dict[str, list[str]] = {}
-    for status in there:
-        partitions.setdefault(queue_of(status.name), []).append(status.name)
-    for status in merged(there):
-        name = status.name
-        try:
-            ages = [store.oldest_ms(part) for part in partitions[name] if status.ready]
-            oldest = min((age for age in ages if age is not None), default=None)
-        except BrokerRefused:
-            left_out(store.broker, "ready messages of queues", [name])
-            oldest = None
-        age_s = None if oldest is None else max(now_ms - oldest, 0) / 1000
-        found.append(_queue(status, age_s, before.get(name), passed_s, parts.get(name, WHOLE)))
+    there = store.measure(told.queues)
+    parts = coverage(told, [measure.status for measure in there])
+    found = [
+        _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE))
+        for measure in merged_measures(there)
+        for name in [measure.status.name]
+    ]
     return Report(about, found, at, told.untold)
 
 
 def _queue(
-    status: QueueStatus,
-    age_s: float | None,
-    before: QueueReport | None,
-    passed_s: float,
-    parts: Coverage,
+    measure: Measure, before: QueueReport | None, passed_s: float, parts: Coverage
 ) -> QueueReport:
+    status = measure.status
+
     def rate(counter: str) -> float | None:
         if before is None or passed_s <= 0:
             return None
@@ -134,7 +99,7 @@ def _queue(
         status.unacked,
         status.dead,
         status.consumers,
-        age_s,
+        measure.oldest_age_s,
         rate("published"),
         rate("acked"),
         status.paused,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..message.queue_names import queue_of
 from .views import of_stored
-from .walking import gone_on, ground, look, walk
+from .walking import cursor_of, gone_on, ground, look, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def search(
     fits: Callable[[Message], bool],
     limit: int,
     looks: int,
-    cursor: Cursor | None,
+    cursor: str | None,
     *,
     contains: str = "",
 ) -> Search:
@@ -65,6 +65,7 @@ def search(
 
     contains: text that their envelopes have; the broker passes over all others.
     """
+    start = None if cursor is None else cursor_of(cursor)
     now_ms = store.now_ms()
 
     def fitting(begun: Cursor, looked: Looked) -> list[tuple[int, Message]]:
@@ -75,7 +76,7 @@ def search(
 
     found: list[Message] = []
     after: Cursor | None = None
-    for step in walk(store, through, cursor, looks, contains=contains):
+    for step in walk(store, through, start, looks, contains=contains):
         after = step.after
         messages, room = fitting(step.begun, step.found), limit - len(found)
         if len(messages) > room:  # a step that ends with the last of them: the next call goes on

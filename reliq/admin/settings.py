@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigurationError, NotFound
 from ..message.queue_arguments import FIELDS, WHOLE, queue_arguments
 from ..routing.partitions import configure
-from ..store.inspection import status_of
+from ..store.protocol import status_of
 from . import partitions
 
 if TYPE_CHECKING:

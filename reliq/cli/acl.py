@@ -7,11 +7,9 @@ from typing import Any
 import click
 
 from reliq.admin import ROLES, acl_rule
-from reliq.errors import ConfigurationError
 from reliq.options import CONFIRMS
 
 from . import console as out
-from .console import Refused
 from .options import json_option, prefix_option
 
 
@@ -74,8 +72,5 @@ def acl(
         "sentinels": sentinels,
         "cluster": cluster,
     }
-    try:
-        rules = {name: acl_rule(name, user, prefix, **said) for name in roles}
-    except ConfigurationError as error:
-        raise Refused(str(error)) from error
+    rules = {name: acl_rule(name, user, prefix, **said) for name in roles}
     out.answer(rules, as_json, dict.values)

@@ -10,19 +10,17 @@ import click
 
 from reliq._version import __version__
 from reliq.admin import Inspector
-from reliq.errors import ReliqError
 
 from . import console as out
 from .acl import acl
 from .batches import batch
 from .bench.command import bench
 from .completion import completion
-from .console import Refused
 from .dead import dead
 from .demo.command import run_demo
 from .diagnostics import audit, consumers, doctor
 from .embedded import embedded
-from .endings import Group
+from .endings import Group, Refused
 from .exporter import exporter
 from .messages import peek
 from .migrate import migrate
@@ -128,16 +126,13 @@ def move(
     if (queue is None) != everything:
         raise click.UsageError("give a QUEUE, or --all")
     moved: dict[str, int] = {}
-    try:
-        options = target_of((source,), prefix, master_name, address_map).options
-        with (
-            Inspector(source, options) as from_,
-            Inspector(target, options, create=True) as to,
-        ):
-            for name in [queue] if queue is not None else from_.durable_queues():
-                moved[name] = _move_one(from_, to, name)
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    options = target_of((source,), prefix, master_name, address_map).options
+    with (
+        Inspector(source, options) as from_,
+        Inspector(target, options, create=True) as to,
+    ):
+        for name in [queue] if queue is not None else from_.durable_queues():
+            moved[name] = _move_one(from_, to, name)
     lines = (f"{name}: {count} moved" for name, count in moved.items())
     out.answer(moved, as_json, lambda _: lines)
 

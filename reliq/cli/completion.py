@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import get_completion_class
 
-from .console import Refused
+from .endings import Refused
 from .target import target_of
 
 if TYPE_CHECKING:

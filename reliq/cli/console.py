@@ -17,6 +17,7 @@ from rich.text import Text
 from reliq.errors import ReliqError
 from reliq.printable import plain
 
+from .endings import Refused
 from .interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -27,16 +28,6 @@ T = TypeVar("T")
 
 # Of what a message brings, so many levels are shown: no terminal and no parser takes more.
 _DEEPEST = 50
-
-
-class Refused(click.ClickException):
-    """The command could not do its work; the text says why."""
-
-    exit_code = 2  # 1 says that it did, and found a fault
-
-    def format_message(self) -> str:
-        """Return the text, in as many lines as it was made of."""
-        return "\n".join(map(plain, super().format_message().split("\n")))
 
 
 def cell(value: object, style: str = "") -> Text:

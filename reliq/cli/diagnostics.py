@@ -10,11 +10,11 @@ import click
 from rich.text import Text
 
 from reliq.admin.audit import HERE, LEFT
-from reliq.admin.spools import examine_spool
 from reliq.units import duration
 
 from . import console as out
 from .options import on_brokers
+from .spool import examine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,7 +182,7 @@ def doctor(target: Target, strict: bool, as_json: bool) -> None:
       reliq doctor --url reliq://localhost:6379/0
       reliq doctor --strict --json
     """
-    spools = [examine_spool(url) for url in target.spools]
+    spools = [examine(url) for url in target.spools]
 
     def look(inspector: Inspector) -> Iterator[Any]:
         yield from inspector.doctor()

@@ -2,61 +2,51 @@
 
 from __future__ import annotations
 
-import functools
+import os
+import re
+import shutil
 import signal
+import subprocess
 import threading
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from reliq.embedded import maintenance
+from reliq.embedded import start
 from reliq.embedded.folder import SCHEME, folder_of
-from reliq.embedded.start import ensure
-from reliq.errors import BrokerUnavailable, ReliqError
+from reliq.embedded.keeper import ask, lock, logs, open_own, write_state
+from reliq.embedded.server import find, writer_of
+from reliq.errors import BrokerUnavailable
 from reliq.options import parse
-from reliq.units import size
+from reliq.units import duration, size
 
-from .console import Refused
-from .endings import Group
+from .endings import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reliq.embedded.folder import Folder
 
+_NO_DATA = shutil.ignore_patterns("broker.*", "*.lock", "before-repair-*")
 
-@click.group(cls=Group)
+
+@click.group()
 def embedded() -> None:
     """Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).
 
     Applications start it by themselves; nothing here is needed for that.
-
-    \b
-    Examples:
-      reliq embedded status /var/lib/shop
-      reliq embedded run /var/lib/shop --maxmemory 500MB
-      reliq embedded backup /var/lib/shop /backup/shop-monday
     """
 
 
-def _command(command: Callable[..., None]) -> None:
-    """Add a command with the argument FOLDER, also as its URL; errors of reliq are refusals."""
-
-    @functools.wraps(command)
-    def wrapper(folder: str, **given: Any) -> None:
-        try:
-            command(folder_of(folder.removeprefix(f"{SCHEME}:///")), **given)
-        except ReliqError as error:
-            raise Refused(str(error)) from error
-
-    embedded.command()(click.argument("folder")(wrapper))
-
-
+_folder = click.argument(
+    "folder", callback=lambda _context, _name, said: folder_of(said.removeprefix(f"{SCHEME}:///"))
+)
 _server_option = click.option("--server", help="The path of a valkey-server or redis-server.")
 
 
-@_command
+@embedded.command()
+@_folder
 def status(folder: Folder) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
@@ -66,11 +56,30 @@ def status(folder: Folder) -> None:
     Example:
       reliq embedded status /var/lib/shop
     """
-    for name, value in maintenance.status(folder):
+    folder.require(create=False)
+    state, wrote, text = folder.state(), writer_of(folder), ""
+    with suppress(OSError), folder.socket() as path:
+        text = ask(path, "INFO").decode("utf-8", "replace")
+    said: dict[str, object] = {"running": "yes" if state["runs"] else "no", "server": wrote or "-"}
+    if info := dict(line.split(":", 1) for line in text.splitlines() if ":" in line):
+        pid = int(info["process_id"])
+        said["since"] = f"{duration(int(info['uptime_in_seconds']))}, by {state.get('by')}"
+        said["clients"] = int(info["connected_clients"]) - 2  # the keeper, and this one
+        said["memory"] = f"{size(int(info['used_memory']))} of {size(state.get('maxmemory'))}"
+        with suppress(OSError):  # it may be in another container
+            said["nice"] = f"{os.getpriority(os.PRIO_PROCESS, pid)} (pid {pid})"
+            said["cgroup"] = Path(f"/proc/{pid}/cgroup").read_text("utf-8").split("\n")[0]
+    data = sum(Path(path).stat().st_size for path in logs(folder.path))
+    said["disk"] = f"{size(data)}, {size(shutil.disk_usage(folder.path).free)} free"
+    said["log"] = folder.at("broker.log")
+    if "failed" in state:
+        said["last error"] = f"{time.ctime(state['failed_at'])}: {state['failed']}"
+    for name, value in said.items():
         click.echo(f"{name:<11} {value}")
 
 
-@_command
+@embedded.command()
+@_folder
 @click.option("--maxmemory", help="Its memory, as 64MB.  [default: 256 MB, or a quarter]")
 @click.option("--fsync", default="second", show_default=True, help="second, or always.")
 @_server_option
@@ -89,12 +98,13 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
         signal.signal(number, lambda *_: ended.set())
     while not ended.is_set():
         with suppress(BrokerUnavailable):  # it is tried again after its pause
-            ensure(folder, options)
+            start.ensure(folder, options)
         ended.wait(1)
-    maintenance.stop(folder)
+    start.stop(folder)
 
 
-@_command
+@embedded.command()
+@_folder
 def stop(folder: Folder) -> None:
     """End the broker in FOLDER; the next connect of an application starts it again.
 
@@ -102,10 +112,11 @@ def stop(folder: Folder) -> None:
     Example:
       reliq embedded stop /var/lib/shop
     """
-    click.echo("stopped" if maintenance.stop(folder) else "it did not run")
+    click.echo("stopped" if start.stop(folder) else "it did not run")
 
 
-@_command
+@embedded.command()
+@_folder
 @_server_option
 def repair(folder: Folder, server: str | None) -> None:
     """Mend the data in FOLDER where the broker does not open it, say after a power cut.
@@ -116,17 +127,59 @@ def repair(folder: Folder, server: str | None) -> None:
     Example:
       reliq embedded repair /var/lib/shop
     """
-    copy, said = maintenance.repair(folder, server)
-    click.echo(f"{said}\nmended; a copy of the former data is in {copy}")
+    folder.require(create=False)
+    with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - none starts it
+        if not lock(held.fileno()) or folder.read("server.lock")[1]:
+            raise Refused(f"{folder}: it runs: reliq embedded stop {folder.path}")
+        binary, parts = find(folder, server), Path(folder.at("appendonlydir"))
+        files = [Path(path) for path in logs(folder.path)]
+        if parts.is_dir():
+            manifest = parts / "appendonly.aof.manifest"
+            text = manifest.read_text("utf-8") if manifest.exists() else ""
+            files = [parts / name for name in re.findall(r"(?m)^file (\S+) .*type [bi]", text)]
+        if not (files and all(path.exists() for path in files)):
+            raise Refused(
+                f"{folder}: a file of its data, or {parts}/appendonly.aof.manifest, which lists "
+                "them, is missing or empty: bring it back from a backup"
+            )
+        copy = folder.at(time.strftime("before-repair-%Y%m%d-%H%M%S"))
+        shutil.copytree(folder.path, copy, ignore=_NO_DATA)
+        # Not by the manifest: valkey-check-aof takes a base file of its own for damaged.
+        done = subprocess.run(  # noqa: S603 - the server, under the name of its tool
+            [f"{binary.name}-check-aof", "--fix", files[-1]],
+            executable=binary.path,
+            input="y\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Refused(f"{folder}: it cannot be mended: {done.stdout}{done.stderr}")
+        write_state(held.fileno(), {})
+    click.echo(f"{done.stdout}\nmended; a copy of the former data is in {copy}")
 
 
-@_command
+@embedded.command()
+@_folder
 @click.argument("to", type=click.Path())
 def backup(folder: Folder, to: str) -> None:
     """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run.
+
+    The copy is what it held at one moment.
 
     \b
     Example:
       reliq embedded backup /var/lib/shop /backup/monday
     """
-    click.echo(f"{size(maintenance.backup(folder, to))} copied to {to}")
+    folder.require(create=False)
+    before = logs(folder.path)
+    try:
+        shutil.copytree(folder.path, to, ignore=_NO_DATA)
+    except FileExistsError as error:
+        raise Refused(f"expected a path where nothing is yet, got: {to!r}") from error
+    except shutil.Error:
+        before = []  # a file is gone
+    if before != logs(folder.path):
+        shutil.rmtree(to)
+        raise Refused(f"{folder}: it was just rewriting its log; try again")
+    click.echo(f"{size(sum(Path(path).stat().st_size for path in logs(to)))} copied to {to}")

@@ -1,4 +1,4 @@
-"""How commands end at Ctrl-C. Imports nothing that takes time: Celery loads it."""
+"""How commands end at Ctrl-C and with a refusal. Imports nothing slow: Celery loads it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reliq.errors import ReliqError
+from reliq.printable import plain
+
 from .interrupts import INTERRUPTED, is_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class Refused(click.ClickException):
+    """The command could not do its work; the text says why."""
+
+    exit_code = 2  # 1 says that it did, and found a fault
+
+    def format_message(self) -> str:
+        """Return the text, in as many lines as it was made of."""
+        return "\n".join(map(plain, super().format_message().split("\n")))
 
 
 @contextmanager
@@ -47,9 +60,12 @@ def interrupts_deferred() -> Iterator[None]:
 
 
 class Group(click.Group):
-    """A group whose commands end so."""
+    """A group whose commands end so; an error of reliq is a refusal."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run one of them."""
         with interruptible(ctx):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except ReliqError as error:
+                raise Refused(str(error)) from error

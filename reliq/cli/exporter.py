@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.errors import ReliqError
-from reliq.hosts import host_of, is_loopback
+from reliq.hosts import is_loopback, is_of_this_machine
 
-from .console import Refused
+from .endings import Refused
 from .options import broker_options, listening, priority_order_option
 
 if TYPE_CHECKING:
@@ -71,15 +70,12 @@ def exporter(
     if priority_order is not None:
         options["priority_order"] = priority_order
     registry = CollectorRegistry()
-    try:
-        collector = Collector(
-            *target.urls,
-            transport_options=options,
-            all_queues=all_queues,
-            celery_names=celery_names,
-        )
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    collector = Collector(
+        *target.urls,
+        transport_options=options,
+        all_queues=all_queues,
+        celery_names=celery_names,
+    )
     registry.register(collector)
     stopped = threading.Event()
 
@@ -106,8 +102,7 @@ def _of_this_machine(inner: Any, hosts: set[str]) -> Callable[..., Iterable[byte
     """Return a WSGI application that answers only by a name of this machine, as the page does."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        host = host_of(environ.get("HTTP_HOST", "")).lower()
-        if is_loopback(host) or host in hosts:
+        if is_of_this_machine(environ.get("HTTP_HOST", ""), hosts):
             found: Iterable[bytes] = inner(environ, start)
             return found
         start("421 Misdirected Request", [("Content-Type", "text/plain")])

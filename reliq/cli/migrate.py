@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.errors import ReliqError
 from reliq.migration.migrate import Migration, Step
 
 from . import console as out
-from .console import Refused
 from .interrupts import INTERRUPTED
 from .options import (
     Number,
@@ -106,37 +104,32 @@ def migrate(
         raise click.UsageError("--dry-run changes nothing: leave --follow and --unacked-older out")
     ours = {"global_keyprefix": prefix, "priority_order": priority_order}
     theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **layout}
-    try:
-        with Migration(
-            source,
-            target,
-            kombu_options=_given({**theirs, "master_name": master_name}),
-            transport_options=_given(
-                {**ours, "master_name": master_name, "address_map": address_map}
-            ),
-        ) as migration:
-            if dry_run:
-                plans = [migration.plan(queue) for queue in queues or migration.queues()]
-                out.answer([asdict(plan) for plan in plans], as_json, _plans)
-                return
-            moved: dict[str, Step] = {}
-            try:
-                if unacked_older is not None:
-                    for queue, step in migration.run_unacked(unacked_older, queues or None):
-                        moved[queue] = _sum(moved.get(queue, Step(0)), step)
+    with Migration(
+        source,
+        target,
+        kombu_options=_given({**theirs, "master_name": master_name}),
+        transport_options=_given({**ours, "master_name": master_name, "address_map": address_map}),
+    ) as migration:
+        if dry_run:
+            plans = [migration.plan(queue) for queue in queues or migration.queues()]
+            out.answer([asdict(plan) for plan in plans], as_json, _plans)
+            return
+        moved: dict[str, Step] = {}
+        try:
+            if unacked_older is not None:
+                for queue, step in migration.run_unacked(unacked_older, queues or None):
+                    moved[queue] = _sum(moved.get(queue, Step(0)), step)
+            _run(migration, queues, moved)
+            while follow:
+                time.sleep(_FOLLOW_EVERY_S)
                 _run(migration, queues, moved)
-                while follow:
-                    time.sleep(_FOLLOW_EVERY_S)
-                    _run(migration, queues, moved)
-            except KeyboardInterrupt:
-                if not follow:
-                    _print_moved(moved, as_json)
-                    click.echo("interrupted; run it again to go on", err=True)
-                    click.get_current_context().exit(INTERRUPTED)
-            _print_moved(moved, as_json)
-            _tell_held(migration, moved)
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+        except KeyboardInterrupt:
+            if not follow:
+                _print_moved(moved, as_json)
+                click.echo("interrupted; run it again to go on", err=True)
+                click.get_current_context().exit(INTERRUPTED)
+        _print_moved(moved, as_json)
+        _tell_held(migration, moved)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

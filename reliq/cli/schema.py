@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import fields
 from typing import Any
 
 import click
 
 from reliq import admin
-from reliq.admin.spools import SpoolStatus
 from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
@@ -57,7 +55,7 @@ def _object(**properties: Schema) -> Schema:
 
 def _of(kind: type, **more: Schema) -> Schema:
     hints = typing.get_type_hints(kind)
-    return _object(**{item.name: _of_type(hints[item.name]) for item in fields(kind)}, **more)
+    return _object(**{name: _of_type(hint) for name, hint in hints.items()}, **more)
 
 
 def _list(item: Schema) -> Schema:
@@ -80,7 +78,15 @@ _BATCH = {
 }
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
 _ROUTE = _object(exchange=_TEXT, routing_key=_TEXT, publishes=_WHOLE, oldest_s=_NUMBER)
-_SPOOL = _object(**{**_of(SpoolStatus)["properties"], "routes": _list(_ROUTE)})
+_SPOOL = _object(
+    spool=_TEXT,
+    publishes=_WHOLE,
+    oldest_s=_NUMBER,
+    bytes=_WHOLE,
+    routes=_list(_ROUTE),
+    expired=_WHOLE,
+    doubtful=_WHOLE,
+)
 
 SCHEMAS: dict[str, Schema] = {
     "acl": {"type": "object", "additionalProperties": _TEXT},

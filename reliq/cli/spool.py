@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 from kombu import Connection
 
-from reliq.admin.spools import spool_status
 from reliq.errors import ReliqError
 from reliq.spool.journal import JOURNALS
+from reliq.store.inspection import Finding
 from reliq.transports.forwarding import forward
 from reliq.units import duration, size
 
 from . import console as out
-from .console import Refused
 from .options import broker_options, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .target import Target
+
+# Processes forward every few seconds where a broker answers.
+_STUCK_S = 120.0
 
 
 @click.group()
@@ -32,25 +33,24 @@ def spool() -> None:
 @spool.command("status")
 @click.argument("path")
 @json_option
-def spool_status_command(path: str, as_json: bool) -> None:
+def spool_status(path: str, as_json: bool) -> None:
     """Show what waits in the spool at PATH: how many, how old, for which queues.
 
     \b
     Examples:
       reliq spool status /var/spool/shop.db
     """
-    try:
-        found = asdict(spool_status(path))
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    found = JOURNALS.at(path).status()
     out.answer(found, as_json, _shown)
 
 
 def _shown(found: dict[str, Any]) -> Sequence[Any]:
     columns = ("exchange", "routing key", "publishes", "oldest")
     rows = out.listing(columns, columns[2:], found["routes"], _cells)
-    ends = ", ".join(f"{found[name]} {name}" for name in ("forwarded", "expired", "dropped"))
-    return rows, f"{found['publishes']} publishes, {size(found['bytes'])}; so far {ends}"
+    line = (
+        "{publishes} publishes, {size}; so far {expired} expired, {doubtful} perhaps stored twice"
+    )
+    return rows, line.format(**found, size=size(found["bytes"]))
 
 
 def _cells(item: dict[str, Any]) -> Sequence[Any]:
@@ -71,15 +71,28 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
     Examples:
       reliq spool forward /var/spool/shop.db --url reliq://localhost:6379/0
     """
-    try:
-        journal = JOURNALS.at(path)
-        with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
-            connection.connect()
-            broker = connection.transport
-            redeclare = broker.declarations.redeclare
-            total = forward(journal, broker.link, redeclare, broker.options)
-        found = {"forwarded": total, "left": journal.holds}
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    journal = JOURNALS.at(path)
+    with Connection(target.urls[0], transport_options=dict(target.options)) as connection:
+        connection.connect()
+        total = forward(journal, connection.transport)
+    found = {"forwarded": total, "left": journal.holds}
     words = "{forwarded} forwarded, {left} wait in the spool"
     out.answer(found, as_json, lambda found: [words.format(**found)])
+
+
+def examine(url: str) -> Finding:
+    """Return what the doctor says of the spool at *url*."""
+    try:
+        journal = JOURNALS.at(url)
+        status = journal.status() if journal.holds else None
+    except ReliqError as exc:
+        return Finding("spool", "error", str(exc), "correct the URL, or move the file away")
+    if status is None:
+        return Finding("spool", "ok", f"no publishes wait in {journal}")
+    return Finding(
+        "spool",
+        "warning" if status["oldest_s"] > _STUCK_S else "info",
+        f"{status['publishes']} publishes wait in {journal}, for {duration(status['oldest_s'])}",
+        "any process that lists the spool forwards them when a broker answers: start one, or "
+        "run: reliq spool forward PATH --url BROKER",
+    )

@@ -16,7 +16,7 @@ from reliq.spool.journal import is_spool
 
 from . import console as out
 from .application import Application
-from .console import Refused
+from .endings import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from .console import Refused
+from .endings import Refused
 from .options import Number, on_brokers
 from .status import looks, status_data, status_tables
 

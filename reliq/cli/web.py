@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.errors import ReliqError
-
-from .console import Refused
+from .endings import Refused
 from .options import Number, broker_options, listening
 
 if TYPE_CHECKING:
@@ -127,7 +125,4 @@ def web(
         given["users_file"] = users
     if not given["proxies"]:
         del given["proxies"]
-    try:
-        serve(target.urls, target.options, host, port, given)
-    except ReliqError as error:
-        raise Refused(str(error)) from error
+    serve(target.urls, target.options, host, port, given)

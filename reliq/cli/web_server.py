@@ -20,7 +20,7 @@ from reliq.web.access import LOOPBACK_ONLY
 from reliq.web.passwords import hashed
 from reliq.web.seldom import Seldom
 
-from .console import Refused
+from .endings import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

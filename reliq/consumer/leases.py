@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..forks import OwnLock
 from ..store.values import Delivery, How, Lease
@@ -71,8 +71,9 @@ class Leases:
         self._held: dict[str, Held] = {}
         self.held = MappingProxyType(self._held)
         """What is held, by tag: to be looked at."""
-        # Messages whose lease was lost, while somebody works on them.
-        self._adrift: dict[str, weakref.ref[object]] = {}
+        self.adrift: dict[str, weakref.ref[Any]] = {}
+        """Messages whose lease was lost, while somebody works on them; not to be changed."""
+        self._overstayed: set[str] = set()
         self._abandoned: deque[str] = deque()
         self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
         """How often what is due is to be asked for: often enough for the shortest lease."""
@@ -82,7 +83,7 @@ class Leases:
     @property
     def in_hand(self) -> bool:
         """Whether a message may run here: its lease is held, or was lost meanwhile."""
-        return bool(self._held or self._adrift)
+        return bool(self._held or self.adrift)
 
     def count(self, queue: str) -> int:
         """Return how many are held of *queue*."""
@@ -94,6 +95,8 @@ class Leases:
         self._heed(lease_s)
         with self.lock:
             for delivery in deliveries:
+                if delivery.tag in self._held:  # nobody has told us yet that it was lost
+                    self._set_adrift(delivery.tag)
                 held = Held(
                     delivery.queue, delivery.token, now, asked_at, lease_s, asked_at + lease_s
                 )
@@ -112,7 +115,9 @@ class Leases:
         if limit is None:
             return {}
         found = {tag: held for tag, held in self._held.copy().items() if now - held.since > limit}
-        return {tag: held for tag, held in found.items() if self.lost(tag, held.token)}
+        lost = {tag: held for tag, held in found.items() if self.lost(tag, held.token)}
+        self._overstayed.update(lost)
+        return lost
 
     def due(self, all_of_them: bool = False) -> dict[str, list[Lease]]:
         """Return, by queue, the leases that are a third gone: they are about to be renewed."""
@@ -147,25 +152,46 @@ class Leases:
             held = self._held.get(tag)
             if held is None or held.token != token:
                 return None
-            if held.message is not None and held.message() is not None:
-                self._adrift[tag] = held.message
+            self._set_adrift(tag)
             self._held.pop(tag, None)
             return held
 
+    def _set_adrift(self, tag: str) -> None:
+        message = self._held[tag].message
+        if message is not None and message() is not None:
+            self.adrift[tag] = message
+
+    def adopt(self, tag: str, token: str) -> bool:
+        """Have a message that is worked on here go on with the lease of its redelivery.
+
+        False: it is to be delivered, as what was held for longer than ``consumer_timeout`` is.
+        """
+        with self.lock:
+            known, held = self.adrift.get(tag), self._held.get(tag)
+            message = known() if known is not None else None
+            if message is None or held is None or tag in self._overstayed:
+                return False
+            del self.adrift[tag]
+            message.token = token
+            return self.keep_while_alive(tag, token, message)
+
     # -- the end of a lease
 
-    def ended(self, tags: Iterable[str], now: float) -> list[str]:
-        """Return those of *tags* whose lease had ended before *now*, unless it was told as lost."""
-        found = ((tag, self._held.get(tag)) for tag in tags)
-        return [tag for tag, held in found if held is not None and held.until < now]
+    def settle(self, tags: Iterable[str], now: float = 0.0) -> list[str]:
+        """Let go what is finished, whoever holds it now.
 
-    def settle(self, tags: Iterable[str]) -> None:
-        """Let go what is finished, whoever holds it now."""
+        Returns those whose lease had ended before *now*, unless that was told as lost.
+        """
+        late = []
         # Without the lock: each is one step of a dict.
         for tag in tags:
-            self._held.pop(tag, None)
-            if self._adrift:
-                self._adrift.pop(tag, None)
+            held = self._held.pop(tag, None)
+            if held is not None and held.until < now:
+                late.append(tag)
+            if self.adrift:
+                self.adrift.pop(tag, None)
+                self._overstayed.discard(tag)
+        return late
 
     def let_go(self, leases: Iterable[Lease]) -> None:
         """Let go what is given back, unless it was delivered here again meanwhile."""
@@ -182,15 +208,21 @@ class Leases:
 
     # -- messages that were delivered
 
-    def keep_while_alive(self, tag: str, token: str, message: object) -> None:
-        """Keep a lease only while *message*, which was delivered with it, lives.
+    def keep_while_alive(self, tag: str, token: str, message: object) -> bool:
+        """Keep a lease only while *message*, which is delivered with it, lives.
 
-        An open channel holds its unacked messages, and whoever works on one does.
-        Once it is collected unacked, with its channel or after it, it goes back.
+        False: it was lost, or may be by now. An open channel holds its unacked messages, and
+        whoever works on one does. Once it is collected unacked, with its channel or after it,
+        it goes back.
         """
-        held = self._held.get(tag)
-        if held is not None and held.token == token:
-            held.message = weakref.ref(message, partial(self._collected, tag, token))
+        try:
+            held = self._held[tag]
+        except KeyError:  # lost since it was taken
+            return False
+        if held.token != token or held.until < monotonic():
+            return False
+        held.message = weakref.ref(message, partial(self._collected, tag, token))
+        return True
 
     def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
         # May run at any point of any thread: only the deque is touched.
@@ -211,9 +243,10 @@ class Leases:
                 token, _, tag = self._abandoned.popleft().partition(" ")
             except IndexError:
                 return
-            adrift = self._adrift.get(tag)
+            adrift = self.adrift.get(tag)
             if adrift is not None and adrift() is None:
-                self._adrift.pop(tag, None)
+                self.adrift.pop(tag, None)
+                self._overstayed.discard(tag)
             held = self._held.get(tag)
             if held is not None and held.token == token:
                 yield held.queue, held.how, Lease(tag, token)

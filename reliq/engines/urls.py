@@ -8,13 +8,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from ..embedded.folder import SCHEME as EMBEDDED
 from ..embedded.folder import folder_of
 from ..errors import refuse_sqlite
 from ..options import parse
 from .redis.cluster.address import SCHEME as CLUSTER
 from .redis.cluster.address import cluster_address
 from .redis.cluster.store import ClusterStore
-from .redis.embedded import SCHEME as EMBEDDED
 from .redis.embedded import EmbeddedAddress, EmbeddedStore
 from .redis.sentinel import SCHEME as SENTINEL
 from .redis.sentinel import sentinel_address

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from functools import partial
 from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -68,15 +69,11 @@ class FailbackTransport(Protocol):
         """Learn that a broker to go back to answers; called by the fail-back's thread."""
 
     @property
-    def spools(self) -> Sequence[str]:
-        """Those of the list that are no brokers: journals on this machine."""
+    def spool(self) -> str:
+        """The last of the list where that is no broker, but a journal on this machine."""
 
-    @property
-    def spooled_for(self) -> Sequence[str]:
-        """The brokers that what is in the spools may go to."""
-
-    def forward(self, url: str, stopped: Callable[[], bool]) -> None:
-        """Forward what the spools hold to the broker at *url*."""
+    def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
+        """Forward what the spool holds to each broker that *answers*."""
 
     @property
     def lease_ms(self) -> int:
@@ -216,34 +213,34 @@ class Failback:
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
     def _look_after(self, transport: FailbackTransport) -> None:
-        primary, spools = transport.url == transport.urls[0], transport.spools
+        primary = transport.url == transport.urls[0]
         home = next((url for url in transport.homes if self._answers(transport, url)), None)
         if home is not None:
             transport.broker_answers(home)
         elif primary and transport.consumed:
             for url in transport.urls[1:]:
-                if url not in spools:
+                if url != transport.spool:
                     self._sweep_in_turn(transport, url)
-        if spools:
+        if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
-                for url in transport.spooled_for:
-                    if url == transport.url or self._answers(transport, url):
-                        transport.forward(url, self._stop.is_set)
+                transport.forward(partial(self._asked, transport), self._stop.is_set)
         elif primary and not transport.consumed:
             self.leave(transport)
 
     def _answers(self, transport: FailbackTransport, url: str) -> bool:
         """Whether the broker at *url* answers, and all of it where somebody publishes."""
+        # Who only publishes has left it for the sake of one node, perhaps.
+        return self._asked(transport, url) and (bool(transport.consumed) or BROKERS.is_whole(url))
+
+    def _asked(self, transport: FailbackTransport, url: str) -> bool:
+        """Whether the broker at *url* answers, or one node of it."""
         if self._is_due(self._next, url, transport.probe_interval * 0.9):
             try:
                 BROKERS.ask(url)
                 BROKERS.ask_whole(url)
             except ReliqError as exc:
                 logger.debug("fail-back: %s", exc)
-        # Who only publishes has left it for the sake of one node, perhaps.
-        return BROKERS.answered_within(url, transport.probe_interval * 2) and (
-            bool(transport.consumed) or BROKERS.is_whole(url)
-        )
+        return BROKERS.answered_within(url, transport.probe_interval * 2)
 
     @staticmethod
     def _is_due(last: dict[str, float], url: str, interval_s: float) -> bool:

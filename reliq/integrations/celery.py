@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..message.queue_names import queue_of
 from .outcomes import LEASE
-from .prefork import forget_nothing
+from .pools import forget_nothing
 from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
 from .scheduled import show_what_waits
 
@@ -42,7 +42,8 @@ class WorkerWatch:
 
     def __init__(self) -> None:
         # Replaced as a whole, never changed: threads look at it.
-        self._consumers: tuple[weakref.ref[Any], ...] = ()
+        self.consumers: tuple[weakref.ref[Any], ...] = ()
+        """The workers that there are, or were; empty in a process without one."""
         self._connected = False
         self._connected_to_embedded = False
         self.at_child_end: Callable[[], None] | None = None
@@ -77,14 +78,14 @@ class WorkerWatch:
     def _ready(self, sender: Any = None, **_: Any) -> None:
         if sender is None or sender in self._workers:
             return
-        self._consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
+        self.consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
         if _module_of(sender.pool) == _PREFORK:
             forget_nothing(sender.pool)
         watch_over(sender)
 
     @property
     def _workers(self) -> list[Any]:
-        return [found for known in self._consumers if (found := known()) is not None]
+        return [found for known in self.consumers if (found := known()) is not None]
 
     @property
     def worker(self) -> bool:

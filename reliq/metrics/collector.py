@@ -14,16 +14,15 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, merged_measures
-from ..admin.spools import spool_status
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
 from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
-from ..spool.journal import is_spool
+from ..spool.journal import JOURNALS, is_spool
 from ..store.limits import HIGHEST_RANK
 from .batches import Names
-from .families import Families, Seen
+from .families import Families, Seen, spool_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +62,7 @@ class Collector(PrometheusCollector):
             raise ConfigurationError("expected the URL of at least one broker, got none")
         options = {**_PATIENCE, **(transport_options or {})}
         self._celery_names = celery_names
-        self._spools = [url for url in urls if is_spool(url)]
+        self._spools = [JOURNALS.at(url) for url in urls if is_spool(url)]
         brokers = [url for url in urls if not is_spool(url)]
         self._brokers = [_Broker(url, options, all_queues) for url in brokers]
 
@@ -76,10 +75,11 @@ class Collector(PrometheusCollector):
         families = Families(self._celery_names)
         for broker in self._brokers:
             broker.collect(families)
-        for url in self._spools:
+        spools = []
+        for journal in self._spools:
             with suppress(ReliqError):  # there may be none yet
-                families.add_spool(spool_status(url))
-        return families.all()
+                spools.append(journal.status())
+        return [*families.all(), *(spool_gauges(spools) if spools else ())]
 
     def close(self) -> None:
         """Close the connections for good: from now on each broker is down."""

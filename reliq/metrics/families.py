@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -14,11 +14,10 @@ from ..printable import plain
 from .batches import BatchFamilies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from ..admin.spools import SpoolStatus
     from ..store.inspection import Consumer, Measure, Node
 
 _QUEUE = ("broker", "queue")
@@ -179,10 +178,6 @@ class Families:
             for key, (name, text) in NODES.items()
         }
         self.partitions = GaugeMetricFamily(*PARTITIONS, labels=_QUEUE)
-        self.spools = {
-            key: GaugeMetricFamily(name, text, labels=["spool"])
-            for key, (name, text) in SPOOLS.items()
-        }
         self.batches = BatchFamilies()
         self.celery = {
             key: GaugeMetricFamily(name, text, labels=["queue_name"])
@@ -199,7 +194,7 @@ class Families:
                 self.celery[key].add_metric([queue], value)
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
-        cluster = (*self.nodes.values(), self.partitions, *self.spools.values())
+        cluster = (*self.nodes.values(), self.partitions)
         some = (family for family in cluster if family.samples)
         return [*first, *some, *rest, *self.batches.all()]
 
@@ -211,11 +206,6 @@ class Families:
         self.nodes["untold"].add_metric(labels, untold)
         if node.memory_bytes is not None:
             self.nodes["memory"].add_metric(labels, node.memory_bytes)
-
-    def add_spool(self, status: SpoolStatus) -> None:
-        """Add one spool."""
-        for key, family in self.spools.items():
-            family.add_metric([status.spool], getattr(status, key))
 
     def add_partitions(self, broker: str, queue: str, untold: int) -> None:
         """Add how many partitions of a queue that is divided could not be read."""
@@ -243,7 +233,7 @@ class Families:
             "consumers": status.consumers,
             "running": seen.running,
             "paused": int(status.paused),
-            "oldest": _age_s(measure),
+            "oldest": measure.oldest_age_s or 0.0,
             "difference": audit(status).difference,
         }
         for key, gauge in self.gauges.items():
@@ -271,6 +261,10 @@ class Families:
                 self.dead.add_metric([*labels, reason], count)
 
 
-def _age_s(measure: Measure) -> float:
-    # The publisher's clock may be ahead of the broker's.
-    return 0.0 if measure.oldest_ms is None else max(measure.now_ms - measure.oldest_ms, 0) / 1000
+def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
+    """Return the metrics of spools, of each what its journal says."""
+    for key, (name, text) in SPOOLS.items():
+        gauge = GaugeMetricFamily(name, text, labels=["spool"])
+        for status in found:
+            gauge.add_metric([status["spool"]], status[key])
+        yield gauge

@@ -23,8 +23,8 @@ from ..errors import ConfigurationError, NotFound
 from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import is_durable
 from ..options import parse
-from ..store.inspection import status_of
 from ..store.limits import MOVED_AT_ONCE
+from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, Lease
 from .bindings import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
 from .convert import to_foreign, to_move

@@ -90,7 +90,7 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
     except BrokerUnavailable:
         if not goes_on(store):
             raise
-        # The next one who declares makes it, or a consumer: who publishes there meanwhile is told.
+        # Who declares it makes it when its node answers, or a consumer does.
 
 
 def _told(store: Store, partitions: Sequence[str], ask: Callable[[str], T]) -> Iterator[T]:

@@ -13,42 +13,38 @@ import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from ..forks import OwnLock, Part, here, register
 from ..store.limits import BATCH, BATCH_BYTES, LONG_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ..errors import ReliqError
+    from collections.abc import Iterable, Iterator
 
 SCHEME = "reliq-spool"
 CERTAIN_MS = LONG_MS - 1_000_000
 """For so long a broker certainly knows a number: it is told how long at least every 15 minutes."""
-ENDS = ("forwarded", "expired", "dropped", "doubtful")
-"""What becomes of what was spooled; the doubtful ones are forwarded and may be stored twice."""
-DECLARATIONS = "SELECT kind, name, body FROM declarations ORDER BY id"
-_FORMAT = 1
-_APPLICATION = 1919249521  # "relq": tells the file from those of other programs
+Publish: TypeAlias = "tuple[str, str, int, bytes, str | None, str | None, int | None]"
+"""Exchange, routing key, its time in ms, all else; and of a publish whose reply was lost the
+broker, the id of that broker's data, and since when it may have it."""
+Taken: TypeAlias = "tuple[int, str, str, int, bytes, bool]"
+"""Its place in the order, the first four, and whether its number is no proof at that broker."""
 _PATIENCE_S = 10.0
-# A forwarder that takes nothing for so long is taken for dead; if it is not, numbers tell.
+# A forwarder that removes nothing for so long is taken for dead; if it is not, numbers tell.
 _LEASE_MS = 3000
 # What SQLite needs beside the file to empty it again.
 _ROOM = 32_000_000
-_PAGE = 4096
-_SIDES = ("", "-wal", "-shm")
+_FORMAT = (1919249521, 1)  # "relq" tells the file from those of other programs
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS publishes (id INTEGER PRIMARY KEY AUTOINCREMENT, exchange TEXT,
   routing_key TEXT, stored_ms INT, message BLOB, broker TEXT, data TEXT, sent_ms INT);
 CREATE TABLE IF NOT EXISTS declarations (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, body BLOB,
   UNIQUE (kind, name, body));
-CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, value INT);
-CREATE TABLE IF NOT EXISTS about (publisher TEXT, forwarder TEXT, until_ms INT);
-INSERT INTO about SELECT lower(hex(randomblob(9))), '', 0 WHERE NOT EXISTS (SELECT 1 FROM about);
+CREATE TABLE IF NOT EXISTS about (publisher TEXT, expired INT, doubtful INT);
+INSERT INTO about SELECT lower(hex(randomblob(9))), 0, 0 WHERE NOT EXISTS (SELECT 1 FROM about);
 PRAGMA application_id = 1919249521;
 PRAGMA user_version = 1;
 COMMIT"""
@@ -59,34 +55,6 @@ def is_spool(url: str) -> bool:
     return url.startswith(f"{SCHEME}:")
 
 
-def _found(path: str) -> os.stat_result | None:
-    with suppress(FileNotFoundError):  # SQLite removes what is beside the file
-        return os.lstat(path)
-    return None
-
-
-def _inode(path: str) -> int:
-    found = _found(path)
-    return 0 if found is None else found.st_ino
-
-
-class Spooled(NamedTuple):
-    """One publish in the journal."""
-
-    exchange: str
-    routing_key: str
-    stored_ms: int
-    """When it was published, by the clock of this machine."""
-    message: bytes
-    broker: str | None = None
-    """The broker that may have it: its reply was lost, or it was being forwarded there."""
-    data: str | None = None
-    """The id of that broker's data then."""
-    sent_ms: int | None = None
-    id: int = 0
-    """Its place in the order, and its number under the spool's own name."""
-
-
 class Journal:
     """The file at one path; errors are ReliqError, and then nothing was changed."""
 
@@ -95,21 +63,12 @@ class Journal:
         self.told = False
         """Whether the log says that this process forwards from it."""
         self._opened: sqlite3.Connection | None = None
-        self._process = self._inode = 0
+        self._mark = (0, 0)
+        self._settings = ""
 
     def __str__(self) -> str:
         """Return the URL that names it."""
         return f"{SCHEME}:///{self.path}"
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a file."""
-        return os.path.lexists(self.path)
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the file, and of the files that SQLite keeps beside it."""
-        return sum(found.st_size for found in self._files())
 
     # -- the connection
 
@@ -121,65 +80,68 @@ class Journal:
     def close(self) -> None:
         """Let go of the file until it is used again."""
         with JOURNALS.lock:
-            if self._opened is not None and self._process == here():
+            if self._opened is not None and self._mark[0] == here():
                 self._opened.close()
                 self._opened = None
 
     def _files(self) -> list[os.stat_result]:
-        return [found for side in _SIDES if (found := _found(self.path + side)) is not None]
+        found = []
+        for side in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):  # SQLite removes what is beside the file
+                found.append(os.lstat(self.path + side))
+        return found
 
     def _open(self) -> sqlite3.Connection:
         if self._opened is None:
             self._make()
-            uri = f"file:{quote(self.path)}?mode=rw"
             options: Any = {"timeout": _PATIENCE_S, "isolation_level": None}
-            opened = sqlite3.connect(uri, uri=True, check_same_thread=False, **options)
+            self._opened = sqlite3.connect(self.path, check_same_thread=False, **options)
+            self._mark, self._settings = (here(), self._inode()), ""
             try:
-                self._prepare(opened)
+                self._prepare(self._opened)
             except BaseException:
-                opened.close()
+                self.close()
                 raise
-            self._opened, self._process, self._inode = opened, here(), _inode(self.path)
-        if self._process != here():
+        if self._mark != (here(), self._inode()):
             raise self._refused(
-                "this process was forked by a program that runs no Python hooks, while its parent "
-                "used the spool: let it run them (uWSGI: py-call-osafterfork), or publish in the "
-                "children only"
+                "the file was removed or replaced in use, or a program that runs no Python hooks "
+                "has forked this process while the spool was open: restart it, and let it run "
+                "them (uWSGI: py-call-osafterfork) or publish in the children only"
             )
-        if _inode(self.path) != self._inode:
-            raise self._refused("the file was removed or replaced in use: restart this process")
         return self._opened
+
+    def _inode(self) -> int:
+        try:
+            return os.lstat(self.path).st_ino
+        except FileNotFoundError:
+            return 0
 
     def _make(self) -> None:
         """Create the file for its owner alone; refuse a file that others have put there."""
         try:
-            if not self.exists:
-                with suppress(FileExistsError):  # another process was faster
-                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            files = self._files()
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
         except OSError as exc:
             raise self._unusable(f"it cannot be opened ({exc.strerror})") from exc
-        if any(not stat.S_ISREG(f.st_mode) or f.st_uid != os.geteuid() for f in files):
-            raise self._unusable(f"it is no file of this user (uid {os.geteuid()})")
-        if any(f.st_mode & 0o077 for f in files):
-            raise self._unusable(f"other users may open it: chmod 600 {self.path}*")
+        if any(
+            not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid()
+            for found in self._files()
+        ):
+            raise self._unusable(f"not only this user may open it: chmod 600 {self.path}*")
 
     def _prepare(self, opened: sqlite3.Connection) -> None:
-        tables, application, version = opened.execute(
+        tables, *found = opened.execute(
             "SELECT (SELECT count(*) FROM sqlite_master), application_id, user_version "
             "FROM pragma_application_id, pragma_user_version"
         ).fetchone()
-        if tables and application != _APPLICATION:
-            raise self._unusable("the file is another program's")
-        if version > _FORMAT:
-            raise self._unusable(f"it has format {version}, and this reliq knows {_FORMAT}")
+        if tables and tuple(found) != _FORMAT:
+            raise self._unusable(f"another program's, or a newer reliq's: {found}, not {_FORMAT}")
         opened.execute("PRAGMA journal_mode = WAL")
         if not tables:
             opened.executescript(_SCHEMA)
 
     @contextmanager
     def _transaction(
-        self, kind: str = "IMMEDIATE", *, most_bytes: int = 0, fsync: bool = False
+        self, kind: str = "IMMEDIATE", *, most_bytes: int = 2**42, fsync: bool = False
     ) -> Iterator[sqlite3.Connection]:
         """Run a block as one transaction.
 
@@ -188,15 +150,25 @@ class Journal:
         with JOURNALS.lock:
             try:
                 opened = self._open()
-                opened.execute(f"PRAGMA max_page_count = {most_bytes // _PAGE or 2**31 - 1}")
-                opened.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+                settings = (
+                    f"PRAGMA max_page_count = {most_bytes // 4096};"
+                    f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}"
+                )
+                if settings != self._settings:  # they cost as much as a publish
+                    opened.executescript(settings)
+                    self._settings = settings
                 opened.execute(f"BEGIN {kind}")
                 with opened:
                     yield opened
             except sqlite3.Error as exc:
-                raise self._in_words(str(exc)) from exc
-
-    # -- errors
+                if "not a database" in str(exc):
+                    raise self._unusable("another program's") from exc
+                if "locked" in str(exc):
+                    raise BrokerUnavailable(
+                        f"{self}: locked for {_PATIENCE_S:g} s: is a process stopped that uses it? "
+                        "Continue or kill it"
+                    ) from exc
+                raise self._refused(str(exc)) from exc
 
     def _unusable(self, why: str) -> ConfigurationError:
         return ConfigurationError(
@@ -205,28 +177,15 @@ class Journal:
         )
 
     def _refused(self, why: str) -> BrokerRefused:
-        return BrokerRefused(f"{self}: nothing was stored: {why}")
-
-    def _in_words(self, text: str) -> ReliqError:
-        if "disk is full" in text or "disk I/O" in text:
-            return self._refused(
-                f"the spool has reached spool_max, or the disk is full (less than {_ROOM} bytes): "
-                "raise spool_max, free space, or wait until a broker answers and it is forwarded"
-            )
-        if "locked" in text:
-            return BrokerUnavailable(
-                f"{self}: locked by another process for more than {_PATIENCE_S:g} s; nothing was "
-                "stored: is one of them stopped?"
-            )
-        if "not a database" in text:
-            return self._unusable("the file is another program's")
-        return self._refused(
-            f"{text}. Move the file away, and save what can be read: sqlite3 {self.path} .recover"
+        return BrokerRefused(
+            f"{self}: nothing was stored: {why}. Where spool_max is reached or the disk is full, "
+            "raise it, free space, or wait until a broker answers and it is forwarded; a damaged "
+            "file is to be moved away (sqlite3 FILE .recover)"
         )
 
     # -- publishing
 
-    def add(self, items: Iterable[Spooled], most_bytes: int, *, fsync: bool = False) -> None:
+    def add(self, publishes: Iterable[Publish], most_bytes: int, *, fsync: bool = False) -> None:
         """Append publishes, all or none. *fsync*: they are on the disk then."""
         query = (
             "INSERT INTO publishes (exchange, routing_key, stored_ms, message, broker, data, "
@@ -234,9 +193,9 @@ class Journal:
         )
         disk = os.statvfs(os.path.dirname(self.path))  # noqa: PTH120 - 2 µs
         if disk.f_bavail * disk.f_frsize < _ROOM:
-            raise self._in_words("disk is full")
+            raise self._refused(f"the disk has less than {_ROOM} bytes")
         with self._transaction(most_bytes=most_bytes, fsync=fsync) as opened:
-            opened.executemany(query, (item[:7] for item in items))
+            opened.executemany(query, publishes)
 
     def declare(self, kind: str, name: str, body: bytes) -> None:
         """Note what a publisher declared: it is declared before anything is forwarded."""
@@ -246,68 +205,85 @@ class Journal:
 
     # -- forwarding
 
-    def take(
-        self, forwarder: str, after: int, broker: str, data: str
-    ) -> tuple[list[Spooled], str, int]:
-        """Return the next publishes after *after* that may go to *broker*, as they were before.
+    def take(self, after: int, broker: str, data: str) -> tuple[list[Taken], str, int]:
+        """Return the next publishes after *after* that may go to *broker*.
 
         And the name under which the spool numbers them, and the number below which nothing waits.
         They are noted as sent there: until that is known, or for a day, they go nowhere else.
-        Nothing where another forwarder is at it: two would do no harm, but the work twice.
+        None while another forwarder is at them: two would do no harm, but the work twice.
         """
-        now, found, size = int(time() * 1000), list[Spooled](), 0
-        until = now + _LEASE_MS
-        lease = (
-            "UPDATE about SET forwarder = ?1, until_ms = ?3 "
-            "WHERE forwarder = ?1 OR until_ms NOT BETWEEN ?2 AND ?3"
-        )
+        now, found, size = int(time() * 1000), list[Taken](), 0
+        known = {"broker": broker, "data": data, "now": now, "day": now - CERTAIN_MS}
+        known.update(id=after, most=BATCH)
         query = (
-            "SELECT exchange, routing_key, stored_ms, message, broker, data, sent_ms, id "
-            "FROM publishes WHERE id > ? AND (broker IS NULL OR broker = ? OR data = ? OR "
-            "sent_ms < ?) ORDER BY id LIMIT ?"
+            "SELECT id, exchange, routing_key, stored_ms, message, "
+            "broker IS NOT NULL AND (sent_ms < :day OR data IS NOT :data), sent_ms FROM publishes "
+            "WHERE id > :id AND (broker IS NULL OR broker = :broker OR data = :data "
+            "OR sent_ms < :day) ORDER BY id LIMIT :most"
         )
-        note = "UPDATE publishes SET broker = ?, data = ?, sent_ms = ? WHERE id = ?"
+        note = (
+            "UPDATE publishes SET broker = :broker, data = :data, sent_ms = :now "
+            "WHERE id > :id AND id <= :last AND broker IS NULL"
+        )
         about = "SELECT publisher, (SELECT min(id) FROM publishes) FROM about"
         with self._transaction() as opened:
-            if not opened.execute(lease, (forwarder, now, until)).rowcount:
-                return [], "", 0
-            for row in opened.execute(query, (after, broker, data, now - CERTAIN_MS, BATCH)):
-                found.append(Spooled(*row))
-                size += len(found[-1].message)
+            for *row, sent_ms in opened.execute(query, known):
+                if not found and sent_ms is not None and now - _LEASE_MS < sent_ms <= now:
+                    break
+                found.append(tuple(row))
+                size += len(row[4])
                 if size > BATCH_BYTES:
                     break
-            new = [item for item in found if item.broker != broker and item.data != data]
-            opened.executemany(note, [(broker, data, now, item.id) for item in new])
+            if found:
+                opened.execute(note, {**known, "last": found[-1][0]})
             publisher, lowest = opened.execute(about).fetchone()
         # A copy of the file is another publisher.
-        return found, f"{publisher}{self._inode:x}", lowest or 0
+        return found, f"{publisher}{self._mark[1]:x}", lowest or 0
 
-    def rest(self, forwarder: str) -> None:
-        """Let others forward at once."""
+    def done(self, places: Iterable[int], *, expired: int = 0, doubtful: int = 0) -> None:
+        """Remove publishes that need no more, and count what became of some of them."""
+        count = "UPDATE about SET expired = expired + ?, doubtful = doubtful + ?"
         with self._transaction() as opened:
-            opened.execute("UPDATE about SET until_ms = 0 WHERE forwarder = ?", (forwarder,))
-
-    def done(self, doubtful: int, **ends: Sequence[int]) -> None:
-        """Remove publishes that need no more, and count what became of them."""
-        count = "INSERT INTO counts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + ?"
-        with self._transaction() as opened:
-            counts = {"doubtful": doubtful}
-            for name, ids in ends.items():
-                remove = "DELETE FROM publishes WHERE id = ?"
-                counts[name] = sum(opened.execute(remove, (one,)).rowcount for one in ids)
-            opened.executemany(count, [(name, n, n) for name, n in counts.items() if n])
+            opened.executemany("DELETE FROM publishes WHERE id = ?", ((one,) for one in places))
+            opened.execute(count, (expired, doubtful))
 
     # -- looking
 
-    def look(self, query: str) -> list[tuple[Any, ...]]:
+    def look(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT."""
         with self._transaction("DEFERRED") as opened:
-            return opened.execute(query).fetchall()
+            return opened.execute(query, values).fetchall()
 
     @property
     def holds(self) -> int:
         """How many publishes wait; makes no file."""
-        return int(self.look("SELECT count(*) FROM publishes")[0][0]) if self.exists else 0
+        if not os.path.lexists(self.path):
+            return 0
+        return int(self.look("SELECT count(*) FROM publishes")[0][0])
+
+    def status(self) -> dict[str, Any]:
+        """Return how many wait in it, for how long, by which routes, and what became of others.
+
+        Raises ConfigurationError where there is no file.
+        """
+        if not os.path.lexists(self.path):
+            raise ConfigurationError(f"{self}: nothing was ever published there")
+        names = ("exchange", "routing_key", "publishes", "oldest_s")
+        query = (
+            "SELECT exchange, routing_key, count(*), max(? - min(stored_ms) / 1000.0, 0) "
+            "FROM publishes GROUP BY 1, 2 ORDER BY 4 DESC"
+        )
+        routes = [dict(zip(names, row, strict=True)) for row in self.look(query, time())]
+        expired, doubtful = self.look("SELECT expired, doubtful FROM about")[0]
+        return {
+            "spool": str(self),
+            "publishes": sum(route["publishes"] for route in routes),
+            "oldest_s": max((route["oldest_s"] for route in routes), default=0.0),
+            "bytes": sum(found.st_size for found in self._files()),
+            "routes": routes,
+            "expired": expired,
+            "doubtful": doubtful,
+        }
 
 
 class Journals:
@@ -322,10 +298,9 @@ class Journals:
         """Return the journal that *url* names, which may be a mere path; opens nothing."""
         named = url.partition("://")[2].partition("/")[2].partition("?")[0]
         path = unquote(named) if is_spool(url) else url
-        if not path or path == "/" or "\0" in path:
+        if path in {"", "/"} or "\0" in path:
             raise ConfigurationError(
-                f"expected a file in the URL of the spool: {SCHEME}:////absolute/path.db, or "
-                f"{SCHEME}:///relative.db, got: {url!r}"
+                f"expected {SCHEME}:////absolute/path.db or {SCHEME}:///relative.db, got: {url!r}"
             )
         absolute = os.path.abspath(Path(path).expanduser())  # noqa: PTH100 - links are refused
         with self.lock:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..errors import NotFound
 from ..message.delivery_tag import published_ms
 from ..message.envelope import Envelope, EnvelopeError, decode, unpack
 from .unreadable import left_out
@@ -44,21 +43,6 @@ class QueueStatus:
         return {}
 
 
-class Asked(Protocol):
-    """Who knows of queues: a store."""
-
-    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
-        """Return the status of *queue*; None where it is not there."""
-
-
-def status_of(store: Asked, queue: str) -> QueueStatus:
-    """Return the status of *queue*, as it is counted; raises NotFound."""
-    status = store.status(queue, checked=False)
-    if status is None:
-        raise NotFound(f"no queue {queue!r}")
-    return status
-
-
 @dataclass(frozen=True, slots=True)
 class Measure:
     """What metrics need of a queue, read at one instant."""
@@ -76,6 +60,11 @@ class Measure:
     None where nothing is ready."""
     due: int
     """Delayed messages that are due: the next consumer that asks will find them ready."""
+
+    @property
+    def oldest_age_s(self) -> float | None:
+        """Return the age of that oldest one: 0.0 where its publisher's clock is ahead."""
+        return None if self.oldest_ms is None else max(self.now_ms - self.oldest_ms, 0) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,18 @@
-"""The numbers that more than one file goes by, and the scripts.
+"""The numbers that more than one file goes by, and the scripts; and the groups of one step.
 
-A script names those that it uses (``-- limits: BATCH``), and the loader writes them into it.
+A script names the numbers that it uses (``-- limits: BATCH``), and the loader writes them into it.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .values import Publication
+
+T = TypeVar("T")
 
 FORMAT = 1
 """The version of what is stored in Redis: another one is refused (engines/redis/formats.py)."""
@@ -71,3 +80,38 @@ CANDIDATE_FAILURES = 2
 """After so many failures a message is a poison candidate, or after one less than its limit."""
 ROUNDS = 4
 """So many times a reserve looks further for what it may take beside a poison candidate."""
+
+
+def chunks(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
+    """Yield *items* in groups of *at_once*; by default of what one step takes."""
+    for start in range(0, len(items), at_once):
+        yield items[start : start + at_once]
+
+
+def _kind(item: Publication) -> tuple[object, ...]:
+    route = item.queue, item.exchange, item.version, item.create
+    return (*route, item.publisher, item.moved, item.number == 0)
+
+
+def alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
+    """Group neighbours that one step can store: so many, and so many bytes of envelopes.
+
+    One that is larger is a group of its own.
+    """
+    if len(publications) == 1:
+        yield publications
+        return
+    group: list[Publication] = []
+    size = 0
+    for item in publications:
+        if group and (
+            len(group) == BATCH
+            or size + len(item.envelope) > BATCH_BYTES
+            or _kind(item) != _kind(group[0])
+        ):
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += len(item.envelope)
+    if group:
+        yield group

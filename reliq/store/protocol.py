@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from ..errors import ReliqError
+from ..errors import NotFound, ReliqError
 from .limits import MINUTE_MS
 from .scanning import SCANNED_AT_ONCE
 from .values import (
@@ -600,24 +600,13 @@ class Store(Protocol):
 
     # -- measuring
 
-    def status(self, queue: str, *, checked: bool = True) -> QueueStatus | None:
-        """Return counts and ledger of *queue* at one instant; None where there is no such queue.
-
-        Not *checked*: whether each message has its envelope is not looked at, where that takes
-        long.
-        """
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone.
 
         Cheap: what it costs does not grow with the messages in a queue.
-        """
-
-    def oldest_ms(self, queue: str) -> int | None:
-        """Return when the oldest ready message was published, by its publisher's clock.
-
-        That at the head of its priority: one that went back to its place counts from its
-        publication too. None where nothing is ready.
         """
 
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
@@ -723,3 +712,11 @@ class Store(Protocol):
         Slow, up to some seconds, but never blocks others. Each check that was made is in
         the result, also one that found nothing wrong ("ok").
         """
+
+
+def status_of(store: Store, queue: str) -> QueueStatus:
+    """Return the status of *queue*; raises NotFound."""
+    status = store.status(queue)
+    if status is None:
+        raise NotFound(f"no queue {queue!r}")
+    return status

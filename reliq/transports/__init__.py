@@ -12,7 +12,7 @@ SCHEMES = {
     "reliq-sentinel": "reliq.transports.sentinel:Transport",
     "reliq-cluster": "reliq.transports.cluster:Transport",
     "reliq-spool": "reliq.transports.spool:Transport",
-    "reliq-embedded": "reliq.transports.embedded:Transport",
+    "reliq-embedded": "reliq.transports.redis:EmbeddedTransport",
 }
 
 

@@ -16,10 +16,9 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.flower import show_queues
-from ..integrations.gevent import let_others_run
+from ..integrations.pools import let_others_run
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
-from ..routing.routes import Routes
 from .channel import Channel
 from .consumers import Consumers
 from .declarations import Declarations
@@ -29,7 +28,6 @@ from .eventloop import EventLoop
 from .failback import Failback
 from .isolated import IsolatedDelivery
 from .link import Link
-from .passed import serving
 from .posting import Posting
 from .publishing import Publishing
 from .recoverable import Recoverable
@@ -38,14 +36,27 @@ from .turns import Turns
 from .unroutable import UnroutableMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 logger = logging.getLogger("reliq")
 
 # A route may change again and again while the last messages are sent by it.
 _LAST_ROUNDS = 8
+
+
+def serving(own: Any, connection: Any) -> Any:
+    """Return the transport of *connection*: *own* unless Kombu has gone on to another URL.
+
+    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right: the connection may
+    fail over, with a transport of its own, after its transport was looked up. The connection that
+    is passed counts; None stands for *own*, and it may be of another library's transport.
+    """
+    if connection is own or connection is None:
+        return own
+    client = getattr(connection, "client", None)
+    return own if client is None else client.transport
 
 
 class Transport(virtual.Transport):
@@ -79,29 +90,35 @@ class Transport(virtual.Transport):
         self.channels: list[Channel] = []
         self._used_channel_ids = array("H")
         self._epoch = 0
+        self.link = Link()
         self._make_parts()  # before the session knows us, and asks
         session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
         store = session.open_store()
-        self.link = Link(session, store, Routes(store))
+        self.link.begin(session, store)
         session.registration.topology.give(self.link.routes, self.declarations.queues)
-        store.keeps_long = bool(self.failback.spools)
+        store.keeps_long = bool(self.failback.spool)
 
     def _make_parts(self) -> None:
-        options = self.options
-        self.declarations = Declarations(self, options.partitions)
+        link, options = self.link, self.options
+        self.declarations = Declarations(link, options.partitions)
         self.turns = Turns(options.queue_order_strategy)
-        self.failback = Failback(self)
-        disconnect = self.failback.disconnect_when_drained
-        self.consumers = Consumers(self)
-        follow = self.consumers.follow_layouts
-        self.loop = EventLoop(self, disconnect, follow)
-        self.isolated = IsolatedDelivery(self, partial(WATCH.takes_from, self))
-        self.reserver = Reserver(self, self.turns, options, self.isolated, self.loop.wake)
-        self.deliverer = Deliverer(self, self.turns, self.reserver, options, disconnect, follow)
+        self.failback = Failback(
+            link, options, self.client, self.turns, self.move_to, lambda: self.unacked
+        )
+        self.isolated = IsolatedDelivery(link, partial(WATCH.takes_from, self))
+        self.reserver = Reserver(link, self.turns, options, self.isolated)
+        self.deliverer = Deliverer(link, self.turns, self.reserver, options, self.failback)
+        consuming = link, self.turns, self.reserver, self.deliverer, self.failback
+        self.loop = EventLoop(*consuming, options.poll_interval)
+        self.consumers = Consumers(
+            link, self.declarations, self.turns, self.deliverer, self.loop, self.failback
+        )
         self.encoder = Encoder(options, self.declarations, self.failback)
-        self.unroutable = UnroutableMessages(self, options)
-        posting = Posting(self, self.loop, self.unroutable)
-        self.publishing = Publishing(self, self.declarations, posting, self.unroutable)
+        self.unroutable = UnroutableMessages(link, options)
+        posting = Posting(link, self.loop, self.unroutable)
+        self.publishing = Publishing(
+            link, self.declarations, self.failback, posting, self.unroutable
+        )
 
     @property
     def client(self) -> Any:
@@ -111,9 +128,11 @@ class Transport(virtual.Transport):
     @client.setter
     def client(self, client: Any) -> None:
         self._client = client
-        if client is None and not self._released:
-            # Kombu closes what it has connected, and drops the rest with no more than this.
-            self._let_go(lost=False)
+        if client is None:
+            self.failback.dropped()
+            if not self._released:
+                # Kombu closes what it has connected, and drops the rest with no more than this.
+                self._let_go(lost=False)
 
     # -- what a scheme says
 
@@ -127,6 +146,11 @@ class Transport(virtual.Transport):
         It must not refer to this transport, which the session outlives.
         """
         raise NotImplementedError
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """What Kombu fills in where the URL says nothing: no host where there is no port."""
+        return {"hostname": "localhost", "port": self.default_port} if self.default_port else {}
 
     def driver_version(self) -> str:
         """Return reliq's version."""
@@ -153,10 +177,11 @@ class Transport(virtual.Transport):
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
-        other.session.carriers.add(self)
-        left, self.link = self.link, self.link.at(other)
-        left.session.leave(self)
-        left.store.close()
+        other.session.transports.add(self)
+        session, store = self.link.session, self.link.store
+        self.link.move_to(other)
+        session.leave(self)
+        store.close()
 
     def verify_connection(self, connection: Any) -> bool:
         """Whether the connection has not failed."""
@@ -246,15 +271,15 @@ class Transport(virtual.Transport):
         self.turns.clear()
         self.loop.deferred.clear()
         self.loop.forget()
-        self.link = self.link.over(self.link.session.open_store())
-        self.link.store.keeps_long = bool(self.failback.spools)
+        self.link.reopen()
+        self.link.store.keeps_long = bool(self.failback.spool)
 
     # -- what drives it
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`Deliverer.drain`."""
         here()  # a child delivers nothing that its parent has reserved
-        other = serving(self, connection)
+        other = self if connection is self else serving(self, connection)
         if other is self:
             self.deliverer.drain(timeout)
         else:
@@ -285,18 +310,6 @@ class Transport(virtual.Transport):
         if store.waiting:
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
                 store.receive()
-
-    # -- what is finished
-
-    def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
-        if self.loop.hub is None or not self.loop.batch_ack(queue, tags):
-            link = self.link
-            link.session.outbox.ack(link.store, queue, tags)
-        if queue in self.reserver.held_back:
-            self.reserver.ask_again(queue)
-        if self.deliverer.starved:
-            self.deliverer.credit_regained()
 
 
 # Set here, because inside the class the name would hide the type.

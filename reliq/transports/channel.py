@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
@@ -21,12 +22,11 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
-from .batch import PublishBatch
 from .client import Client
 from .message import Message
-from .outgoing import goes_elsewhere
+from .publish_buffer import PublishBuffer
 from .qos import QoS
-from .receiver import Receiver, ReceivingTransport
+from .receiver import Receiver
 from .settlement import Settlement
 from .subscription import Subscription
 
@@ -35,15 +35,35 @@ if TYPE_CHECKING:
 
     from amqp.protocol import queue_declare_ok_t
 
+    from ..options import Options
     from .consumers import Consumers
+    from .declarations import Declarations
+    from .deliverer import Deliverer
+    from .encoder import Encoder
+    from .eventloop import EventLoop
+    from .failback import Failback
+    from .isolated import IsolatedDelivery
+    from .link import Link
     from .publishing import Publishing
+    from .reserver import Reserver
+    from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
 
 
-class ChannelTransport(ReceivingTransport, Protocol):
+class ChannelTransport(Protocol):
     """What a channel needs of its transport."""
 
+    link: Link
+    options: Options
+    declarations: Declarations
+    isolated: IsolatedDelivery
+    reserver: Reserver
+    deliverer: Deliverer
+    loop: EventLoop
+    failback: Failback
+    encoder: Encoder
+    unroutable: UnroutableMessages
     publishing: Publishing
     consumers: Consumers
 
@@ -64,10 +84,12 @@ class Channel(virtual.Channel):
         self.transport: ChannelTransport = connection
         self.closed = False
         self.qos_ = QoS(self)
-        self.settlement = Settlement(self)
-        self.receiver = Receiver(self, self.settlement)
+        link, loop, reserver = connection.link, connection.loop, connection.reserver
+        settling = connection.declarations, loop, reserver, connection.deliverer
+        self.settlement = Settlement(connection, link, self.qos_, *settling)
+        self.receiver = Receiver(self, link, self.qos_, self.settlement, reserver, loop)
         self.no_ack_consumers: set[str] = set()
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, Subscription] = self.qos_.consumers
         self.channel_id = self._get_free_channel_id()
 
     @property
@@ -188,8 +210,16 @@ class Channel(virtual.Channel):
 
     # -- publishing
 
-    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Make Kombu's raw message; before that, fail back where that is due.
+    def prepare_message(
+        self,
+        body: Any,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Make Kombu's raw message, as the base does; before that, fail back where that is due.
 
         It is the first thing that Kombu does to publish: what is declared next is
         declared where the message goes.
@@ -197,8 +227,18 @@ class Channel(virtual.Channel):
         failback = self.transport.failback
         if failback.urls:
             failback.fail_back()
-        prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
-        return prepared
+        properties = properties or {}
+        if "delivery_info" not in properties:
+            properties["delivery_info"] = {}
+        if "priority" not in properties:
+            properties["priority"] = priority or self.default_priority
+        return {
+            "body": body,
+            "content-encoding": content_encoding,
+            "content-type": content_type,
+            "headers": headers or {},
+            "properties": properties,
+        }
 
     def basic_publish(
         self,
@@ -226,7 +266,7 @@ class Channel(virtual.Channel):
         try:
             transport.publishing.publish(item, message["properties"])
         except BrokerUnavailable as exc:
-            elsewhere = goes_elsewhere(transport.link.store, item, exc)
+            elsewhere = item.goes_elsewhere(transport.link.store, exc)
             transport.failback.step_failed(exc, helps_itself=elsewhere)
             raise
 
@@ -239,11 +279,13 @@ class Channel(virtual.Channel):
             self.transport.failback.step_failed(exc)
             raise
 
-    def create_publish_batch(self, max_size: int) -> PublishBatch:
+    def create_publish_batch(self, max_size: int) -> PublishBuffer:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
-        return PublishBatch(self, max_size)
+        return PublishBuffer(self, max_size)
 
     # -- consuming
+
+    message_to_python = None  # Kombu asks for it: what is delivered is a message already
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
@@ -252,12 +294,11 @@ class Channel(virtual.Channel):
         refuse_partition(queue)
         transport = self.transport
         subscription = Subscription(
-            self,
-            self.receiver,
+            self.qos_,
+            partial(self.receiver.deliver, bool(no_ack), callback),
             queue,
             consumer_tag,
             bool(no_ack),
-            callback,
             transport.link.session,
             transport.isolated,
         )
@@ -286,7 +327,7 @@ class Channel(virtual.Channel):
         """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
-        self.transport.deliverer.credit_changed(self, self.qos_.surplus)
+        self.transport.deliverer.credit_changed(self.qos_, self.qos_.surplus)
 
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""
@@ -313,7 +354,7 @@ class Channel(virtual.Channel):
         elif self.closed:
             self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
         else:
-            self.transport.ack(message.queue, (delivery_tag,))
+            self.transport.loop.ack(message.queue, (delivery_tag,))
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back, counted as a failed delivery, or give up on it (dead letters)."""
@@ -354,7 +395,7 @@ class Channel(virtual.Channel):
 
     def collect(self) -> None:
         """Let go without a word to the broker: leases stay while the messages live."""
-        self.closed = True
+        self.closed = self.qos_.closed = True
         self.subscriptions.clear()
         self.settlement.let_go()
 

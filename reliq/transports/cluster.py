@@ -17,7 +17,7 @@ from .redis import login
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 
 class Transport(BaseTransport):
@@ -33,11 +33,6 @@ class Transport(BaseTransport):
         reset_inherited_url(client)
         self.address = self._address(client)
         super().__init__(client, **kwargs)
-
-    @property
-    def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing."""
-        return {"hostname": "localhost", "port": self.default_port}
 
     def _address(self, client: Any) -> ClusterAddress:
         urls = [url for url in client.alt or () if str(url).startswith(f"{SCHEME}://")]

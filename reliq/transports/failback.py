@@ -13,7 +13,7 @@ import logging
 from contextlib import contextmanager
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
 
@@ -25,14 +25,12 @@ from ..spool.journal import JOURNALS, is_spool
 from ..store.nodes import goes_on
 from .broker_urls import PARTS, arguments_of, urls_of
 from .forwarding import forward
-from .link import Linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..options import Options
     from ..store.protocol import Store
-    from .eventloop import EventLoop
     from .link import Link
     from .turns import Turns
 
@@ -76,43 +74,38 @@ def _opens(connection: Any) -> float:
 BROKERS.ask_with(probe)
 
 
-class Moving(Linked, Protocol):
-    """What fails back: a transport."""
-
-    client: Any
-    turns: Turns
-    loop: EventLoop
-
-    @property
-    def options(self) -> Options:
-        """Its options."""
-
-    @property
-    def unacked(self) -> bool:
-        """Whether the application has messages of it that it has not finished."""
-
-    def move_to(self, other: Link) -> None:
-        """Go on over the link to another broker, with what was declared at this one."""
-
-
 class Failback:
     """See the module's description. Of the thread that uses the transport.
 
     The fail-back's thread reads, and calls :meth:`primary_answers`.
     """
 
-    def __init__(self, transport: Moving) -> None:
-        self._transport = transport
-        self._options = transport.options
-        self.urls, self.url = urls_of(transport.client)
-        self.arguments = arguments_of(transport.client)
+    def __init__(
+        self,
+        link: Link,
+        options: Options,
+        client: Any,
+        turns: Turns,
+        move_to: Callable[[Link], None],
+        has_unacked: Callable[[], bool],
+    ) -> None:
+        self._link = link
+        self._options = options
+        self._client = client
+        self._turns = turns
+        self._move_to = move_to
+        self._has_unacked = has_unacked
+        self.urls, self.url = urls_of(client)
+        self.arguments = arguments_of(client)
         """What a Connection to another broker of the list is made with."""
         self.home = ""
         """The broker to go on at; one of :attr:`homes`."""
         self.due = False
         """Whether that broker answers again."""
-        self.spools = [url for url in self.urls if is_spool(url)]
-        """Those of the list that are no brokers."""
+        self.turns = False
+        """Whether an event loop drives the transport."""
+        self.spool = next(filter(is_spool, self.urls), "")
+        """The last of the list where that is no broker."""
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
 
@@ -122,26 +115,21 @@ class Failback:
         return self._options.probe_interval
 
     @property
-    def turns(self) -> bool:
-        """Whether an event loop drives it."""
-        return self._transport.loop.hub is not None
-
-    @property
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
-        return self._transport.link.session.lease_ms
+        return self._link.session.lease_ms
 
     @property
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
-        subscriptions = list(self._transport.turns.subscriptions)
+        subscriptions = list(self._turns.subscriptions)
         return sorted({item.of_queue for item in subscriptions if not item.no_ack})
 
     @property
     def homes(self) -> Sequence[str]:
         """The brokers that it leaves this one for: a spool for any, and others for the first."""
-        if self.url in self.spools:
-            return [url for url in self.urls if url not in self.spools]
+        if self.spool and self.url == self.spool:
+            return self.urls[:-1]
         return self.urls[: int(self._options.failback and self.url != self.urls[0])]
 
     @property
@@ -163,19 +151,18 @@ class Failback:
         if not self.urls:
             self._open()
             return
-        if self.spools and self._options.confirm == "replicated":
-            raise ConfigurationError(
-                "expected confirm to be 'none', 'accepted' or 'fsynced' where a spool is in the "
-                "list of brokers, got: 'replicated', which a spool cannot give"
-            )
+        self._check_spool()
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
         except BrokerUnavailable:
             BROKERS.failed(self.url)
             raise
+        store = self._link.store
+        # A publish whose reply is lost may be spooled.
+        if self.spool not in {"", self.url} and store.broker not in BROKERS.data:
+            BROKERS.data[store.broker] = store.broker_id()
         BROKERS.answered(self.url)
-        self._check_spools()
         self._say_where("it was the first to answer")
         self.watch_primary()
 
@@ -186,7 +173,7 @@ class Failback:
         failed they do with pauses, and over the other URLs; after one that was lost, at
         once and over the same one. So a replica must fail here, not later.
         """
-        session, store, _ = self._transport.link
+        session, store = self._link.session, self._link.store
         pace = session.pace
         # A publish with a retry policy has pauses of its own, and comes when its caller does.
         pace.wait(once=self._publishes and not session.registration.consumed)
@@ -200,15 +187,19 @@ class Failback:
 
     def watch_primary(self) -> None:
         """Have the fail-back look after this transport: away, consuming, or beside a spool."""
-        if not self.urls or not (self._options.failback or self.spools):
+        if not self.urls or not (self._options.failback or self.spool):
             return
-        if self.url != self.urls[0] or self.consumed or self.spools:
+        if self.url != self.urls[0] or self.consumed or self.spool:
             FAILBACK.watch(self)
 
     def leave(self) -> None:
         """Be looked after no longer."""
         if self.urls:
             FAILBACK.leave(self)
+
+    def dropped(self) -> None:
+        """Note that Kombu has dropped the connection."""
+        self._client = None
 
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
         """Note that a step has failed, perhaps for want of one of several nodes.
@@ -218,12 +209,11 @@ class Failback:
         by a policy, it is to go to another broker, and not to another node of this one.
         *helps_itself*: the next try goes to another node, so this broker is as good as any.
         """
-        transport = self._transport
         if (
             not self.urls
             or isinstance(error, NotConfirmed)  # it is stored
-            or transport.turns.subscriptions
-            or not goes_on(transport.link.store)
+            or self._turns.subscriptions
+            or not goes_on(self._link.store)
         ):
             return
         if helps_itself:
@@ -236,7 +226,7 @@ class Failback:
     @property
     def _publishes(self) -> bool:
         """Whether it is used for publishing with a retry policy, by all that Kombu says."""
-        client = self._transport.client  # None once Kombu has dropped it
+        client = self._client  # None once Kombu has dropped it
         return client is not None and "max_retries" in (client.transport_options or ())
 
     # -- back to the primary
@@ -247,13 +237,12 @@ class Failback:
             FAILBACK.came_back(self.url)
         self.home = url
         self.due = True
-        self._transport.link.store.notifier.wake()
+        self._link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
         FAILBACK.go_on()
-        transport = self._transport
-        if not self.due or transport.turns.subscriptions or transport.unacked:
+        if not self.due or self._turns.subscriptions or self._has_unacked():
             return
         self.due = False
         primary = Connection(self.home, **self.arguments)
@@ -268,17 +257,17 @@ class Failback:
         self._adopt(primary, other)
 
     def _adopt(self, primary: Connection, other: Any) -> None:
-        transport, link = self._transport, other.link
+        link = other.link
         try:
-            transport.link.store.wait_for_replies()
+            self._link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        transport.move_to(link)
+        self._move_to(link)
         link.session.leave(other)
         # Kombu declares again what it is about to publish to, and says where it is.
-        transport.client.declared_entities.clear()
+        self._client.declared_entities.clear()
         for name in PARTS:
-            setattr(transport.client, name, getattr(primary, name))
+            setattr(self._client, name, getattr(primary, name))
         FAILBACK.came_back(self.url)
         self.url = self.home
         self.leave()
@@ -292,11 +281,11 @@ class Failback:
         Raises BrokerUnavailable: the application connects anew, to the first broker.
         """
         FAILBACK.go_on()
-        if not self.due or not self.consumed or self._transport.link.session.leases.held:
+        if not self.due or not self.consumed or self._link.session.leases.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
-            for item in self._transport.turns.subscriptions
+            for item in self._turns.subscriptions
             if not item.no_ack
         ):
             return
@@ -317,31 +306,26 @@ class Failback:
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
-    # -- spools
+    # -- a spool
 
-    def _check_spools(self) -> None:
-        """See that each spool can be used, before it is needed; raises ConfigurationError.
+    def _check_spool(self) -> None:
+        """See that the spool can be used, before it is needed; raises ConfigurationError."""
+        if not self.spool:
+            return
+        if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
+            raise ConfigurationError(
+                f"{self.spool}: expected a spool at the end of the list of brokers, and confirm "
+                "not to be 'replicated', which a spool cannot give"
+            )
+        JOURNALS.at(self.spool).check()
 
-        And note which data the broker has: a publish whose reply is lost may be spooled.
-        """
-        if self.spools and self.url not in self.spools:
-            for url in self.spools:
-                JOURNALS.at(url).check()
-            store = self._transport.link.store
-            BROKERS.data[store.broker] = store.broker_id()
-
-    @property
-    def spooled_for(self) -> Sequence[str]:
-        """The brokers that what is in the spools may go to."""
-        holds = any(JOURNALS.at(url).holds for url in self.spools)
-        return [url for url in self.urls if holds and url not in self.spools]
-
-    def forward(self, url: str, stopped: Callable[[], bool]) -> None:
-        """Forward what the spools hold to the broker at *url*; called by the fail-back's thread."""
-        with self._connected(url) as broker:
-            redeclare = broker.declarations.redeclare
-            for spool in self.spools:
-                forward(JOURNALS.at(spool), broker.link, redeclare, self._options, stopped)
+    def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
+        """Forward what the spool holds to each broker that *answers*; of the fail-back's thread."""
+        journal = JOURNALS.at(self.spool)
+        for url in self.urls[:-1]:
+            if journal.holds and (url == self.url or answers(url)):
+                with self._connected(url) as broker:
+                    forward(journal, broker, stopped)
 
     @contextmanager
     def _connected(self, url: str) -> Iterator[Any]:

@@ -8,69 +8,69 @@ end in one stored message. It is removed from the journal last.
 from __future__ import annotations
 
 import logging
-import os
+from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol
 
-from ..errors import BrokerRefused
+from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.delivery_tag import new_tag
 from ..message.envelope import unpack
 from ..message.queue_names import queue_of
+from ..routing.confirming import by_default
+from ..routing.outgoing import Outgoing
 from ..routing.partitions import declare
-from ..routing.publish_ids import Number, PublishTag
-from ..spool.journal import CERTAIN_MS, DECLARATIONS
-from .confirming import by_default
-from .outgoing import Outgoing
-from .sending import Entry, send
+from ..routing.publish_ids import Number, publish_tag
+from ..routing.sending import send
+from ..store.nodes import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..options import Options
-    from ..routing.publish_ids import Publisher
-    from ..spool.journal import Journal, Spooled
+    from ..routing.confirming import Wanted
+    from ..routing.publish_ids import PublishTag
+    from ..spool.journal import Journal, Taken
     from ..store.protocol import Store
-    from .confirming import Wanted
+    from .declarations import Declarations
     from .link import Link
-
-    Redeclare = Callable[[str, Store], bool]
 
 logger = logging.getLogger("reliq")
 
 
-def forward(
-    journal: Journal,
-    link: Link,
-    redeclare: Redeclare,
-    options: Options,
-    stopped: Callable[[], bool] = bool,
-) -> int:
-    """Forward what *journal* holds over *link*; return how many were stored.
+class Broker(Protocol):
+    """What is forwarded over: the transport of a broker."""
+
+    link: Link
+    options: Options
+    declarations: Declarations
+
+
+def forward(journal: Journal, broker: Broker, stopped: Callable[[], bool] = bool) -> int:
+    """Forward what *journal* holds over the transport *broker*; return how many were stored.
 
     Nothing where another process does. Raises ReliqError; what was not forwarded stays.
     """
     if not journal.holds:
         return 0
-    store, me, total, after = link.store, os.urandom(8).hex(), 0, 0
+    store, total, after, held = broker.link.store, 0, 0, set[str]()
     store.keeps_long, data = True, store.broker_id()
-    confirm = by_default(options)
-    confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
-    try:
-        while not (after and stopped()):  # some go, however soon the process forks again
-            items, publisher, lowest = journal.take(me, after, store.broker, data)
-            if not items:
-                break
-            for kind, name, body in () if after else journal.look(DECLARATIONS):
+    while not (after and stopped()):  # some go, however soon the process forks again
+        items, publisher, lowest = journal.take(after, store.broker, data)
+        if not items:
+            break
+        if not after:
+            for kind, name, body in journal.look("SELECT kind, name, body FROM declarations"):
                 _declare(kind, name, body, store)
-            after = items[-1].id
-            numbers = _Numbers(publisher, lowest)
-            stored = _forward_some(journal, link, redeclare, items, numbers, data, confirm)
-            if stored and not journal.told:
-                logger.warning("forwarding what is in %s to %s", journal, store.broker)
-                journal.told = True
-            total += stored
-    finally:
-        journal.rest(me)
+        if not journal.told:
+            logger.warning("forwarding what is in %s to %s", journal, store.broker)
+            journal.told = True
+        after = items[-1][0]
+        total += _forward_some(journal, broker, items, publisher, lowest, held)
+    if held:
+        raise BrokerUnavailable(
+            f"{store.broker}: {total} forwarded; the node of {', '.join(map(repr, sorted(held)))} "
+            "is not reachable: what is for it stays in the spool"
+        )
     if journal.told and not journal.holds:
         logger.warning("%s is empty: %d messages forwarded by this process", journal, total)
         journal.told = False
@@ -89,89 +89,101 @@ def _declare(kind: str, name: str, body: bytes, store: Store) -> None:
             store.bind(name, bound=True, bindings=[binding], queue=queue, present=True)
     except BrokerRefused as exc:  # messages for others go on
         logger.warning("%s %r is not declared: %s", kind, name, exc)
+    except BrokerUnavailable:  # one node of several
+        if not goes_on(store):
+            raise
 
 
-class _Numbers:
-    """The numbers of what a journal holds, where a process's own publishes have the process's."""
+@dataclass(frozen=True)
+class _Place:
+    """A place in a journal, which numbers a publish as a process numbers its own."""
 
-    def __init__(self, publisher: str, lowest: int) -> None:
-        self._publisher = publisher
-        self._lowest = lowest
-        self._of: dict[str, int] = {}
-
-    def entry(self, item: Spooled, confirm: Wanted, now_ms: int) -> Entry | None:
-        """Return *item* as it is sent now, with its numbers; None where its TTL has ended."""
-        own, envelope, rank, delay_ms, ttl_ms, creates, key, tried = unpack(item.message)
-        waited_ms = max(now_ms - item.stored_ms, 0)
-        overdue_ms = max(waited_ms - delay_ms, 0)
-        if 0 <= ttl_ms <= overdue_ms:
-            return None
-        times = (max(delay_ms - waited_ms, 0), ttl_ms if ttl_ms < 0 else ttl_ms - overdue_ms)
-        route = (item.exchange, item.routing_key, envelope, rank)
-        entry = Entry(Outgoing(*route, *times, confirm, {}, creates, key))
-        entry.tag = tag = PublishTag(own)
-        tag.numbers, tag.places, tag.turned_away = {}, {}, set()
-        tag.publisher = cast("Publisher", self)
-        self._of[tag] = item.id
-        for queue, (its, number, publisher) in tried.items():
-            tag.numbers[queue] = Number(its, number, 0, publisher, item.broker or "", True)
-            tag.places[queue_of(queue)] = queue
-        return entry
+    publisher: str
+    place: int
+    lowest: int
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*; see ``Publisher.number``."""
-        known = tag.numbers.get(queue)
-        if known is None:
+        if queue not in tag.numbers:
             own = new_tag(rank) if tag.numbers else str(tag)
-            known = Number(own, self._of[tag], self._lowest, self._publisher, broker)
-            tag.numbers[queue] = known
-        return known
+            tag.numbers[queue] = Number(own, self.place, self.lowest, self.publisher, broker)
+        return tag.numbers[queue]
 
-    def keep(self, *_: object) -> None:
-        """Keep the numbers: they are places in the journal."""
+    def drop(self, *_: object) -> None:
+        """Keep the numbers: the place stays."""
 
-    take_back = drop = keep
+    take_back = drop
+
+
+def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
+    """Return *item* as it is sent now, with its numbers; None where its TTL has ended."""
+    _, exchange, routing_key, stored_ms, message, _ = item
+    own, envelope, rank, delay_ms, ttl_ms, creates, key, tried = unpack(message)
+    waited_ms = max(int(time() * 1000) - stored_ms, 0)
+    overdue_ms = max(waited_ms - delay_ms, 0)
+    if 0 <= ttl_ms <= overdue_ms:
+        return None
+    times = (max(delay_ms - waited_ms, 0), ttl_ms if ttl_ms < 0 else ttl_ms - overdue_ms)
+    route = (exchange, routing_key, envelope, rank)
+    entry = Outgoing(*route, *times, confirm, {}, creates, key)
+    entry.tag = tag = publish_tag(own, place)
+    for queue, (its, number, publisher) in tried.items():
+        tag.numbers[queue] = Number(its, number, 0, publisher, "", True)
+        tag.places[queue_of(queue)] = queue
+    return entry
 
 
 def _forward_some(
     journal: Journal,
-    link: Link,
-    redeclare: Redeclare,
-    items: list[Spooled],
-    numbers: _Numbers,
-    data: str,
-    confirm: Wanted,
+    broker: Broker,
+    items: list[Taken],
+    publisher: str,
+    lowest: int,
+    held: set[str],
 ) -> int:
-    """Send *items*, and remove from the journal what needs no more; return how many are stored."""
-    now, store = int(time() * 1000), link.store
-    made = {item.id: numbers.entry(item, confirm, now) for item in items}
+    """Send *items*, and remove from the journal what needs no more; return how many are stored.
+
+    *held*: the queues that wait for a node of several, so that each keeps its order.
+    """
+    confirm = by_default(broker.options)
+    confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
+    made = {one[0]: _entry(one, _Place(publisher, one[0], lowest), confirm) for one in items}
+    expired = [place for place, entry in made.items() if entry is None]
     entries = {place: entry for place, entry in made.items() if entry is not None}
-    if entries:
-        send(link, list(entries.values()), redeclare)
+    _send(broker, entries, held)
     stored = [place for place, entry in entries.items() if entry.reached and not entry.full]
     dropped = [place for place, entry in entries.items() if not entry.reached]
-    expired = [place for place, entry in made.items() if entry is None]
-    # Its number tells nothing elsewhere, in other data, or after a day.
-    doubtful = sum(
-        item.sent_ms is not None
-        and item.id in stored
-        and (
-            now - item.sent_ms > CERTAIN_MS
-            or (item.data != data if item.data else item.broker != store.broker)
+    doubtful = sum(item[0] in stored for item in items if item[5])
+    for place in dropped:
+        logger.warning(
+            "%s: no queue for a message to exchange %r with routing key %r: it is dropped",
+            *(journal, entries[place].exchange, entries[place].routing_key),
         )
-        for item in items
-    )
-    for item in items:
-        if item.id in dropped:
-            logger.warning(
-                "%s: no queue for a message to exchange %r with routing key %r: it is dropped",
-                *(journal, item.exchange, item.routing_key),
-            )
     if doubtful:
         logger.warning(
             "%s: %d messages may be stored twice: another broker, or the lost data of this one, "
             "may have had them",
             *(journal, doubtful),
         )
-    journal.done(doubtful, forwarded=stored, dropped=dropped, expired=expired)
+    journal.done([*stored, *dropped, *expired], expired=len(expired), doubtful=doubtful)
     return len(stored)
+
+
+def _send(broker: Broker, entries: dict[int, Outgoing], held: set[str]) -> None:
+    """Send *entries*, and take out those whose queues wait for a node."""
+    link, redeclare = broker.link, broker.declarations.redeclare
+    while True:
+        queues = set[str]()
+        for place, entry in list(entries.items()):
+            its = entry.route(link.routes)[0]
+            if held.intersection(its) or any(map(link.store.is_away, its)):
+                held.update(its)
+                del entries[place]
+            queues.update(its)
+        try:
+            send(link.store, link.routes, list(entries.values()), redeclare)
+        except BrokerUnavailable:
+            if not goes_on(link.store) or not any(map(link.store.is_away, queues - held)):
+                raise
+        else:
+            return

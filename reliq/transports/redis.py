@@ -1,14 +1,16 @@
-"""``reliq://``, ``reliqs://`` and ``reliq-unix://``: nothing but choosing the engine."""
+"""One Redis: ``reliq://``, ``reliqs://``, ``reliq-unix://``, ``reliq-embedded://``: choosing it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kombu.utils.url import as_url
 
+from ..embedded.folder import folder_of
+from ..engines.redis.embedded import EmbeddedAddress, EmbeddedStore
 from ..engines.redis.store import RedisStore
 from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
 from ..errors import ConfigurationError
@@ -18,7 +20,7 @@ from .broker_urls import reset_inherited_url
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
     from ..engines.redis.connect import Address, Broker
 
 
@@ -32,11 +34,6 @@ class Transport(BaseTransport):
         reset_inherited_url(client)
         self.address: Broker = self._address(client)
         super().__init__(client, **kwargs)
-
-    @property
-    def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing."""
-        return {"hostname": "localhost", "port": self.default_port}
 
     def _address(self, client: Any) -> Broker:
         username, password = login(client)
@@ -80,8 +77,7 @@ class UnixTransport(Transport):
 
     scheme = "reliq-unix"
     can_parse_url = True
-    default_connection_params: ClassVar[dict[str, Any]] = {}
-    """Nothing: a socket has no host."""
+    default_port = 0
     address: Any
 
     def _address(self, client: Any) -> Broker:
@@ -102,6 +98,19 @@ class UnixTransport(Transport):
         del uri
         login = {"user": self.address.username, "password": self.address.password}
         return _uri(self.address, **login, sanitize=not include_password, mask=mask)
+
+
+class EmbeddedTransport(Transport):
+    """A server in a folder: ``reliq-embedded:////absolute/folder``; ``///relative``."""
+
+    default_port = None  # type: ignore[assignment]
+
+    def _address(self, client: Any) -> Broker:
+        return EmbeddedAddress(folder_of(client.virtual_host))
+
+    def store_factory(self) -> StoreFactory:
+        """Return what opens a store over two new connections."""
+        return partial(EmbeddedStore, self.address, self.options)  # type: ignore[arg-type]
 
 
 def _uri(address: Address, **login: Any) -> str:

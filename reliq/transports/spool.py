@@ -1,27 +1,27 @@
 """``reliq-spool://``: what a publisher uses while no broker of its list answers.
 
 Publishes and declarations go into the journal, and nothing else is done there. When a broker
-answers, the transport goes on over it in place, with its next publish; consumers wait, take
-nothing from the spool, and lose their connection then, so that the application connects anew.
+answers, the transport goes on over it in place, with its next publish. A consumer gets nothing:
+it has to connect anew when a broker answers, and a Celery worker waits for that.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
-from threading import Event
-from time import monotonic, time
+from time import sleep, time
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, MessageRefused
+from ..errors import BrokerUnavailable, ConfigurationError, MessageRefused
 from ..failover.brokers import BROKERS
+from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import new_tag
 from ..message.envelope import pack, unpack
 from ..message.queue_arguments import is_durable
 from ..routing.publish_ids import PUBLISHER, PublishTag
-from ..spool.journal import JOURNALS, Spooled
-from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted, Reservation
+from ..spool.journal import JOURNALS
+from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
 from .consumers import Consumers
@@ -30,14 +30,14 @@ from .publishing import Publishing
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
+    from ..routing.outgoing import Outgoing
     from ..spool.journal import Journal
     from .link import Link
-    from .outgoing import Outgoing
-    from .sending import Entry, NotStored
     from .subscription import Subscription
 
 _TRANSIENT = 1
+_LOOK_EVERY_S = 0.5
 
 
 def _always(answer: Any) -> Callable[..., Any]:
@@ -57,30 +57,23 @@ class SpoolStore:
         self.consumer = consumer
         self.broker = str(journal)
         self.partitions: dict[str, int] = {}
-        self.woken = Event()
         self.notifier = self
-        self.wake = self.woken.set
         self.connect, self.close = journal.check, journal.close
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse every other step of a store."""
-        refused = MessageRefused if name == "batches" else BrokerRefused
+        """Refuse every other step of a store: it is a broker's, and none answers."""
+        refused = MessageRefused if name == "batches" else BrokerUnavailable
         raise refused(
-            f"{self.broker}: a spool only takes publishes, and no broker of the list answers: "
-            f"{name} has to wait until one does; jobs of a batch, too, go to the broker that has "
-            "it; nothing was stored"
+            f"{self.broker}: a spool only takes publishes: {name} has to wait for a broker, also "
+            "a job of a batch; nothing was stored"
         )
 
-    # Nothing is posted to a spool; consumers, and all that is removed, are a broker's.
-    require_writable = wait_for_replies = receive = forget_publishers = probe = _always(None)
-    end_wait = disable_reconnect = delete_exchange = list_queue = layout = _always(None)
-    purge = _always(0)
+    # What connecting, declaring and closing ask of any store.
+    require_writable = wait_for_replies = forget_publishers = probe = layout = wake = _always(None)
     is_away = _always(False)
-    reserve = _always(Reservation([], -1, 1, left=False))
-    exchange_table = _always(ExchangeTable(b"", b"1", frozenset()))
     attached = _always(Attached(temporary=False, marks={}))
+    exchange_table = _always(ExchangeTable(b"", b"1", frozenset()))
     delete_queue = _always(QueueDeleted("missing", 0))
-    unbind_queue = _always({})
     patience = _always(nullcontext())
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
@@ -109,67 +102,69 @@ class SpoolPublishing(Publishing):
     """Publishes into the journal."""
 
     knows_routes = False
+    spool_max = 0
+    """How many messages the journal takes."""
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Append *item*; the number of an earlier try at a broker goes with it."""
-        if not self._is_broadcast(item, properties):
-            tag = properties.get("delivery_tag")
-            self._append([(item, tag if type(tag) is PublishTag else None)])
-
-    def send(self, link: Link, entries: Sequence[Entry], redeclare: object) -> NotStored:
-        """Append the messages of a publish batch, all or none."""
-        del link, redeclare
-        self._append([(entry.outgoing, entry.tag) for entry in entries])
-        for entry in entries:
-            entry.reached = True
-        return [], []
-
-    def _append(self, items: Sequence[tuple[Outgoing, PublishTag | None]]) -> None:
-        store = cast("SpoolStore", self._transport.link.store)
-        levels = {item.confirm.level for item, _ in items}
-        jobs = any(BATCH in item.headers for item, _ in items)
-        if jobs or "replicated" in levels:
-            cannot = "take a job of a batch" if jobs else "confirm that a message is replicated"
-            raise MessageRefused(
-                f"{store.broker}: a spool cannot {cannot}; nothing was stored: publish when a "
-                "broker answers"
-            )
-        store.journal.add(
-            [_spooled(item, tag, store.broker) for item, tag in items],
-            self._transport.options.spool_max,
-            fsync="fsynced" in levels,
-        )
-        PUBLISHER.wait_for_replies(*[tag for _, tag in items if tag is not None])
-
-    def _is_broadcast(self, item: Outgoing, properties: dict[str, Any]) -> bool:
-        """Whether it is for those who listen now: transient, and to a fanout exchange."""
-        routes = self._transport.link.routes
+        tag = properties.get("delivery_tag")
+        routes = self._link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
         about = unpack(declared) if declared else {"type": ""}
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
-        return transient and about["type"] == "fanout"
+        if about["type"] != "fanout" or not transient:  # else it is for those who listen now
+            item.tag = tag if type(tag) is PublishTag else None
+            self.send((item,))
 
-
-def _spooled(item: Outgoing, tag: PublishTag | None, spool: str) -> Spooled:
-    """Return what is kept of *item*, with the numbers of a try whose reply was lost."""
-    now, broker, tried = int(time() * 1000), None, {}
-    for queue, known in list(tag.numbers.items()) if tag is not None else ():
-        # Tried elsewhere now: this process publishes under another name from here on.
-        PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, spool)
-        tried[queue], broker = [known.tag, known.number, known.publisher], known.broker
-    own = str(tag) if tried else new_tag(item.rank)
-    sent = (broker, BROKERS.data.get(broker), now) if broker is not None else ()
-    kept = (item.envelope, item.rank, item.delay_ms, item.ttl_ms, item.create, item.key)
-    return Spooled(item.exchange, item.routing_key, now, pack([own, *kept, tried]), *sent)
+    def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
+        """Append messages, all or none."""
+        del link
+        journal = cast("SpoolStore", self._link.store).journal
+        levels = {item.confirm.level for item in items}
+        if "replicated" in levels or any(BATCH in item.headers for item in items):
+            raise MessageRefused(
+                f"{journal}: a spool takes no job of a batch, and cannot confirm that a message "
+                "is replicated; nothing was stored: publish when a broker answers"
+            )
+        rows = []
+        for item in items:
+            tag, now, broker, tried = item.tag, int(time() * 1000), None, {}
+            for queue, known in list(tag.numbers.items()) if tag is not None else ():
+                # Tried elsewhere now: this process publishes under another name from here on.
+                PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, str(journal))
+                tried[queue], broker = (known.tag, known.number, known.publisher), known.broker
+            own = str(tag) if tried else new_tag(item.rank)
+            kept = (
+                item.envelope,
+                item.rank,
+                item.delay_left_ms,
+                item.ttl_ms,
+                item.create,
+                item.key,
+            )
+            sent = (broker, BROKERS.data.get(broker or ""), now if tried else None)
+            row = (item.exchange, item.routing_key, now, pack([own, *kept, tried]), *sent)
+            rows.append(row)
+        journal.add(rows, self.spool_max, fsync="fsynced" in levels)
+        for item in items:
+            item.spooled = True
+        PUBLISHER.wait_for_replies(*[item.tag for item in items if item.tag is not None])
 
 
 class SpoolConsumers(Consumers):
     """Consumes nothing: what the spool holds is for no consumer."""
 
     def add(self, subscription: Subscription) -> None:
-        """Wait for a broker."""
-
-    remove = add
+        """Raise BrokerUnavailable; where a Celery worker begins, once a broker answers."""
+        subscription.ended()
+        failback = self._failback
+        while failback.url == failback.spool and not failback.due:
+            if WATCH.stopping or not WATCH.connects:
+                break
+            sleep(_LOOK_EVERY_S)
+        raise BrokerUnavailable(
+            f"{failback.spool}: a spool gives no messages: a consumer has to wait for a broker"
+        )
 
 
 class Transport(BaseTransport):
@@ -179,87 +174,40 @@ class Transport(BaseTransport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         reset_inherited_url(client)
-        self.journal = JOURNALS.at(client.virtual_host)
-        self.at_spool = True
-        self._timer: Any = None
+        self._journal = JOURNALS.at(client.virtual_host)
         super().__init__(client, **kwargs)
 
     def establish_connection(self) -> BaseTransport:
-        """Connect; raises ConfigurationError where the spool is no last URL of a list."""
-        if self.at_spool and self.failback.urls[-1:] != (self.failback.url,):
+        """Connect; raises ConfigurationError where the spool stands alone."""
+        if not self.failback.urls:
             raise ConfigurationError(
-                f"{self.journal} is a spool, which comes last in a list of brokers: "
+                f"{self._journal} is a spool, which comes last in a list of brokers: "
                 "broker_url=['reliq://...', 'reliq-spool:///...']; to work without a server use "
                 "reliq-embedded:///"
             )
         return super().establish_connection()
 
-    @property
-    def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing: there is no host."""
-        return {}
-
     def session_key(self) -> Hashable:
         """Return what makes two connections the same user of the same spool."""
-        return (self.journal.path, self.options)
+        return (self._journal.path, self.options)
 
     def store_factory(self) -> StoreFactory:
         """Return what opens a connection to the spool."""
-        return cast("StoreFactory", partial(SpoolStore, self.journal))
+        return cast("StoreFactory", partial(SpoolStore, self._journal))
 
     def _make_parts(self) -> None:
         super()._make_parts()
-        self._at_broker = (self.publishing, self.consumers)
-        made = (self, self.declarations, self.publishing.posting, self.unroutable)
-        self.publishing, self.consumers = SpoolPublishing(*made), SpoolConsumers(self)
+        self._at_broker = self.publishing
+        made = self.link, self.declarations, self.failback, self.publishing.posting
+        self.publishing = SpoolPublishing(*made, self.unroutable)
+        self.publishing.spool_max = self.options.spool_max
+        consuming = self.turns, self.deliverer, self.loop, self.failback
+        self.consumers = SpoolConsumers(self.link, self.declarations, *consuming)
 
     def move_to(self, other: Link) -> None:
-        """Go on over a broker, as any other transport does."""
+        """Go on over a broker; consumers connect anew."""
         super().move_to(other)
-        self.at_spool = False
-        self.publishing, self.consumers = self._at_broker
-
-    @property
-    def unacked(self) -> bool:
-        """Whether the application consumes, or has messages that it has not finished."""
-        return (self.at_spool and self._consumes) or super().unacked
-
-    # -- a consumer's wait
-
-    @property
-    def _consumes(self) -> bool:
-        return any(channel.subscriptions for channel in self.channels)
-
-    def _leave_when_due(self) -> None:
-        if self._consumes and self.failback.due:
-            raise BrokerUnavailable(f"a broker answers again: leaving {self.journal}")
-
-    def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> None:
-        """Wait for a broker; raises BrokerUnavailable when one answers, else ``socket.timeout``."""
-        if not self.at_spool:
-            super().drain_events(connection, timeout, **kwargs)
-            return
-        deadline = None if timeout is None else monotonic() + timeout
-        woken = cast("SpoolStore", self.link.store).woken
-        while True:
-            self._leave_when_due()
-            left = None if deadline is None else deadline - monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError
-            woken.wait(left)
-            woken.clear()
+        self.publishing = self._at_broker
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have *loop* look every second whether a broker answers."""
-        self.unregister_from_event_loop(connection, loop)
-        if self.at_spool:
-            self._timer = loop.call_repeatedly(1.0, self._leave_when_due)
-        else:
-            super().register_with_event_loop(connection, loop)
-
-    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
-        """Leave *loop*."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-        super().unregister_from_event_loop(connection, loop)
+        """Need no loop: nothing is consumed."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import anyio
 import anyio.to_thread
 
-from ..hosts import host_of, is_loopback
+from ..hosts import is_loopback, is_of_this_machine
 from .networks import networks
 from .passwords import fits, hashed
 from .seldom import Seldom
@@ -95,8 +95,7 @@ class ThisMachine:
         peer = asked.client.host if asked.client else ""
         if not is_loopback(peer) or _is_forwarded(asked.headers):
             return Refused(403, LOOPBACK_ONLY, {})
-        host = host_of(asked.headers.get("host", ""))
-        if not is_loopback(host) and host.lower() not in self._hosts:
+        if not is_of_this_machine(asked.headers.get("host", ""), self._hosts):
             text = "This name is none of this machine's: ask for localhost, or allow the name "
             return Refused(421, text + "with --allow-host.", {})
         return User("local", "operator")

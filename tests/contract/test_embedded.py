@@ -4,7 +4,7 @@ import pytest
 
 from reliq.embedded.folder import Folder
 from reliq.embedded.keeper import ask
-from reliq.embedded.maintenance import stop
+from reliq.embedded.start import stop
 from reliq.engines.redis.embedded import EmbeddedAddress, EmbeddedStore
 from reliq.errors import BrokerRefused
 from reliq.options import parse

@@ -1,6 +1,8 @@
 """What metrics are made of: counts and ledger of many queues, and what was counted for them."""
 
+from reliq.admin.reporting import report
 from reliq.message.delivery_tag import published_ms
+from reliq.message.queue_names import partition_name
 from reliq.store.values import Lease
 from tests.contract.steps import LONG_MS, message
 
@@ -40,6 +42,40 @@ def test_ready_by_rank_and_the_oldest(store):
     store.purge()
     found = measure(store)
     assert ({}, None) == (found.ready, found.oldest_ms)
+
+
+def test_one_that_came_back_counts_from_its_publication(store):
+    """Neither a failed delivery nor a message of another priority makes it younger."""
+    store.publish(message()._replace(tag=f"05{1000:012x}{'0' * 16}"))
+    store.release("nacked", *store.take())
+    assert 1000 == measure(store).oldest_ms
+
+
+def test_a_report_counts_and_ages_at_one_instant(store, monkeypatch):
+    """A queue with ready messages has an oldest one, also where they are taken after that look."""
+    store.declare()
+    store.publish(message())
+    monkeypatch.setattr(store.store, "about", lambda: None)
+    for name in ("measure", "status"):
+        look = getattr(store.store, name)
+
+        def look_and_purge(*given, look=look, **options):
+            found = look(*given, **options)
+            store.store.purge("q")
+            return found
+
+        monkeypatch.setattr(store.store, name, look_and_purge)
+    (found,) = report(store.store).queues
+    assert found.ready == 1
+    assert found.oldest_age_s is not None
+    assert store.store.measure(["q"])[0].status.ready == 0
+
+
+def test_a_report_names_the_queue_of_a_lone_partition(store, monkeypatch):
+    """Where no other one can be read: it is never shown by a name of its own."""
+    monkeypatch.setattr(store.store, "about", lambda: None)
+    store.store.create_queue(partition_name("q", 1))
+    assert ["q"] == [one.queue for one in report(store.store).queues]
 
 
 def test_what_is_due(store):

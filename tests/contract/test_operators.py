@@ -1,8 +1,7 @@
-"""What operators ask of a store: browse, oldest_ms, configure, about, diagnose."""
+"""What operators ask of a store: browse, configure, about, diagnose."""
 
 import pytest
 
-from reliq.message.delivery_tag import published_ms
 from reliq.message.queue_names import partition_name
 from reliq.store.inspection import BrokerInfo, Finding
 from tests.contract.steps import LONG_MS, message
@@ -92,30 +91,6 @@ def test_an_empty_place_and_no_queue(store, place):
     assert [] == seen(store, place)
     assert [] == seen(store, place, queue="unknown")
     assert store.store.status("unknown") is None
-
-
-# -- oldest_ms
-
-
-def test_the_oldest_ready_message(store):
-    """Of whatever priority; what is delayed or held does not count."""
-    assert store.store.oldest_ms("q") is None
-    store.publish(message(delay_ms=LONG_MS))
-    assert store.store.oldest_ms("q") is None
-    old = message(rank=9)._replace(tag=f"09{1000:012x}{'0' * 16}")
-    store.publish(message(rank=0), old, message(rank=9))
-    assert 1000 == store.store.oldest_ms("q")
-    taken = store.take(2)
-    assert [0, 9] == [int(item.tag[:2]) for item in taken]
-    (left,) = store.store.browse("q", "ready", 10)
-    assert published_ms(left.tag) == store.store.oldest_ms("q")
-
-
-def test_one_that_came_back_counts_from_its_publication(store):
-    """A failed delivery makes nothing younger."""
-    store.publish(message()._replace(tag=f"05{1000:012x}{'0' * 16}"))
-    store.release("nacked", *store.take())
-    assert 1000 == store.store.oldest_ms("q")
 
 
 # -- configure

@@ -17,6 +17,7 @@ from reliq.admin import ROLES, Inspector, acl_rule
 from reliq.engines.urls import connect
 from reliq.store.jobs import DONE, Change, Note
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
+from tests.contract.jobs import job_of
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
 from tests.integration.test_web_guard import walk
@@ -147,7 +148,7 @@ def look_at_batch(batches):
     """Read all there is of it."""
     assert 1 == batches.batch("b").total
     assert ["b"] == batches.batches(10)
-    assert "waiting" == batches.job("b", "j").state
+    assert "waiting" == job_of(batches, "b", "j").state
     assert 1 == len([job for part in batches.jobs("b") for job in part])
     assert [] == batches.failures("b", 10)
     batches.progress("b", 10), batches.reports("b", 10)
@@ -463,6 +464,27 @@ def test_what_no_rule_allows(guarded, role):
                 continue
             with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)perm|can't run"):
                 raw.execute_command(*command)
+
+
+def test_what_a_rule_does_not_keep_apart(guarded):
+    """Databases, and what EVAL can do: docs/operations.md says so. A prefix it does keep apart."""
+    place = guarded("viewer", prefix="shop:")
+    for db in (2, 3):
+        with contextlib.closing(place.server.client(db=db)) as owner:
+            owner.hset("shop:reliq:x", "m", "of another database")
+            owner.hset("else:reliq:x", "m", "of another prefix")
+    login = {"username": "reliq-viewer", "password": PASSWORD}
+    user = redis.Redis(port=place.server.port, db=2, protocol=2, **login)
+    with contextlib.closing(user):
+        assert {b"m": b"of another database"} == user.hgetall("shop:reliq:x")
+        user.execute_command("SELECT", 3)
+        assert b"of another database" == user.eval(
+            "redis.log(redis.LOG_WARNING, 'a line') return redis.call('HGET', KEYS[1], 'm')",
+            1,
+            "shop:reliq:x",
+        )
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            user.hgetall("else:reliq:x")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

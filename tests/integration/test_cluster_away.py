@@ -382,7 +382,7 @@ def test_a_consumer_begins_while_a_node_is_away(cluster, application):
 
 
 def test_what_is_missing_at_a_node_that_is_away_is_made_later(cluster, application):
-    """By whoever declares the queue next."""
+    """By the publisher that declared the queue, when it publishes next, wherever."""
     connection = application()
     store = connection.transport.link.store
     silent = bystander(cluster)
@@ -391,9 +391,8 @@ def test_what_is_missing_at_a_node_that_is_away_is_made_later(cluster, applicati
     silent.freeze()
     divided()(connection.default_channel).declare()
     silent.thaw()
-    wait_until(lambda: not store.is_away(place))
-    divided()(connection.default_channel).declare()
-    assert store.layout(place) is not None
+    publish = partial(connection.Producer().publish, 0, routing_key="another")
+    wait_until(lambda: (publish(), store.layout(place))[1] is not None)
 
 
 def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
@@ -401,7 +400,7 @@ def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
     silent, lively = not_the_anchor(cluster)
     with Connection(cluster.url()) as connection:
         channel = connection.default_channel
-        session, store, _ = channel.transport.link
+        session, store = channel.transport.link.session, channel.transport.link.store
         here, there = (names_at(cluster, node, 4) for node in (lively, silent))
         for name in (*here, *there):
             channel.queue_declare(name)
@@ -423,7 +422,8 @@ def test_what_is_owed_to_a_silent_node_holds_up_no_connection(cluster, step):
     silent, lively = not_the_anchor(cluster)
     options = {"socket_timeout": 60.0}
     with Connection(cluster.url(), transport_options=options) as connection:
-        session, store, _ = connection.default_channel.transport.link
+        link = connection.default_channel.transport.link
+        session, store = link.session, link.store
         (here,), (there,) = (names_at(cluster, node, 1) for node in (lively, silent))
         for name in (there, here):
             connection.default_channel.queue_declare(name)
@@ -592,7 +592,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
         Connection(cluster.url()) as other,
     ):
         channel = connection.default_channel
-        session, store, _ = channel.transport.link
+        session, store = channel.transport.link.session, channel.transport.link.store
         consumers_of = other.default_channel.transport.link.store.consumers_of
         plain = Queue("plain")
         with Consumer(channel, [divided, plain], callbacks=[lambda *_: None]):

@@ -117,12 +117,14 @@ def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
         assert [spool] == switches
         # For longer than it takes the fail-back to find a cluster that answers.
         stays_true(lambda: send(there) and send(here) and switches == [spool], for_s=4)
-        assert sum(sent.values()) - 2 == spooled_in(path)
+        assert spooled_in(path) >= sent[there] - 1
         if lost == "queue":
             forwarded = run(None, "spool", "forward", path, "--url", home)
             assert (2, True) == (forwarded.returncode, "is not reachable" in forwarded.stderr)
+            # The node that is lost holds up its own alone.
+            assert sent[there] - 1 == spooled_in(path)
             with Inspector(home) as inspector:
-                assert sent[here] == inspector.status(here).ready  # and is so once, in the end
+                assert sent[here] == inspector.status(here).ready
         restart_one(cluster, victim)
         wait_until(lambda: send(there) and len(switches) > 1, timeout_s=60, interval_s=0.5)
         assert home.split(";")[0] in switches[1]

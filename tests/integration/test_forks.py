@@ -11,7 +11,7 @@ import pytest
 from kombu import Connection, Consumer, Queue
 
 from reliq.admin import Inspector
-from reliq.admin.spools import spool_status
+from reliq.spool.journal import JOURNALS
 from tests.integration.apps.forks import SLOWER
 from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until
@@ -157,7 +157,7 @@ def test_forks_that_follow_each_other_do_not_keep_a_spool(
     process = started("spooled", f"{home};reliq-spool:///{path}", every_s)
     assert "spooled\n" == process.stdout.readline()
     server.start()
-    wait_until(lambda: 0 == spool_status(str(path)).publishes, timeout_s=30)
+    wait_until(lambda: 0 == JOURNALS.at(str(path)).status()["publishes"], timeout_s=30)
     assert 50 == stored(home)
     process.communicate("", timeout=20)
     assert_balanced(home)

@@ -133,6 +133,18 @@ def test_queue_is_kept_alive_by_basic_get(client):
     assert exists(connection, "brief")
 
 
+def test_a_queue_that_expires_before_its_declarer_consumes(client):
+    """As when a worker stands still in between: it is there again, with its bindings."""
+    connection, bystander = client.connect(), client.connect()
+    Taker(bystander, "other")
+    queue = Queue("brief", Exchange("x", "fanout"), expires=0.3)(connection.default_channel)
+    queue.declare()
+    wait_until(lambda: client.status("brief") is None, timeout_s=5)
+    taker = Taker(connection, "brief", auto_declare=False, channel=connection.default_channel)
+    bystander.Producer().publish("x", exchange="x")
+    assert taker.take_bodies(1) == ["x"]
+
+
 def test_expired_queue_can_be_declared_anew(client):
     """After it expired, a queue may be declared again, with other arguments, empty."""
     connection, bystander = client.connect(), client.connect()

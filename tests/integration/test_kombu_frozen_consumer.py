@@ -13,6 +13,7 @@ from .kombu_client import FAST, Taker, declare, payloads, publish
 
 CONSUMER = f"""
 import logging, sys, time
+from contextlib import suppress
 import redis, reliq
 from kombu import Connection, Consumer, Queue
 
@@ -21,12 +22,21 @@ url, port, verb = sys.argv[1:]
 raw = redis.Redis(port=int(port))
 messages = []
 with Connection(url, transport_options={FAST!r}) as connection:
-    with Consumer(connection, Queue("q"), on_message=messages.append, prefetch_count=1):
+    with Consumer(connection, Queue("q"), on_message=messages.append, prefetch_count=2):
         connection.drain_events(timeout=10)
         print("took", messages[0].payload, flush=True)
         while not raw.exists("go"):
             time.sleep(0.01)
-        getattr(messages[0], verb)()
+        if verb in ("drain", "again"):
+            if verb == "again":  # until it has come again, and nothing more does
+                while raw.zscore("reliq:{{q}}:ready", messages[0].delivery_tag) is not None:
+                    connection.drain_events(timeout=1)
+                messages[0].ack()
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=1)
+            print("has", len(messages), flush=True)
+        else:
+            getattr(messages[0], verb)()
         print("did", verb, flush=True)
 raw.close()
 """
@@ -38,7 +48,8 @@ def frozen(client, tmp_path):
     processes = []
 
     def start(verb):
-        publish(client.connect(), "q", "x")
+        for body in ("x", "y")[: 1 + (verb == "drain")]:
+            publish(client.connect(), "q", body)
         process = Process(
             [sys.executable, "-c", CONSUMER, client.url, str(client.server.port), verb],
             log_path=tmp_path / f"{verb}.log",
@@ -72,6 +83,30 @@ def test_a_frozen_consumers_message_goes_to_another(client, frozen):
     wait_until(lambda: client.settled("q"))
     go_on(client, process)
     assert client.status("q").ledger["acked"] == 1
+
+
+def test_what_a_frozen_consumer_had_not_been_given_yet(client, frozen):
+    """A prefetched message whose lease has ended meanwhile is not delivered by it any more."""
+    process = frozen("drain")
+    for message in Taker(client.connect(), "q", prefetch_count=2).take(2, timeout_s=5):
+        message.ack()
+    go_on(client, process)
+    assert "has 1" in process.log()
+    wait_until(lambda: client.settled("q"))
+
+
+def test_a_frozen_consumer_is_given_its_own_message_again(client, frozen):
+    """It works on it still: it goes on with the new lease, and no second run begins."""
+    connection = client.connect()
+    process = frozen("again")
+    busy = Taker(connection, "q", prefetch_count=1)
+    publish(connection, "q", "busy", priority=0)
+    busy.take()
+    wait_until(lambda: client.status("q").ready == 1, timeout_s=5)
+    go_on(client, process)
+    assert "has 1" in process.log()
+    busy.messages[0].ack()
+    wait_until(lambda: client.settled("q"))
 
 
 def test_a_late_ack_of_a_thawed_consumer(client, frozen):

@@ -83,6 +83,24 @@ def test_a_lapsed_lease_brings_the_message_back(client):
     again.ack()
 
 
+def test_a_message_whose_lease_is_lost_while_it_waits_here_is_not_delivered(client):
+    """It was reserved together with another one; the process knows that it went back."""
+    holder, other = client.connect(**LAPSING), client.connect()
+    declare(holder, "q")
+    for body in ("first", "second"):
+        publish(holder, "q", body)
+    taker = Taker(holder, "q", prefetch_count=2)
+    (first,) = taker.take()
+    elsewhere = Taker(other, "q", prefetch_count=2).take(2)
+    wait_until(lambda: not holder.transport.link.session.leases.held)
+    holder.drain_events(timeout=1)  # lets it go
+    assert taker.gets_nothing()
+    assert [first] == taker.messages
+    for message in (first, *elsewhere):
+        message.ack()
+    wait_until(lambda: client.settled("q"))
+
+
 @pytest.fixture
 def lapsed(client):
     """Return (a message whose lease has ended and which waits again, a busy other consumer)."""

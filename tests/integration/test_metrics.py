@@ -359,9 +359,10 @@ def test_queues_that_go_by_themselves(client):
 
 def test_odd_names(client):
     """Any name of a queue arrives as it is."""
-    name = 'q "1"\\n{2}\n€'
+    name = 'q "1"\\n{2}\n\x1b[2J€'
     publish(client.connect(), name, 1)
-    shown = name.replace("\n", "\\n")  # a control character is escaped: a terminal may show it
+    # Control characters are escaped: a terminal may show it.
+    shown = name.replace("\n", "\\n").replace("\x1b", "\\x1b")
     assert {shown: 1} == collect(client.url).by("queue", "reliq_messages_published_total")
 
 

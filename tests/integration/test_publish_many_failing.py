@@ -15,8 +15,8 @@ from kombu import Connection, Queue
 
 import reliq
 from reliq.admin import Inspector
-from reliq.admin.spools import spool_status
 from reliq.errors import BrokerUnavailable, MessageRefused, PartlyPublished, QueueFull
+from reliq.spool.journal import JOURNALS
 from reliq.transports.chunk import Chunk
 from tests.support.audits import assert_balanced
 from tests.support.proxy import Proxy
@@ -338,9 +338,9 @@ def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
         assert list(range(500)) == args_of(home)
         return
     if second == "spool":
-        assert 1100 == spool_status(urls["spool"]).publishes
+        assert 1100 == JOURNALS.at(urls["spool"]).status()["publishes"]
         first.start()
-        wait_until(lambda: 0 == spool_status(urls["spool"]).publishes, timeout_s=20)
+        wait_until(lambda: 0 == JOURNALS.at(urls["spool"]).status()["publishes"], timeout_s=20)
         assert list(range(1600)) == args_of(home)
         with Inspector(home) as inspector:
             assert limits == inspector.status("celery").arguments

@@ -270,12 +270,12 @@ def test_a_page_follows_its_broker(serve, redis_factory):
     assert "Traceback" not in served.log()
 
 
-# `reliq`, with 128 descriptors and two seconds for the header of a request.
+# `reliq`, with 128 descriptors and six seconds for the header of a request.
 _NARROW = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 import reliq.cli.web_server
-reliq.cli.web_server._HEADER_S = 2.0
+reliq.cli.web_server._HEADER_S = 6.0
 from reliq.cli import main
 main()
 """

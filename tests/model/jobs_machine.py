@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from reliq.store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change, Note
-from reliq.transfer.batch_callbacks import publish_due
-from reliq.transfer.nested_batches import cancel_nested
+from reliq.transfer.batch_callbacks import cancel_nested, publish_due
 from tests.model.jobs_oracle import BATCHES, CHILD, PARENT_BATCH, BatchOracle
 from tests.model.terms import Settings
 

@@ -38,7 +38,9 @@ def processes_below(directory: Path) -> dict[int, bool]:
         with contextlib.suppress(OSError):
             where = str((process / "cwd").readlink()).removesuffix(" (deleted)")
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            command = (
+                (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
             keeper = " -I -S " in command
             ours = keeper or "broker.sock" in command or "-server" in command
             if Path(where).is_relative_to(directory) and state != "Z" and ours:

@@ -5,13 +5,13 @@ import logging
 from contextlib import nullcontext
 from time import monotonic
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 
-from reliq.consumer.carriers import Carriers
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
-from reliq.consumer.running_tasks import Running
+from reliq.consumer.running_tasks import RunningTasks
 from reliq.errors import BrokerTimeout, BrokerUnavailable
 from reliq.options import parse
 from reliq.store.values import Delivery, Lease, Released
@@ -26,10 +26,10 @@ class Message:
 class Watched(Leases):
     """Leases that look, whenever one is let go, whether the outbox has it by then."""
 
-    def settle(self, tags):
+    def settle(self, tags, now=0.0):
         """Let go, and note what was owed as that began."""
         self.owed.append(not self.outbox.is_empty)
-        super().settle(tags)
+        return super().settle(tags, now)
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def leases():
     """Return leases that hold one message of "q": tag "t", token "1"."""
     leases = Watched(parse({}))
     leases.begin()
-    running = Running()
+    running = RunningTasks()
     running.begin("me")
-    leases.outbox = Outbox(leases, Carriers(), running)
+    leases.outbox = Outbox(leases, WeakSet(), running)
     leases.outbox.begin()
     leases.owed = []
-    leases.take([delivery()], 0.0, LEASE_MS)
+    leases.take([delivery()], monotonic(), LEASE_MS)
     return leases
 
 
@@ -100,6 +100,23 @@ def test_what_was_delivered_again_is_kept(leases, ending):
     assert "2" == leases.held["t"].token
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_work_goes_on_with_the_lease_of_a_redelivery(leases, told):
+    """Whether or not it was told by then that the first lease was lost; not after an overstay."""
+    message = Message()
+    leases.keep_while_alive("t", "1", message)
+    if told:
+        leases.lost("t", "1")
+    leases.take([delivery(token="2")], monotonic(), LEASE_MS)
+    assert leases.adopt("t", "2")
+    assert "2" == message.token
+    assert not leases.adrift
+    leases.lost("t", "2")
+    leases._overstayed.add("t")
+    leases.take([delivery(token="3")], monotonic(), LEASE_MS)
+    assert not leases.adopt("t", "3")
+
+
 def test_a_lost_lease_is_in_hand_while_somebody_works_on_its_message(leases):
     """It may run on; once its message is collected, nothing is left of it."""
     message = Message()
@@ -117,6 +134,7 @@ def test_a_lost_lease_is_in_hand_while_somebody_works_on_its_message(leases):
 
 def test_what_is_due_is_renewed_once(leases):
     """A lease that is a third gone is due until its renewal is asked for, and if that fails."""
+    leases.held["t"].granted = 0.0
     own = Lease("t", "1")
     assert {"q": [own]} == leases.due()
     assert {} == leases.due()

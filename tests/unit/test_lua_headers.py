@@ -2,13 +2,14 @@
 
 Named = used = sent: a key or argument in the header is used in the body under that
 name and with commands of its type, and the Python caller sends it in that place.
-A rule that several scripts apply is the same in each of them.
+A rule that several scripts apply is one function of lua/shared.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
@@ -21,15 +22,16 @@ from reliq.engines.redis.kombu import KombuLayout, KombuRedis
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
-from reliq.store import limits
 from reliq.store.jobs import Change, Note
 from reliq.store.scanning import Position
 from reliq.store.values import Delivery, Lease, Move, Publication
+from tests.model.mutants import MUTANTS
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
-# As they go to the server: with the limits that they name.
-SCRIPTS = {name: scripts.load(name).text for name in FILES}
+# As they go to the server: with the limits and the shared functions that they name.
+SCRIPTS = {name: scripts.Script(name).text for name in FILES}
+SHARED = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("shared/*.lua"))}
 
 # 1+9n: the first of nine keys that are sent for each of several queues.
 _KEY = re.compile(r"-- KEYS\[(\d+)(?:\+\d+n)?\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
@@ -39,6 +41,13 @@ _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
 _INTACT = re.compile(r"\bintact\(\{([\w, ]+)\},\s+\{([\w, ]+)\}\)")
 _ADD = re.compile(r"(?<!function )\badd\((\w+), ")
 _FUNCTION = re.compile(r"( *)local function (\w+)\(")
+_USE = re.compile(r"^ *-- use: (.+)$", re.MULTILINE)
+_OF_LUA = re.findall(
+    r"\w+",
+    "and break do else elseif end false for function if in local nil not or repeat return then "
+    "true until while KEYS ARGV redis string table math cjson tonumber tostring type unpack "
+    "ipairs pairs pcall next",
+)
 _LIMIT = re.compile(r"\b[A-Z][A-Z_]{3,}\b(?!')")
 _FAMILY = {"H": "HASH", "Z": "ZSET", "L": "LIST", "R": "LIST", "S": "SET"}
 _STRING = {"SET", "GET", "INCR", "INCRBY", "DECR"}
@@ -218,60 +227,81 @@ def test_types_are_those_of_the_catalogue(name):
         assert kind in {catalogue.get(key), shared.get(key)}, key
 
 
-def drifted(texts: dict[str, str]) -> list[tuple[str, str, str]]:
-    """Return (function, script, script) of functions of one name that are not the same."""
-    first: dict[str, tuple[str, str]] = {}
-    found = []
-    for script, text in texts.items():
-        for name, indented in functions(text).items():
-            said = textwrap.dedent(indented)
-            other, before = first.setdefault(name, (script, said))
-            if said != before:
-                found.append((name, other, script))
-    return found
+def used(text: str) -> list[str]:
+    """Return the shared functions that a file names, in its order."""
+    return ", ".join(_USE.findall(text)).split(", ") if _USE.search(text) else []
 
 
-def test_a_rule_is_the_same_in_every_script():
-    """What several scripts repeat, they repeat word by word, its comment included."""
-    assert [] == drifted(FILES)
+def test_a_function_is_defined_in_one_file():
+    """Of one script, or of lua/shared; two scripts never define the same name."""
+    defined = Counter(name for text in FILES.values() for name in functions(text))
+    defined.update(list(SHARED))
+    assert [] == [name for name, times in defined.items() if times > 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "was", "changed"),
-    [
-        ("ack", "    value = by\n", "    value = 0\n"),  # at the margin
-        ("reserve", "'expired|' ..", "'too late|' .."),  # in a branch
-        ("promote", "unless somebody is called already", "unless one is called"),  # in its comment
-    ],
-)
-def test_a_rule_that_drifts_is_found(name, was, changed):
-    """One word in one of the scripts is enough."""
-    assert FILES[name].count(was) == 1
-    found = drifted(FILES | {name: FILES[name].replace(was, changed)})
-    assert found
-    assert all(name in where for _, *where in found)
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_function_is_short(name):
+    """One comment, one function of at most fifteen lines in all, used by two scripts or more."""
+    comment, first, *rest = SHARED[name].splitlines()
+    assert comment.startswith("-- ")
+    assert first.startswith(f"local function {name}(")
+    assert ["end"] == [line for line in rest if not line.startswith("  ")]
+    assert len(rest) <= 13
+    assert not re.search(r"-- (use|limits):", SHARED[name])
+    assert sum(name in used(text) for text in FILES.values()) > 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_functions_are_put_where_they_are_named(name):
+    """As they stand in lua/shared, as far to the right as the line; all else is as in the file."""
+    found = {name: textwrap.dedent(text) for name, text in functions(SCRIPTS[name]).items()}
+    shared = used(FILES[name])
+    assert [SHARED[other].rstrip() for other in shared] == [found.pop(other) for other in shared]
+    assert found.keys() == functions(FILES[name]).keys()
+    assert not _USE.search(SCRIPTS[name])
+    sent = iter(SCRIPTS[name].splitlines())
+    own = re.sub(r"(?m)^( *-- use:|-- limits:).*\n", "", FILES[name]).splitlines()
+    assert all(line in sent for line in own)
+
+
+def names(code: str) -> tuple[set[str], set[str]]:
+    """Return the names that a line of Lua defines, and all that stand in it."""
+    defined = set()
+    for group in re.findall(r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+?) (?:in|=)", code):
+        defined.update(re.findall(r"\w+", "".join(group)))
+    for called, given in re.findall(r"\bfunction ?(\w*)\(([^)]*)\)", code):
+        defined.update({called, *re.findall(r"\w+", given)})
+    return defined, set(re.findall(r"(?<![\w.])[A-Za-z_]\w*\b", code))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_names_are_defined_before_they_are_used(name):
+    """The keys and limits of a shared function too: they are locals of the script above it."""
+    known = set(_OF_LUA)
+    code = re.sub(r"'[^'\n]*'|\"[^\"\n]*\"|--.*|\b0x\w+", "", split(SCRIPTS[name])[1])
+    code = re.sub(r"(?<=[{ ])(?<!local )\w+ = (?=[^{}]*\})", "", re.sub(r", *\n +", ", ", code))
+    for line in code.splitlines():
+        defined, read = names(line)
+        known |= defined
+        assert set() == read - known, line
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_a_script_defines_it_uses(name):
     """Each function is called in it, and each limit that its header names is used; no others."""
-    header, body = split(FILES[name])
+    body = re.sub(r"(local [A-Z_]+ = \d+ ?)+\n", "", split(SCRIPTS[name])[1], count=1)
     code = "\n".join(line.partition("--")[0] for line in body.splitlines())
-    for function in functions(FILES[name]):
+    for function in functions(SCRIPTS[name]):
         assert len(re.findall(rf"\b{function}\b", code)) > 1, f"{function} is never called"
+    header = split(FILES[name])[0]
     (named,) = [line.partition("-- limits: ")[2] for line in header if "-- limits:" in line] or [""]
     assert set(filter(None, named.split(", "))) == set(_LIMIT.findall(code)) - {"KEYS", "ARGV"}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_script_is_sent_as_it_is(name):
-    """But for the line of its limits, so that the line in an error is the one to look at."""
-    pairs = zip(FILES[name].splitlines(), SCRIPTS[name].splitlines(), strict=True)
-    different = [(said, sent) for said, sent in pairs if said != sent]
-    assert len(different) == ("-- limits: " in FILES[name])
-    for said, sent in different:
-        for limit in said.removeprefix("-- limits: ").split(", "):
-            assert f"local {limit} = {getattr(limits, limit)}" in sent
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_its_script(mutant):
+    """The text that tests/model breaks on purpose stands in the script once."""
+    assert 1 == SCRIPTS[mutant.script].count(mutant.text)
 
 
 def test_every_file_is_loaded():
@@ -381,9 +411,7 @@ CALLS = {
     "change_jobs": lambda store: store.batches.change("b", [Change("enter", "j", "waiting")] * 2),
     "note_job": lambda store: store.batches.note("b", Note("j", progress=(1, 2, "x"))),
     "said": lambda store: store.batches.said("b", "complete"),
-    "next_batches": lambda store: store.batches.next_batches(10, 1000),
-    "postpone_batch": lambda store: store.batches._postponing.end("b", "1"),
-    "schedule_batch": lambda store: store.batches._postponing.end("b", "1"),
+    "next_batches": lambda store: store.batches.look_later({"b": 1000}),
     "wake": wake,
     # Kombu's own keys are named by its options, its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),

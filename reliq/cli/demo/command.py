@@ -16,11 +16,11 @@ from kombu import connection as kombu_connection
 from rich.console import Console
 
 from reliq.embedded.folder import SCHEME as EMBEDDED
-from reliq.embedded.maintenance import temporary
+from reliq.embedded.start import broker
 from reliq.errors import ReliqError
 from reliq.options import Options
 
-from ..console import Refused
+from ..endings import Refused
 from ..interrupts import INTERRUPTED
 from .run import DemoRun, Outcome, Side, seconds_of_work
 from .screen import Screen
@@ -150,8 +150,8 @@ def _with_broker(
         sides = _sides(url, queue, compare)
         _introduce(console, tasks, Connection(url).as_uri(), compare)
         return _run_sides(sides, tasks, folder, console, private=False)
-    with temporary() as broker:
-        sides = _sides(str(broker), queue, compare)
+    with broker() as own:
+        sides = _sides(own, queue, compare)
         _introduce(console, tasks, "an embedded Valkey or Redis, in a folder of its own", compare)
         return _run_sides(sides, tasks, folder, console, private=True)
 

@@ -86,7 +86,7 @@ class StoreBase:
         self.partitions: dict[str, int] = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
-        self._ack_commands: dict[str, tuple[Command, bytes]] = {}
+        self._ack_commands: dict[str, Command] = {}
         self._publish_constants: dict[tuple[str, str], Command] = {}
         self._kept: dict[tuple[str, str], float] = {}
         # Queue and publisher: whose numbers this connection has let the server keep.
@@ -229,13 +229,12 @@ class StoreBase:
 
     def _ask_if_allowed(self, *command: str) -> Reply | None:
         """Return the reply; None where the broker refuses the command, as it may."""
-        name = refusals.name_of(command)
-        if refusals.lacks(self._wire.address.identity, name):
+        if refusals.lacks(self._wire.address.identity, command):
             return None
         try:
             return self._wire.call(command)
         except BrokerRefused as exc:
-            refusals.note(self._wire.address.identity, name, exc)
+            refusals.note(self._wire.address.identity, command, exc)
             return None
 
     def broker_id(self) -> str:

@@ -61,6 +61,8 @@ class Address:
     port: int = 6379
     db: int = 0
     path: str | None = None
+    shown: str = ""
+    """Its name in messages, in place of a path."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: dict[str, Any] | None = field(default=None, repr=False)
@@ -68,7 +70,7 @@ class Address:
     def __str__(self) -> str:
         """Name the broker in messages: scheme, host and database, nothing secret."""
         if self.path is not None:
-            return f"reliq-unix://{self.path}/{self.db}"
+            return self.shown or f"reliq-unix://{self.path}/{self.db}"
         scheme = "reliq" if self.tls is None else "reliqs"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}/{self.db}"
@@ -160,8 +162,8 @@ def dial(address: Address, options: Options, name: str) -> redis.connection.Abst
         setattr(connection, said, None)
     try:
         connection.connect()  # type: ignore[no-untyped-call]
-        ask_if_allowed(connection, address, "CLIENT", "SETNAME", name)
-    except FAILURES as exc:
+        ask_all(connection, address, ("CLIENT", "SETNAME", name))
+    except (*FAILURES, ReliqError) as exc:
         hang_up(connection)
         raise translate(exc, address, options.socket_connect_timeout) from exc
     return connection
@@ -177,35 +179,23 @@ def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
 
 
 def ask_all(
-    connection: redis.connection.AbstractConnection, *commands: tuple[Any, ...]
+    connection: redis.connection.AbstractConnection, broker: Broker, *commands: tuple[Any, ...]
 ) -> list[Any]:
-    """Send commands as :func:`ask` does, in one round trip; an error among the replies is one."""
-    packed = connection.pack_commands(commands)  # type: ignore[no-untyped-call]
+    """Send commands as :func:`ask` does, in one round trip; an error among the replies is ours.
+
+    None is the reply to an optional command that *broker* refuses; another error of one is raised.
+    """
+    asked = [one for one in commands if not refusals.lacks(broker.identity, one)]
+    packed = connection.pack_commands(asked)  # type: ignore[no-untyped-call]
     connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
-    replies: list[Any] = []
-    for _ in commands:
+    replies: dict[tuple[Any, ...], Any] = dict.fromkeys(commands)
+    for command in asked:
         try:
-            replies.append(connection.read_response())
+            replies[command] = connection.read_response()
         except redis.exceptions.ResponseError as exc:  # noqa: PERF203 - one of three
-            replies.append(redis.exceptions.ResponseError(str(exc)))
-    return replies
-
-
-def ask_if_allowed(
-    connection: redis.connection.AbstractConnection, broker: Broker, *command: str
-) -> Any:
-    """Do as :func:`ask` does; None where *broker* refuses it, as it may."""
-    name = refusals.name_of(command)
-    if refusals.lacks(broker.identity, name):
-        return None
-    try:
-        return ask(connection, *command)
-    except redis.exceptions.ResponseError as exc:
-        error = translate(exc, broker, 0.0)
-        if not isinstance(error, BrokerRefused):
-            raise
-        refusals.note(broker.identity, name, error)
-        return None
+            error = translate(exc, broker, 0.0)
+            replies[command] = refusals.unless_noted(broker.identity, command, error)
+    return list(replies.values())
 
 
 def hang_up(connection: redis.connection.AbstractConnection) -> None:

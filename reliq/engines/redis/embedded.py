@@ -6,15 +6,14 @@ syncs nothing by itself (see :mod:`reliq.embedded.keeper`), but its files are on
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...embedded.folder import SCHEME, Folder
 from ...embedded.keeper import LOOKS, logs, sync
-from ...embedded.start import STARTS_WITHIN_S, ensure
-from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed, again
+from ...embedded.start import ensure
+from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
 from .connect import Address, dial
 from .store import RedisStore
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from ...store.values import Publication
 
 _OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
-
-__all__ = ["SCHEME", "EmbeddedAddress", "EmbeddedStore"]
 
 
 @dataclass(frozen=True)
@@ -49,73 +46,20 @@ class EmbeddedAddress:
         return (SCHEME, self.folder.path)
 
     def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
-        """Open a connection; raises BrokerUnavailable, with the reason where it cannot start.
-
-        Goes to the next server where one has just ended.
-        """
-        deadline = time.monotonic() + STARTS_WITHIN_S
+        """Open a connection; raises BrokerUnavailable, with the reason where it cannot start."""
+        tries, name = (2, name) if self.create else (1, f"{LOOKS}{name}")
         while True:
-            try:
-                if self.create:
-                    ensure(self.folder, options)
-                    return self._dial(options, name)
+            if self.create:
+                ensure(self.folder, options)
+            else:
                 self.folder.require(create=False)
-                return self._dial(options, f"{LOOKS}{name}")
-            except FileNotFoundError as exc:
-                error = BrokerUnavailable(
-                    f"{self}: it does not run, and looking at it does not start it; start the "
-                    f"application, or: reliq embedded run {self.folder.path} ({exc.strerror})"
-                )
-            except BrokerUnavailable as exc:
-                error = again(exc)
-            self.folder.raise_remembered()
-            final = error.reply or isinstance(error, BrokerTimeout) or not self.create
-            if final or time.monotonic() > deadline:
-                raise again(error)
-            time.sleep(0.01)
-
-    def _dial(self, options: Options, name: str) -> redis.connection.AbstractConnection:
-        with self.folder.socket() as path:
-            address = Address(path=path)
             try:
-                return dial(address, options, name)
+                with self.folder.socket() as path:
+                    return dial(Address(path=path, shown=str(self)), options, name)
             except BrokerUnavailable as exc:
-                error = type(exc)(str(exc).replace(str(address), str(self)))
-                error.reply = exc.reply
-                raise again(error) from exc
-
-
-class _FileConfirmer:
-    """Confirms by an fdatasync of the server's files, which are this machine's own."""
-
-    def __init__(self, address: EmbeddedAddress) -> None:
-        self._address = address
-
-    def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused for a confirmation by replicas: there are none."""
-        if level == "replicated":
-            raise BrokerRefused(
-                f"{self._address}: an embedded broker has no replicas: use confirm='fsynced'; "
-                "nothing was stored"
-            )
-
-    def confirm(
-        self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
-    ) -> None:
-        """Bring what was stored to the disk; raises NotConfirmed."""
-        del replicas, timeout_ms, publications
-        self.require_confirm(level)
-        if level != "fsynced":
-            return
-        try:
-            for path in logs(self._address.folder.path):
-                with suppress(FileNotFoundError):  # rewritten: synced by the server itself
-                    sync(path)
-        except OSError as exc:
-            raise NotConfirmed(
-                f"{self._address}: stored, but the disk does not confirm it: {exc}; publishing "
-                "it again with the same properties is safe and stores it once"
-            ) from exc
+                tries -= 1  # one that has just ended is started again, once
+                if not tries or isinstance(exc, BrokerTimeout):
+                    raise
 
 
 class EmbeddedStore(RedisStore):
@@ -123,8 +67,31 @@ class EmbeddedStore(RedisStore):
 
     def __init__(self, address: EmbeddedAddress, options: Options, consumer: str) -> None:
         super().__init__(address, options, consumer)
-        self._confirmer = _FileConfirmer(address)
-        self._address = address
+        self._folder = address.folder
+
+    def require_confirm(self, level: Confirm) -> None:
+        """Raise BrokerRefused for a confirmation by replicas: there are none."""
+        if level == "replicated":
+            raise BrokerRefused(
+                f"{self._folder}: an embedded broker has no replicas: use confirm='fsynced'; "
+                "nothing was stored"
+            )
+
+    def confirm(
+        self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
+    ) -> None:
+        """Sync the server's files, which are this machine's own; raises NotConfirmed."""
+        del replicas, timeout_ms, publications
+        self.require_confirm(level)
+        try:
+            for path in logs(self._folder.path) if level == "fsynced" else ():
+                with suppress(FileNotFoundError):  # rewritten: synced by the server itself
+                    sync(path)
+        except OSError as exc:
+            raise NotConfirmed(
+                f"{self._folder}: stored, but the disk does not confirm it: {exc}; publishing "
+                "it again with the same properties is safe and stores it once"
+            ) from exc
 
     def about(self) -> BrokerInfo:
         """Return what the server says of itself."""

@@ -10,6 +10,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+from ...errors import BrokerRefused, again
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-EVALSHA, UNBLOCK = "EVALSHA", "CLIENT UNBLOCK"
+EVALSHA, UNBLOCK = ("EVALSHA",), ("CLIENT", "UNBLOCK")
 _LEASES = (
     "killed consumers are noticed when their leases end (visibility_timeout), not after "
     "orphan_grace"
@@ -26,16 +28,13 @@ COSTS = {
     "CLIENT ID": _LEASES,
     "CLIENT LIST": _LEASES,
     "CLIENT SETNAME": "CLIENT LIST shows no names of connections",
-    UNBLOCK: "a wait is ended by a token in a list, two commands more",
-    EVALSHA: "scripts are sent as text, some kB for each call",
+    "CLIENT UNBLOCK": "a wait is ended by a token in a list, two commands more",
+    "EVALSHA": "scripts are sent as text, some kB for each call",
     "INFO": "workers do not notice a restart of the server, and the doctor sees little of it",
 }
 """What each costs where it is refused."""
 _REFUSED = re.compile(
     r"NOPERM|unknown (sub)?command|un(supported|available)|not (\w+ )?available", re.IGNORECASE
-)
-_NO_EVALSHA = re.compile(
-    r"(NOPERM|ERR (unknown|unsupported|command)).*evalsha", re.IGNORECASE | re.DOTALL
 )
 # (what identifies broker and user, command) that was refused to this process; and what was said.
 _known: set[tuple[object, str]] = set()
@@ -54,16 +53,27 @@ def is_refusal(text: str) -> bool:
 
 def refuses_evalsha(text: str) -> bool:
     """Whether it was EVALSHA itself that was refused, and not a command in the script."""
-    return _NO_EVALSHA.match(text) is not None
+    return is_refusal(text) and "evalsha" in text.lower()
 
 
-def lacks(identity: object, name: str) -> bool:
-    """Whether the broker of this *identity* has refused the command *name* to us before."""
-    return (identity, name) in _known
+def lacks(identity: object, command: Sequence[Any]) -> bool:
+    """Whether the broker of this *identity* has refused *command* to us before."""
+    return (identity, name_of(command)) in _known
 
 
-def note(identity: object, name: str, error: ReliqError) -> None:
-    """Remember that the broker of this *identity* refuses *name*; log it, and what it costs."""
+def unless_noted(identity: object, command: Sequence[Any], error: ReliqError) -> ReliqError | None:
+    """Return *error*; of an optional command note that it is refused, or raise the error."""
+    if name_of(command) not in COSTS:
+        return error
+    if not isinstance(error, BrokerRefused):
+        raise again(error)
+    note(identity, command, error)
+    return None
+
+
+def note(identity: object, command: Sequence[Any], error: ReliqError) -> None:
+    """Remember that the broker of this *identity* refuses *command*; log it, and what it costs."""
+    name = name_of(command)
     _known.add((identity, name))
     said = (str(error), name)  # a password that changes is another identity
     if said not in _known:

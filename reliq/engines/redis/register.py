@@ -1,4 +1,4 @@
-"""The register of consumers over Redis: who still lives, and what each says of itself."""
+"""The register of consumers over Redis: who lives, what each says of itself, and its queues."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...store.consumer_record import FIELDS, consumer_of
+from ...store.inspection import Consumer
 from ...store.limits import LOOKED_AT
-from ...store.unreadable import left_out, number
-from ...store.values import Duties, Liveness
+from ...store.unreadable import counts, left_out, mapping, number
+from ...store.values import Attached, Duties, Liveness
 from . import keys, scripts
 from .base import StoreBase, text_of, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...store.inspection import Consumer
     from ...store.protocol import OnResult
     from .stream import Reply
 
+_FIELDS = (
+    "host",
+    "pid",
+    "version",
+    "started_ms",
+    "held",
+    "pool",
+    "options",
+    "running",
+    "processes",
+    "failing",
+)
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 
 
@@ -145,7 +156,7 @@ class RedisRegister(StoreBase):
         names = sorted(seen)
         if not names:
             return []
-        records = self._records(names, FIELDS)
+        records = self._records(names, _FIELDS)
         living = self.liveness(names)
         found, wrong = [], []
         for name, record in zip(names, records, strict=True):
@@ -155,12 +166,65 @@ class RedisRegister(StoreBase):
             try:
                 said = {
                     field: value.decode()
-                    for field, value in zip(FIELDS, record, strict=True)
+                    for field, value in zip(_FIELDS, record, strict=True)
                     if value is not None
                 }
-                found.append(consumer_of(name, seen[name], liveness, said))
+                found.append(_consumer_of(name, seen[name], liveness, said))
             except (ValueError, RecursionError):  # also JSON's, and that of text that is none
                 wrong.append(name)
         if wrong:
             left_out(self.broker, "records of consumers", wrong)
         return found
+
+    def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
+        """Note who consumes; False when there is no such queue, or no more."""
+        mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
+        return self._attach(queue, consumer, mark, "", 0)
+
+    def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
+        """Take a dead consumer off *queue*, unless its mark is another by now."""
+        return self._attach(queue, consumer, "", mark, silent_ms)
+
+    def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
+        args = (consumer, mark, seen, silent_ms)
+        names = scripts.ATTACH.of(self._keys(queue))
+        kept: int = self._wire.execute(scripts.ATTACH, names, args)
+        return kept == 1
+
+    def attached(self, queue: str) -> Attached:
+        """Return who consumes from *queue*, and whether it goes by itself."""
+        k = self._keys(queue)
+        flags, marks = self._wire.exchange(
+            [
+                (("HMGET", k.meta, "auto_delete", "expires"), None),
+                (("HGETALL", k.consumers), None),
+            ]
+        )
+        found = texts(marks)
+        return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))
+
+    def consumers_of(self, queue: str) -> list[str]:
+        """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
+        return sorted(texts(self._wire.call(("HKEYS", self._keys(queue).consumers))))
+
+
+def _consumer_of(
+    name: str, seen_ms: int, liveness: Liveness, record: Mapping[str, str]
+) -> Consumer:
+    """Return what *record* says; raises ValueError, RecursionError for one that is none."""
+    return Consumer(
+        id=name,
+        host=record["host"],
+        pid=int(record.get("pid") or 0),
+        version=record.get("version") or "0",
+        queues=liveness.queues,
+        started_ms=int(record.get("started_ms") or 0),
+        seen_ms=seen_ms,
+        held=int(record.get("held") or 0),
+        connected=liveness.connected,
+        pool=record.get("pool", ""),
+        options=mapping(record.get("options")),
+        running=counts(record.get("running")),
+        processes=int(record.get("processes") or 0),
+        failing=mapping(record.get("failing")),
+    )

@@ -1,9 +1,9 @@
-"""The Lua scripts, loaded from the package: their text, their digests, and their keys.
+"""The Lua scripts of the package: their text, their digests, and their keys.
 
-Each is one file, sent as it is but for one line: ``-- limits: BATCH, RANK`` behind its header
-becomes locals with these numbers of :mod:`reliq.store.limits`. It stays one line, so that the
-line of an error is that of the file. A rule that several scripts apply is repeated in each, word
-by word; a test compares them.
+Each is one file of ``lua/``, read when it is first sent. Two kinds of comment become code:
+``-- limits: BATCH, RANK`` becomes locals with these numbers of :mod:`reliq.store.limits`, and
+``-- use: add, whole`` becomes these functions of ``lua/shared/``, in the place of that line. A
+digest, and the line that an error names, are those of the expanded text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import hashlib
 import re
 from importlib import resources
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
 
 from ...store import limits
 from .keys import QueueKeys
@@ -24,31 +25,58 @@ _FOLDER = resources.files("reliq.engines.redis") / "lua"
 # 1+9n: the first of nine keys that are sent for each of several queues.
 _KEY = re.compile(r"^-- KEYS\[\d+(?:\+\d+n)?\] (\w+) ", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
+_USE = re.compile(r"^( *)-- use: (.+)$", re.MULTILINE)
 
 
-class Script(NamedTuple):
+class Script:
     """One script: what EVAL sends, and the digest that EVALSHA sends instead."""
 
-    name: str
     text: str
+    """The file, expanded."""
     sha: str
     keys: tuple[str, ...]
     """The names of its KEYS, in the order of its header."""
     of: Callable[[QueueKeys], tuple[str, ...]]
     """Returns its KEYS for one queue, where all of them are the queue's own."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, wanted: str) -> Any:
+        """Read the file for the first of these; no lock, which a fork could leave held."""
+        if wanted not in {"text", "sha", "keys", "of"}:
+            raise AttributeError(wanted)
+        written = (_FOLDER / f"{self.name}.lua").read_text("utf-8")
+        self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)))
+        return vars(self)[wanted]
+
+    def _take(self, text: str) -> None:
+        self.text = text
+        # SHA1 names a script in Redis's cache; it protects nothing here.
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.keys = tuple(_KEY.findall(text))
+        self.of = _of_queue(self.keys)
+
     def named(self, **keys: str) -> tuple[str, ...]:
         """Return its KEYS, each given by its name; others may be among them."""
         return tuple(keys[name] for name in self.keys)
 
     def with_text(self, text: str) -> Script:
-        """Return this script with another text, and its digest."""
-        return self._replace(text=text, sha=_digest(text))
+        """Return this script with another text."""
+        other = Script(self.name)
+        other._take(text)
+        return other
 
 
-def _digest(text: str) -> str:
-    # SHA1 names a script in Redis's cache; it protects nothing here.
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+def _locals(line: re.Match[str]) -> str:
+    """Return the code that gives a script the limits of a line."""
+    return " ".join(f"local {name} = {getattr(limits, name)}" for name in line[1].split(", "))
+
+
+def _functions(line: re.Match[str]) -> str:
+    """Return the shared functions of a line, as far to the right as it stands."""
+    files = [_FOLDER / "shared" / f"{name}.lua" for name in line[2].split(", ")]
+    return "\n".join(indent(file.read_text("utf-8"), line[1]) for file in files).rstrip()
 
 
 def _of_queue(names: tuple[str, ...]) -> Callable[[QueueKeys], tuple[str, ...]]:
@@ -66,69 +94,54 @@ def _of_queue(names: tuple[str, ...]) -> Callable[[QueueKeys], tuple[str, ...]]:
     return itemgetter(*places)
 
 
-def _locals(names: str) -> str:
-    """Return the code that gives a script the limits of these *names*."""
-    return " ".join(f"local {name} = {getattr(limits, name)}" for name in names.split(", "))
-
-
-def load(name: str) -> Script:
-    """Return the script in ``lua/<name>.lua``."""
-    text = (_FOLDER / f"{name}.lua").read_text("utf-8")
-    keys = tuple(_KEY.findall(text))
-    text = _LIMITS.sub(lambda line: _locals(line[1]), text)
-    return Script(name, text, _digest(text), keys, _of_queue(keys))
-
-
-ACCEPT = load("accept")
-ACK = load("ack")
-ATTACH = load("attach")
-BIND = load("bind")
-BROWSE = load("browse")
-CHANGE_JOBS = load("change_jobs")
-CONFIGURE = load("configure")
-DEAD_LETTER = load("dead_letter")
-DECLARE = load("declare")
-DECLARE_EXCHANGE = load("declare_exchange")
-DELETE_QUEUE = load("delete_queue")
-END_LEASES = load("end_leases")
-EXPIRE = load("expire")
-HAND_BACK = load("hand_back")
-HEARTBEAT = load("heartbeat")
-KOMBU_ACCEPT = load("kombu_accept")
-KOMBU_TAKE = load("kombu_take")
-KOMBU_TAKE_UNACKED = load("kombu_take_unacked")
-LAYOUT = load("layout")
-LEASES_OF = load("leases_of")
-LIST_BATCH = load("list_batch")
-LIST_QUEUE = load("list_queue")
-LOOK = load("look")
-LOOK_UP = load("look_up")
-MEASURE = load("measure")
-MOVE = load("move")
-MOVED = load("moved")
-MOVE_OUT = load("move_out")
-NEXT_BATCHES = load("next_batches")
-NOTE_BOUND = load("note_bound")
-NOTE_JOB = load("note_job")
-ONCE = load("once")
-OPEN_BATCH = load("open_batch")
-PAUSE = load("pause")
-POSTPONE_BATCH = load("postpone_batch")
-PROMOTE = load("promote")
-PUBLISH = load("publish")
-PURGE = load("purge")
-PURGE_DEAD = load("purge_dead")
-RELEASE = load("release")
-RENEW = load("renew")
-REPLAY = load("replay")
-RESERVE = load("reserve")
-RESTORE_VISIBLE = load("restore_visible")
-SAID = load("said")
-SCAN = load("scan")
-SCHEDULE_BATCH = load("schedule_batch")
-SNAPSHOT = load("snapshot")
-SURVEY = load("survey")
-TELL_RUNNING = load("tell_running")
-UNBOUND = load("unbound")
-WAKE = load("wake")
-WHEREABOUTS = load("whereabouts")
+ACCEPT = Script("accept")
+ACK = Script("ack")
+ATTACH = Script("attach")
+BIND = Script("bind")
+BROWSE = Script("browse")
+CHANGE_JOBS = Script("change_jobs")
+CONFIGURE = Script("configure")
+DEAD_LETTER = Script("dead_letter")
+DECLARE = Script("declare")
+DECLARE_EXCHANGE = Script("declare_exchange")
+DELETE_QUEUE = Script("delete_queue")
+END_LEASES = Script("end_leases")
+EXPIRE = Script("expire")
+HAND_BACK = Script("hand_back")
+HEARTBEAT = Script("heartbeat")
+KOMBU_ACCEPT = Script("kombu_accept")
+KOMBU_TAKE = Script("kombu_take")
+KOMBU_TAKE_UNACKED = Script("kombu_take_unacked")
+LAYOUT = Script("layout")
+LEASES_OF = Script("leases_of")
+LIST_BATCH = Script("list_batch")
+LIST_QUEUE = Script("list_queue")
+LOOK = Script("look")
+LOOK_UP = Script("look_up")
+MEASURE = Script("measure")
+MOVE = Script("move")
+MOVED = Script("moved")
+MOVE_OUT = Script("move_out")
+NEXT_BATCHES = Script("next_batches")
+NOTE_BOUND = Script("note_bound")
+NOTE_JOB = Script("note_job")
+ONCE = Script("once")
+OPEN_BATCH = Script("open_batch")
+PAUSE = Script("pause")
+PROMOTE = Script("promote")
+PUBLISH = Script("publish")
+PURGE = Script("purge")
+PURGE_DEAD = Script("purge_dead")
+RELEASE = Script("release")
+RENEW = Script("renew")
+REPLAY = Script("replay")
+RESERVE = Script("reserve")
+RESTORE_VISIBLE = Script("restore_visible")
+SAID = Script("said")
+SCAN = Script("scan")
+SNAPSHOT = Script("snapshot")
+SURVEY = Script("survey")
+TELL_RUNNING = Script("tell_running")
+UNBOUND = Script("unbound")
+WAKE = Script("wake")
+WHEREABOUTS = Script("whereabouts")

@@ -24,8 +24,6 @@ FARTHEST_S = 1.0
 _MOST_SCRIPTS = 1000
 # SCAN goes on for so long at most: a broker may hold millions of keys of others.
 _SCANNED_S = 5.0
-# Never sent by the doctor: the connection was named as it was made, and is known by that name.
-_NAMING = ("CLIENT", "SETNAME")
 # What reliq asks of a server, in a form that changes nothing; and what fails without it.
 _ASKED: tuple[tuple[Command, Severity, str], ...] = (
     (("EVAL", "return 1", "0"), "error", "nothing works"),
@@ -35,7 +33,7 @@ _ASKED: tuple[tuple[Command, Severity, str], ...] = (
     (("CLIENT", "ID"), "warning", refusals.COSTS["CLIENT ID"]),
     (("CLIENT", "LIST", "ID", "0"), "warning", refusals.COSTS["CLIENT LIST"]),
     (("CLIENT", "UNBLOCK", "0"), "info", refusals.COSTS["CLIENT UNBLOCK"]),
-    (_NAMING, "info", refusals.COSTS["CLIENT SETNAME"]),
+    (("CLIENT", "SETNAME"), "info", refusals.COSTS["CLIENT SETNAME"]),
     (("CONFIG", "GET", "timeout"), "info", "the doctor does not see timeouts and persistence"),
     (("SCAN", "0", "COUNT", "1"), "info", "the doctor does not look for keys that are not ours"),
 )
@@ -126,8 +124,8 @@ class Server:
 
     def _lacks(self, command: Command) -> bool:
         """Whether this user may not use *command*."""
-        if command == _NAMING:
-            return refusals.lacks(self._wire.address.identity, "CLIENT SETNAME")
+        if refusals.lacks(self._wire.address.identity, command):
+            return True  # as the connection was made, or later
         try:
             self._wire.call(command)
         except BrokerRefused as exc:

@@ -19,7 +19,7 @@ from ...store.protocol import ignore_result
 from . import formats, refusals
 from .calls import Calls
 from .commands import Commands, require_reached
-from .connect import FAILURES, ask_all, ask_if_allowed, hang_up, translate
+from .connect import FAILURES, ask_all, hang_up, translate
 from .posts import OnReply, Post, Posts
 from .stream import Command, Reply, Stream
 
@@ -154,11 +154,11 @@ class Wire(Commands):
         self._refuse_closed()
         connection = self.address.connect(self.options, self.name)
         try:
-            client_id = ask_if_allowed(connection, self.address, "CLIENT", "ID") or 0
             prefix = self.options.global_keyprefix
-            version, older = ask_all(connection, *formats.questions(prefix))
+            asked = ("CLIENT", "ID"), *formats.questions(prefix)
+            client_id, version, older = ask_all(connection, self.address, *asked)
             formats.require_known(version, older, prefix, self.address)
-            stream = Stream(connection, client_id)
+            stream = Stream(connection, client_id or 0)
         except BaseException as exc:
             hang_up(connection)
             if isinstance(exc, (*FAILURES, ReliqError)):  # not what a signal's handler raises

@@ -11,11 +11,7 @@ from .look import Pager, pager
 if TYPE_CHECKING:
     from ...admin import BatchesUntold, BatchInfo, JobFailure, JobInfo
     from .look import Look
-
 STAGES = ("open", "sealed", "ended")
-STATES = (
-    "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ def batch(look: Look) -> BatchView:
     asked = look.asked
     name, state, skip = asked.text("id"), asked.text("state"), asked.number("skip")
     found = look.inspector.batch(name)
-    if state in STATES:
+    if state in found.counts:
         jobs = look.inspector.jobs(name, state, PAGE + 1, skip)
         return BatchView(found, state, jobs[:PAGE], [], pager(asked, jobs, found.counts[state]))
     failures = look.inspector.job_failures(name, PAGE + 1, skip)

@@ -6,7 +6,6 @@ import sys
 
 from kombu import Connection
 
-from reliq.admin.spools import spool_status
 from reliq.errors import BrokerRefused
 from reliq.spool.journal import JOURNALS
 
@@ -24,11 +23,13 @@ def main(directory: str) -> None:
                 confirmed += 1
         except BrokerRefused as exc:
             print(exc)
-    print(confirmed, spool_status(spool).publishes)
+    print(confirmed, JOURNALS.at(spool).status()["publishes"])
     journal = JOURNALS.at(spool)
-    while items := journal.take("forwarder", 0, "broker", "data")[0]:
-        journal.done(0, forwarded=[item.id for item in items])
-    print(spool_status(spool).forwarded)
+    forwarded = 0
+    while items := journal.take(0, "broker", "data")[0]:
+        journal.done([item[0] for item in items])
+        forwarded += len(items)
+    print(forwarded)
 
 
 main(*sys.argv[1:])

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ReliqError, again
 from ....store.inspection import Told, Untold
-from .. import keys, scripts
-from ..base import StoreBase, text_of, texts
+from .. import keys
+from ..base import text_of, texts
+from ..measuring import RedisMeasuring
 from . import advice
 from .nodes import PATIENCE_S
 from .slots import slot_of
@@ -23,7 +24,7 @@ from .slots import slot_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..stream import Command, Reply
+    from ..stream import Reply
     from ..wire import Wire
     from .slots import Place
     from .wire import ClusterWire
@@ -34,7 +35,7 @@ SLOT_PATIENCE_S = 2.0
 _SCANNED_S = 5.0
 
 
-class ClusterLooking(StoreBase):
+class ClusterLooking(RedisMeasuring):
     """What a store reads of all queues, whichever nodes answer."""
 
     @property
@@ -169,7 +170,7 @@ class ClusterLooking(StoreBase):
         known = set(filter(self._cluster.holds, self._stuck_slots))
         for name in names:
             if slot_of(self._keys(name).meta) not in known:
-                command, script = self._measure(name)
+                command, script = self._measure_command(name)
                 self._cluster.post(command, partial(replies.__setitem__, name), script)
         self._cluster.wait_for_replies(SLOT_PATIENCE_S, known)
         readable: list[str] = []
@@ -182,10 +183,6 @@ class ClusterLooking(StoreBase):
                 readable.append(name)
         self._stuck_slots = set(stuck)
         return readable, [self._stuck(slot, queues) for slot, queues in stuck.items()]
-
-    def _measure(self, queue: str) -> tuple[Command, scripts.Script]:
-        names = scripts.MEASURE.of(self._keys(queue))
-        return ("EVALSHA", scripts.MEASURE.sha, len(names), *names), scripts.MEASURE
 
     def _stuck(self, slot: int, queues: list[str]) -> Untold:
         place = self._cluster.slots.place_of(slot)

@@ -7,8 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ReliqError, again
-from ....store.batches import alike
-from ....store.limits import MINUTE_MS, MOVES_KEPT_MS
+from ....store.limits import MINUTE_MS, MOVES_KEPT_MS, alike
 from ....store.values import STALE
 from .. import keys, scripts
 from ..store import RedisStore

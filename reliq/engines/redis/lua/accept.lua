@@ -30,44 +30,7 @@ local dead, dead_info, notification = KEYS[6], KEYS[7], KEYS[8]
 local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
-local function add(hash, field, by)
-  local value = redis.pcall('HINCRBY', hash, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', hash, field, by)
-    value = by
-  end
-  return value
-end
-
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
-
--- Lets one who waits have a look, unless somebody is called already.
-local function notify()
-  if redis.pcall('LLEN', notification) == 0 then
-    redis.call('RPUSH', notification, '1')
-  end
-end
-
--- Raises where one of these keys holds something else, before the first write.
-local function intact(hashes, zsets)
-  for _, key in ipairs(hashes) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs(zsets) do
-    redis.call('ZCARD', key)
-  end
-end
-
--- Forgets the numbers of a move below low_water, and keeps the others for a while.
-local function settle()
-  redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
-  redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
-  redis.call('PEXPIRE', publisher, keep)
-end
+-- use: add, whole, notify, intact, settle
 
 intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, publisher})
 local outcomes = {}

@@ -23,15 +23,7 @@ local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], 
 local stats, ready, delayed, expiry, dead, dead_info =
   KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
-local function add(hash, field, by)
-  local value = redis.pcall('HINCRBY', hash, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', hash, field, by)
-    value = by
-  end
-  return value
-end
+-- use: add
 
 -- The work is done: what can be removed goes, also where one of the keys holds something else.
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))

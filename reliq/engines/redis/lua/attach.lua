@@ -39,48 +39,7 @@ local moves, publishers, job_events = KEYS[15], KEYS[16], KEYS[17]
 local history, failed_deliveries = KEYS[18], KEYS[19]
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
-
--- Returns field -> tag of the marks of consumers whose id begins so.
-local function marks_of(consumers)
-  local marks = {}
-  for _, field in ipairs(redis.call('HKEYS', meta)) do
-    if string.sub(field, 1, 10 + #consumers) == 'candidate:' .. consumers then
-      marks[field] = string.match(redis.call('HGET', meta, field), '^[^|]*')
-    end
-  end
-  return marks
-end
-
--- Returns token, score, expires and consumer of a lease record; nil of another text.
-local function lease_of(record)
-  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-end
-
--- Removes the marks of consumers that hold their poison candidate no more. Where the message is
--- still unacked the mark stays: its ended lease is yet to be judged by it.
-local function forget_marks(consumers)
-  for field, tag in pairs(marks_of(consumers)) do
-    local record = redis.pcall('HGET', unacked, tag)
-    local _, _, _, owner = lease_of(type(record) == 'string' and record)
-    if field ~= 'candidate:' .. (owner or '') then
-      redis.call('HDEL', meta, field)
-    end
-  end
-end
-
--- Deletes the queue with all that is in it. What makes a retry no second message outlives it by
--- a minute: one may be on its way.
-local function delete_everything()
-  redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-    dead, dead_info, notification, stats, meta, mutex, moves, job_events, history, failed_deliveries)
-  if redis.call('PTTL', publishers) > OUTLIVES_MS then
-    redis.call('PEXPIRE', publishers, OUTLIVES_MS)
-  end
-end
+-- use: whole, marks_of, lease_of, forget_marks, delete_everything
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', consumers, '')

@@ -39,20 +39,7 @@ local history, failed_deliveries = KEYS[18], KEYS[19]
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 local if_drained = ARGV[4] == '1'
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
-
--- Deletes the queue with all that is in it. What makes a retry no second message outlives it by
--- a minute: one may be on its way.
-local function delete_everything()
-  redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-    dead, dead_info, notification, stats, meta, mutex, moves, job_events, history, failed_deliveries)
-  if redis.call('PTTL', publishers) > OUTLIVES_MS then
-    redis.call('PEXPIRE', publishers, OUTLIVES_MS)
-  end
-end
+-- use: whole, delete_everything
 
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}

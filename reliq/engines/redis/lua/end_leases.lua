@@ -10,10 +10,7 @@
 -- Redis 6.2 or newer.
 local unacked_index, unacked = KEYS[1], KEYS[2]
 
--- Returns token, score, expires and consumer of a lease record; nil of another text.
-local function lease_of(record)
-  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-end
+-- use: lease_of
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')

@@ -17,32 +17,7 @@
 local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local notification, stats, meta = KEYS[5], KEYS[6], KEYS[7]
 
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
-local function add(hash, field, by)
-  local value = redis.pcall('HINCRBY', hash, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', hash, field, by)
-    value = by
-  end
-  return value
-end
-
--- Lets one who waits have a look, unless somebody is called already.
-local function notify()
-  if redis.pcall('LLEN', notification) == 0 then
-    redis.call('RPUSH', notification, '1')
-  end
-end
-
--- Raises where one of these keys holds something else, before the first write.
-local function intact(hashes, zsets)
-  for _, key in ipairs(hashes) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs(zsets) do
-    redis.call('ZCARD', key)
-  end
-end
+-- use: add, notify, intact
 
 local flags = redis.call('HMGET', meta, 'exists', 'paused', 'max_bytes')
 local back, bytes = 0, 0

@@ -12,12 +12,7 @@
 local publisher, waiting = KEYS[1], KEYS[2]
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 
--- Forgets the numbers of a move below low_water, and keeps the others for a while.
-local function settle()
-  redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
-  redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
-  redis.call('PEXPIRE', publisher, keep)
-end
+-- use: settle
 
 -- A key that holds something else is told before the first write.
 redis.call('LLEN', waiting)

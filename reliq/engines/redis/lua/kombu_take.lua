@@ -22,17 +22,7 @@ local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
 local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- Numbers keep up with the time: a server that has lost its last writes in a crash does not
--- repeat them. Returns the last one.
-local function last_held(clock)
-  return math.max(clock[1] * 1000000 + clock[2], redis.call('GET', kombu_last) or 0)
-end
-
--- Holds a message that goes to that queue of the target, under this number.
-local function hold(number, queue, message)
-  local place = target .. '|' .. #queue .. '|' .. queue
-  redis.call('HSET', held, string.format('%d', number), place .. message)
-end
+-- use: last_held, hold
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('HDEL', held, '')

@@ -15,10 +15,7 @@ local meta = KEYS[1]
 local partitions, finish, lowered = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local closed = ARGV[4]
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: whole
 
 local known = redis.call('HMGET', meta, 'exists', 'partitions', 'partitions_end', 'closed',
   'paused')

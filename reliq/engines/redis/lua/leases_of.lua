@@ -12,10 +12,7 @@
 local unacked = KEYS[1]
 local owner, of_session, cursor, count = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[4]
 
--- Returns token, score, expires and consumer of a lease record; nil of another text.
-local function lease_of(record)
-  return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-end
+-- use: lease_of
 
 -- The id of a consumer is that of its session, a slash and a number.
 local function is_theirs(holder)

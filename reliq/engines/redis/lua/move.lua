@@ -21,57 +21,7 @@
 local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
-
--- Raises where one of these keys holds something else, before the first write.
-local function intact(hashes, zsets)
-  for _, key in ipairs(hashes) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs(zsets) do
-    redis.call('ZCARD', key)
-  end
-end
-
--- Numbers keep up with the time: a queue that is made again, or has lost its last writes in a
--- crash, does not repeat them. Returns the last one.
-local function last_number(clock)
-  local before = whole(redis.call('HGET', stats, 'move')) or 0
-  local last = math.max(clock[1] * 1000000 + clock[2], before)
-  redis.call('HSET', stats, 'move', string.format('%d', last))
-  return last
-end
-
--- Returns low_water, below which every number is settled. A move whose message has left in
--- another way (a late ack, the cap) is over.
-local function settled_below(low_water, begun)
-  for i = 1, #begun, 2 do
-    local tag, number = begun[i], whole(string.match(begun[i + 1], '^(%d+)|'))
-    local held = redis.call('ZSCORE', unacked_index, tag) == 'inf'
-    if held or redis.call('ZSCORE', dead, tag) then
-      low_water = math.min(low_water, number or low_water)
-    else
-      redis.call('HDEL', moves, tag)
-    end
-  end
-  return low_water
-end
-
--- Returns the number of a message's move to the target: it keeps the first that it got. None
--- while it moves to another target, for a day: that one seems not to come back then.
-local function number_of_move(tag, last)
-  local begun, to = string.match(redis.call('HGET', moves, tag) or '', '^(%d+)|(.*)$')
-  local number = whole(begun)
-  if number and to ~= target and last - number <= DAY_US then
-    return nil
-  end
-  number = number or redis.call('HINCRBY', stats, 'move', 1)
-  redis.call('HSET', moves, tag, string.format('%d|%s', number, target))
-  return number
-end
+-- use: whole, intact, last_number, settled_below, number_of_move
 
 intact({messages, stats}, {dead, unacked_index})
 -- A first write that does not grow lets the rest run when memory is full.

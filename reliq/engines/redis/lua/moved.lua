@@ -18,33 +18,7 @@ local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
 local dead_info, unacked_index, unacked = KEYS[4], KEYS[5], KEYS[6]
 local stats, moves = KEYS[7], KEYS[8]
 
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
-local function add(hash, field, by)
-  local value = redis.pcall('HINCRBY', hash, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', hash, field, by)
-    value = by
-  end
-  return value
-end
-
--- Removes what is in no place any more for good, and counts it.
-local function remove(tags, counter)
-  redis.call('HDEL', dead_info, unpack(tags))
-  redis.call('HDEL', deliveries, unpack(tags))
-  redis.call('HDEL', messages, unpack(tags))
-  add(stats, counter, #tags)
-end
-
--- Raises where one of these keys holds something else, before the first write.
-local function intact(hashes, zsets)
-  for _, key in ipairs(hashes) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs(zsets) do
-    redis.call('ZCARD', key)
-  end
-end
+-- use: add, remove, intact
 
 intact({messages, deliveries, dead_info, unacked, stats}, {dead, unacked_index})
 local gone = {}

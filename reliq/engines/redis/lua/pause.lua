@@ -13,12 +13,7 @@
 local meta, ready, delayed, notification = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local paused = ARGV[1] == '1'
 
--- Lets one who waits have a look, unless somebody is called already.
-local function notify()
-  if redis.pcall('LLEN', notification) == 0 then
-    redis.call('RPUSH', notification, '1')
-  end
-end
+-- use: notify
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
   return 0

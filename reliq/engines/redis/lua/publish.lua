@@ -45,20 +45,7 @@ local job_events = KEYS[13]
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
-
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
-local function add(hash, field, by)
-  local value = redis.pcall('HINCRBY', hash, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', hash, field, by)
-    value = by
-  end
-  return value
-end
+-- use: whole, add
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -98,38 +85,11 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
-  -- Keeps what has become of jobs until their batches are told. Its number is one of the lease
-  -- tokens: what was delivered before has a lower one. The body of the envelope is left out.
-  local function keep_events(tags, what, reason, err)
-    for _, tag in ipairs(tags) do
-      if string.byte(tag, -1) == JOB_MARK then
-        local envelope = redis.call('HGET', messages, tag) or ''
-        local kind = string.byte(envelope, 3) or 0
-        local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
-        local digits = sizes[kind] or 0
-        local size = digits == 0 and kind - 0xa0 or 0
-        for i = 4, 3 + digits do
-          size = size * 256 + (string.byte(envelope, i) or 0)
-        end
-        local number = add(stats, 'token', 1)
-        add(stats, 'job_events', 1)
-        redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
-          tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
-      end
-    end
-  end
+  -- use: without_body, keep_events
 
   -- Something may have to give way: a key that holds something else is told before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
-    -- Raises where one of these keys holds something else, before the first write.
-    local function intact(hashes, zsets)
-      for _, key in ipairs(hashes) do
-        redis.call('HLEN', key)
-      end
-      for _, key in ipairs(zsets) do
-        redis.call('ZCARD', key)
-      end
-    end
+    -- use: intact
 
     intact({messages, deliveries, dead_info}, {expiry, dead, job_events})
     -- What has expired gives way before any other message.
@@ -137,55 +97,7 @@ if limited then
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
-      -- Returns how many bytes the envelopes of messages have.
-      local function bytes_of(tags)
-        local bytes = 0
-        for _, tag in ipairs(tags) do
-          bytes = bytes + redis.call('HSTRLEN', messages, tag)
-        end
-        return bytes
-      end
-
-      -- So many bytes wait no more; returns how many do. What waited before the queue was declared
-      -- with the limit was never counted.
-      local function count_down_bytes(bytes)
-        local left = add(stats, 'waiting_bytes', -bytes)
-        if left < 0 then
-          redis.call('HSET', stats, 'waiting_bytes', 0)
-        end
-        return math.max(left, 0)
-      end
-
-      -- Keeps what has expired as dead letters.
-      local function keep_expired(tags, now)
-        local failed = redis.call('HMGET', deliveries, unpack(tags))
-        for i, tag in ipairs(tags) do
-          redis.call('ZADD', dead, now, tag)
-          redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
-        end
-        add(stats, 'dead_lettered', #tags)
-        add(stats, 'dead:expired', #tags)
-      end
-
-      -- Removes what has expired for good.
-      local function remove_expired(tags)
-        redis.call('HDEL', messages, unpack(tags))
-        redis.call('HDEL', deliveries, unpack(tags))
-        add(stats, 'expired', #tags)
-      end
-
-      -- Takes out what has expired: first what does not grow, so that it runs when memory is full.
-      local function expire(tags, now, kept)
-        redis.call('ZREM', expiry, unpack(tags))
-        redis.call('ZREM', ready, unpack(tags))
-        redis.call('ZREM', delayed, unpack(tags))
-        keep_events(tags, kept and 'dead' or 'gone', 'expired', '')
-        if kept then
-          keep_expired(tags, now)
-        else
-          remove_expired(tags)
-        end
-      end
+      -- use: bytes_of, count_down_bytes, keep_expired, remove_expired, expire
 
       local gone = queue[5] and bytes_of(overdue)
       expire(overdue, now, about[2])
@@ -195,24 +107,7 @@ if limited then
 
   -- The oldest of the lowest priority gives way, to the dead letters.
   function drop_head()
-    -- Removes what is in no place any more for good, and counts it.
-    local function remove(tags, counter)
-      redis.call('HDEL', dead_info, unpack(tags))
-      redis.call('HDEL', deliveries, unpack(tags))
-      redis.call('HDEL', messages, unpack(tags))
-      add(stats, counter, #tags)
-    end
-
-    -- Keeps the stated cap of the dead letters: the oldest go, as dropped. Returns how many went.
-    local function trim_dead()
-      local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
-      if surplus > 0 then
-        local oldest = redis.call('ZRANGE', dead, 0, surplus - 1)
-        redis.call('ZREM', dead, unpack(oldest))
-        remove(oldest, 'dropped')
-      end
-      return math.max(surplus, 0)
-    end
+    -- use: remove, trim_dead
 
     local clock = redis.call('TIME')
     local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0
@@ -403,12 +298,7 @@ if limited and not rejects and (waiting > max_length or bytes > max_bytes) then
   drop_head()
 end
 if notified then
-  -- Lets one who waits have a look, unless somebody is called already.
-  local function notify()
-    if redis.pcall('LLEN', notification) == 0 then
-      redis.call('RPUSH', notification, '1')
-    end
-  end
+  -- use: notify
 
   notify()
 end

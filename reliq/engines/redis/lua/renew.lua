@@ -14,10 +14,7 @@
 local unacked_index, unacked, meta, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease = tonumber(ARGV[1])
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: whole
 
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')

@@ -49,30 +49,7 @@ local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
-
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
-local function add(hash, field, by)
-  local value = redis.pcall('HINCRBY', hash, field, by)
-  if type(value) == 'table' then
-    redis.call('HSET', hash, field, by)
-    value = by
-  end
-  return value
-end
-
--- Raises where one of these keys holds something else, before the first write.
-local function intact(hashes, zsets)
-  for _, key in ipairs(hashes) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs(zsets) do
-    redis.call('ZCARD', key)
-  end
-end
+-- use: whole, add, intact
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -95,66 +72,7 @@ redis.call('ZPOPMIN', ready, 0)
 -- What has expired leaves first, so that none of it is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- Returns how many bytes the envelopes of messages have.
-  local function bytes_of(tags)
-    local bytes = 0
-    for _, tag in ipairs(tags) do
-      bytes = bytes + redis.call('HSTRLEN', messages, tag)
-    end
-    return bytes
-  end
-
-  -- Keeps what has expired as dead letters.
-  local function keep_expired(tags, now)
-    local failed = redis.call('HMGET', deliveries, unpack(tags))
-    for i, tag in ipairs(tags) do
-      redis.call('ZADD', dead, now, tag)
-      redis.call('HSET', dead_info, tag, 'expired|' .. (failed[i] or 0) .. '||')
-    end
-    add(stats, 'dead_lettered', #tags)
-    add(stats, 'dead:expired', #tags)
-  end
-
-  -- Removes what has expired for good.
-  local function remove_expired(tags)
-    redis.call('HDEL', messages, unpack(tags))
-    redis.call('HDEL', deliveries, unpack(tags))
-    add(stats, 'expired', #tags)
-  end
-
-  -- Keeps what has become of jobs until their batches are told. Its number is one of the lease
-  -- tokens: what was delivered before has a lower one. The body of the envelope is left out.
-  local function keep_events(tags, what, reason, err)
-    for _, tag in ipairs(tags) do
-      if string.byte(tag, -1) == JOB_MARK then
-        local envelope = redis.call('HGET', messages, tag) or ''
-        local kind = string.byte(envelope, 3) or 0
-        local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
-        local digits = sizes[kind] or 0
-        local size = digits == 0 and kind - 0xa0 or 0
-        for i = 4, 3 + digits do
-          size = size * 256 + (string.byte(envelope, i) or 0)
-        end
-        local number = add(stats, 'token', 1)
-        add(stats, 'job_events', 1)
-        redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
-          tag, reason, #err, err}, '|') .. '\152\1\196\0' .. string.sub(envelope, 4 + digits + size))
-      end
-    end
-  end
-
-  -- Takes out what has expired: first what does not grow, so that it runs when memory is full.
-  local function expire(tags, now, kept)
-    redis.call('ZREM', expiry, unpack(tags))
-    redis.call('ZREM', ready, unpack(tags))
-    redis.call('ZREM', delayed, unpack(tags))
-    keep_events(tags, kept and 'dead' or 'gone', 'expired', '')
-    if kept then
-      keep_expired(tags, now)
-    else
-      remove_expired(tags)
-    end
-  end
+  -- use: bytes_of, keep_expired, remove_expired, without_body, keep_events, expire
 
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
   bytes = max_bytes and bytes_of(overdue) or 0
@@ -162,21 +80,7 @@ if #overdue > 0 then
 end
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
-  -- Returns the score before all others of the rank that a tag begins with.
-  local function head_of_rank(tag)
-    return (tonumber(string.sub(tag, 1, 2), 16) or 0) * RANK
-  end
-
-  -- Puts messages behind what is ready at their rank now.
-  local function promote(tags)
-    local published = whole(redis.call('HGET', stats, 'published')) or 0
-    local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags
-    for i, tag in ipairs(tags) do
-      scored[2 * i - 1] = head_of_rank(tag) + sequence + i
-      scored[2 * i] = tag
-    end
-    redis.call('ZADD', ready, unpack(scored))
-  end
+  -- use: head_of_rank, promote
 
   intact({messages, deliveries, dead_info, stats}, {ready, dead})
   redis.call('ZREM', delayed, unpack(due))
@@ -187,10 +91,7 @@ local next_due = head[2] and math.max(0, head[2] - now) or -1
 
 local candidate, shut, blocked, isolated, claims = nil, false, false, nil, false
 if marked then
-  -- Returns token, score, expires and consumer of a lease record; nil of another text.
-  local function lease_of(record)
-    return string.match(record or '', '^(%d+)|([^|]*)|([^|]*)|(.*)$')
-  end
+  -- use: lease_of
 
   local tag, alone = string.match(marked, '^([^|]*)|?(.*)$')
   local _, _, _, owner = lease_of(redis.call('HGET', unacked, tag))
@@ -374,15 +275,7 @@ if expires_itself then
   redis.call('HSET', meta, 'used_at', now)
 end
 if max_bytes and bytes > 0 then
-  -- So many bytes wait no more; returns how many do. What waited before the queue was declared
-  -- with the limit was never counted.
-  local function count_down_bytes(bytes)
-    local left = add(stats, 'waiting_bytes', -bytes)
-    if left < 0 then
-      redis.call('HSET', stats, 'waiting_bytes', 0)
-    end
-    return math.max(left, 0)
-  end
+  -- use: count_down_bytes
 
   count_down_bytes(bytes)
 end
@@ -390,12 +283,7 @@ local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- What is left may be for another: one that holds nothing takes a claimed message at once.
 -- Not where a notification would wake this consumer first, or was done with the claim.
 if left == 1 and (not blocked or (claims and not own)) and not (claims and own) then
-  -- Lets one who waits have a look, unless somebody is called already.
-  local function notify()
-    if redis.pcall('LLEN', notification) == 0 then
-      redis.call('RPUSH', notification, '1')
-    end
-  end
+  -- use: notify
 
   notify()
 end

@@ -31,10 +31,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local current = math.floor(now / interval)
 local block = math.floor(current / 60)
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: whole
 
 -- Returns a number as bytes: 7 bits in each, the lowest first; the eighth says that more follow.
 local function packed(number)

@@ -33,10 +33,7 @@ local names_shared = ARGV[4]
 -- Whose connection asks: it is noted as the consumer of a queue.
 local session = string.match(consumer, '^(.*)/') or consumer
 
--- Returns the whole number that a text says; nil where it says none, so was written by another.
-local function whole(text)
-  return text and #text < 17 and string.match(text, '^%d+$') and tonumber(text) or nil
-end
+-- use: whole
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -1,0 +1,288 @@
+"""Restore passes: the upkeep of a queue, independent of its users.
+
+A pass (``restore_visible``) returns messages whose lease has ended, notifies where messages
+wait unheard, and caps the dead letters. Most queues need none most of the time, so all of
+them are surveyed together, and what the survey names is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from ..failover.jitter import JITTER
+from ..routing.partitions import settle
+from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
+from . import log_events
+from .job_events import tell_some
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from ..options import Options
+    from ..store.protocol import Store
+    from ..store.values import Layout, Restored, Work
+    from .dead_consumers import DeadConsumers
+    from .leases import Leases
+    from .registration import Registration
+
+logger = logging.getLogger("reliq")
+
+_MOST_POLLED = 1024
+# So many queues whose passes fail are told of, and so much of why.
+_MOST_FAILING, _MOST_SAID = 20, 500
+# Of several nodes each slot is asked by itself. One in which there was nothing to do, and nobody
+# else consumes, is asked once in so many intervals.
+_QUIET_INTERVALS = 4
+# All consumers ask for the snapshot of a minute as it begins, not all at once; after an error again
+# a minute later.
+_SNAPSHOT_SPREAD_S, _SNAPSHOT_AGAIN_S = 5.0, 60.0
+# A layout that is not settled is looked at once in so many intervals.
+_SETTLED_EVERY = 6
+
+
+class RestorePasses:
+    """The passes that one session makes, and when."""
+
+    def __init__(
+        self,
+        options: Options,
+        leases: Leases,
+        registration: Registration,
+        dead_consumers: DeadConsumers,
+        deferred: deque[Callable[[Store], None]],
+        route_soon: Callable[[str], None],
+        look_at_batch: Callable[[str], None],
+        consumed_gone: Callable[[], None],
+    ) -> None:
+        self._lease_ms = int(options.visibility_timeout * 1000)
+        self._interval_s = options.restore_interval
+        self._leases = leases
+        self._registration = registration
+        self._dead_consumers = dead_consumers
+        self._deferred = deferred
+        self._route_soon = route_soon
+        self._look_at_batch = look_at_batch
+        self._consumed_gone = consumed_gone
+        self._next_snapshot = 0.0
+        self._next_look: dict[str, float] = {}
+        self._busy: set[str] = set()  # where the last look has found something to do
+        self._next_poll: dict[str, float] = {}
+        self._next_settling: dict[str, float] = {}
+        self._settled: dict[str, Layout] = {}
+        self._temporary: set[str] = set()
+        self._tally: dict[str, dict[str, int]] = {}
+        self.failing: dict[str, str] = {}
+        """Queue -> why the last pass over it failed: the register tells the doctor."""
+        self.dead_letter_routed: frozenset[str] = frozenset()
+        """Queues whose dead letters are routed on by this process, also where nobody consumes."""
+
+    def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
+        return self._interval_s * JITTER.uniform(low, high)
+
+    def begin(self, queue: str) -> None:
+        """Look after *queue* from the next tick on."""
+        self._next_look.setdefault(queue, 0.0)
+        self._busy.add(queue)
+
+    def look_after(self, queue: str) -> None:
+        """Look after the dead letters of a queue from now on, before the register names it."""
+        self.dead_letter_routed |= {queue}
+
+    # -- looking
+
+    def tick(self, store: Store) -> None:
+        """Ask in one go which queues need something: most of them nothing, most of the time."""
+        now = monotonic()
+        subscriptions = list(self._registration.subscriptions.items())
+        queues = {queue for queue, kinds in subscriptions if not all(kinds)}
+        queues |= self.dead_letter_routed.difference(queue for queue, _ in subscriptions)
+        for gone in self._next_look.keys() - queues:
+            self._next_look.pop(gone, None)
+            self._busy.discard(gone)
+            self.failing.pop(gone, None)
+        due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
+        if due:
+            pause_s = self._jittered()  # the same for all: they stay together
+            quiet = set(due) - self._busy if store.has_nodes else ()
+            self._next_look.update(dict.fromkeys(due, now + pause_s))
+            self._next_look.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
+            self._busy.difference_update(due)
+            # Queues without acks, as remote control's, need no passes; whether they are there is
+            # asked with the others. Of several nodes each would be a question of its own.
+            ackless = [] if store.has_nodes else [q for q, kinds in subscriptions if all(kinds)]
+            store.post_survey([*due, *ackless], partial(self._surveyed, store))
+        if queues and now >= self._next_snapshot:
+            self._next_snapshot = now + _SNAPSHOT_AGAIN_S
+            store.post_snapshots(sorted(queues), self._noted)
+
+    def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
+        """Do in each queue what is to be done there."""
+        if isinstance(result, ReliqError):
+            if isinstance(result, BrokerRefused):
+                logger.error("queues could not be looked at: %s", result)
+            self._busy.update(self._next_look)  # or not: nobody knows
+            return
+        self._busy.update(result)
+        try:
+            for queue, work in result.items():
+                if work.gone and queue in self._registration.subscriptions:
+                    self._consumed_gone()
+                if queue in self._next_look:
+                    self._do(store, queue, work)
+        except BrokerUnavailable:
+            self._next_look.update(dict.fromkeys(self._next_look.keys() & result.keys(), 0.0))
+
+    def _do(self, store: Store, queue: str, work: Work) -> None:
+        if work.layout is not None:
+            self._heed_layout(queue, work.layout)
+        if work.expired:
+            self._expire(store, queue)
+        if work.job_events:
+            self._tell_batches(queue)
+        # A pass that counts for so long is of before the server's clock was set back.
+        is_due = work.pass_ms == 0 or work.pass_ms > self._interval_s * 4000
+        if is_due and queue not in self._temporary:
+            self.restore(store, queue)
+        elif work.pass_ms > 0:
+            self._ask_when_over(queue, work.pass_ms)
+
+    def _heed_layout(self, queue: str, layout: Layout) -> None:
+        self._registration.note_layout(queue, layout)
+        now = monotonic()
+        is_settled = layout.end == layout.partitions and self._settled.get(queue) == layout
+        if not is_settled and now >= self._next_settling.get(queue, 0.0):
+            self._next_settling[queue] = now + self._jittered() * _SETTLED_EVERY
+            self._deferred.append(partial(self._settle, queue, layout))
+
+    def _settle(self, queue: str, layout: Layout, store: Store) -> None:
+        """Have the partitions as the layout says; another consumer, or the next look, goes on."""
+        with suppress(BrokerUnavailable, BrokerRefused, NotFound):
+            if settle(store, queue):
+                self._settled[queue] = layout
+
+    def _ask_when_over(self, queue: str, pass_ms: int) -> None:
+        """Look again when the pass of another consumer does not count any more."""
+        soon = min(pass_ms / 1000, self._interval_s)
+        self._next_look[queue] = monotonic() + soon + self._jittered(0.0, 0.1)
+
+    def _expire(self, store: Store, queue: str) -> None:
+        store.post_expire(queue, partial(self._expired, store, queue))
+
+    def _expired(self, store: Store, queue: str, result: bool | ReliqError) -> None:
+        if isinstance(result, BrokerRefused):
+            logger.error("messages of %r that have expired could not be removed: %s", queue, result)
+        elif result is True:
+            with suppress(BrokerUnavailable):  # the next look goes on
+                self._expire(store, queue)
+
+    def look_at(self, store: Store, queues: Sequence[str]) -> None:
+        """Let go what expires in *queues*, which others use, or nobody."""
+        with suppress(BrokerUnavailable):  # somebody looks again
+            store.post_survey(queues, partial(self._looked_at, store))
+            store.post_snapshots(sorted(queues), lambda _: None)
+
+    def _noted(self, result: int | ReliqError) -> None:
+        """Note the next minute of the history; after an error a chart has a gap."""
+        if not isinstance(result, ReliqError):
+            spread_s = JITTER.uniform(0.0, _SNAPSHOT_SPREAD_S)
+            self._next_snapshot = monotonic() + result / 1000 + spread_s
+
+    def _looked_at(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
+        if isinstance(result, ReliqError):
+            return
+        for queue, work in result.items():
+            if work.job_events:
+                self._tell_batches(queue)
+            if work.idle:
+                self._deferred.append(partial(self._dead_consumers.expire_queue, queue))
+            elif work.expired:
+                with suppress(BrokerUnavailable):
+                    self._expire(store, queue)
+
+    def _tell_batches(self, queue: str) -> None:
+        """Tell batches what became of their jobs in *queue* at the next opportunity."""
+        self._deferred.append(partial(self._tell, queue, 0))
+
+    def _tell(self, queue: str, after: int, store: Store) -> None:
+        after = tell_some(store, queue, self._look_at_batch, after)
+        if after:  # there may be very many, and leases are to be renewed meanwhile
+            self._deferred.append(partial(self._tell, queue, after))
+
+    def poll(self, store: Store, queue: str) -> bool:
+        """Post a pass over *queue* for a process that only polls it, once an interval.
+
+        Perhaps nobody else makes any. False where it is not its time, or a tick sees to it.
+        """
+        now = monotonic()
+        if now < self._next_poll.get(queue, 0.0) or queue in self._registration.subscriptions:
+            return False
+        if len(self._next_poll) > _MOST_POLLED:
+            self._next_poll = {name: at for name, at in self._next_poll.items() if at > now}
+        self._next_poll[queue] = now + self._interval_s
+        self.restore(store, queue)
+        return True
+
+    # -- restore_visible
+
+    def restore(self, store: Store, queue: str, force: bool = False) -> None:
+        """Post the first step of a pass over *queue*; the replies go on with it."""
+        self._temporary.add(queue)
+        on_result = partial(self._restored, store, queue)
+        try:
+            store.post_restore(queue, self._lease_ms, on_result, force, _returns_are_told())
+        except BrokerUnavailable:
+            self._temporary.discard(queue)
+            raise
+
+    def _restored(self, store: Store, queue: str, result: Restored | ReliqError) -> None:
+        self._temporary.discard(queue)
+        if isinstance(result, ReliqError):
+            self._failed(queue, result)
+            return
+        if result.granted:
+            self.failing.pop(queue, None)
+        tally = self._tally.setdefault(queue, {})
+        for consumer, number in result.by_consumer.items():
+            tally[consumer] = tally.get(consumer, 0) + number
+        log_events.at_the_limit(queue, result.dead)
+        if (result.restored or result.dead) and _returns_are_told():
+            self._deferred.append(partial(_tell_returns, queue, result))
+        if result.more:
+            self._go_on(store, queue)
+            return
+        if result.to_route:
+            self._route_soon(queue)
+        for consumer, number in self._tally.pop(queue, {}).items():
+            log_events.restored(queue, consumer, number)
+        if not result.granted:
+            self._ask_when_over(queue, result.retry_ms)
+        elif result.unacked > self._leases.count(queue):
+            self._dead_consumers.poison_candidate(queue, result.consumers, self._deferred)
+
+    def _failed(self, queue: str, error: ReliqError) -> None:
+        if isinstance(error, BrokerRefused):
+            logger.error("restore_visible on %r failed: %s", queue, error)
+            if len(self.failing) < _MOST_FAILING:
+                self.failing[queue] = str(error)[:_MOST_SAID]
+
+    def _go_on(self, store: Store, queue: str) -> None:
+        """Post the next batch at once, from the reply of the one before."""
+        try:
+            self.restore(store, queue, force=True)
+        except BrokerUnavailable:
+            self._next_look[queue] = 0.0  # the next tick goes on, or says why not
+
+
+def _returns_are_told() -> bool:
+    return bool(message_restored.receivers or message_dead.receivers)
+
+
+def _tell_returns(queue: str, result: Restored, store: Store) -> None:
+    emit_restored(store.broker, queue, result.restored)
+    emit_at_the_limit(store.broker, queue, result.dead, "lease ended")

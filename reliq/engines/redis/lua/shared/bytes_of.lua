@@ -1,0 +1,8 @@
+-- Returns how many bytes the envelopes of messages have.
+local function bytes_of(tags)
+  local bytes = 0
+  for _, tag in ipairs(tags) do
+    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+  end
+  return bytes
+end

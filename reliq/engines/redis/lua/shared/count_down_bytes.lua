@@ -1,0 +1,8 @@
+-- Takes bytes off those that wait, never below 0: older ones were not counted. Returns the rest.
+local function count_down_bytes(bytes)
+  local left = add(stats, 'waiting_bytes', -bytes)
+  if left < 0 then
+    redis.call('HSET', stats, 'waiting_bytes', 0)
+  end
+  return math.max(left, 0)
+end

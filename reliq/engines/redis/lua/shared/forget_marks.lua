@@ -1,0 +1,10 @@
+-- Removes marks of consumers; a mark stays while its message is unacked, to judge its ended lease.
+local function forget_marks(consumers)
+  for field, tag in pairs(marks_of(consumers)) do
+    local record = redis.pcall('HGET', unacked, tag)
+    local _, _, _, owner = lease_of(type(record) == 'string' and record)
+    if field ~= 'candidate:' .. (owner or '') then
+      redis.call('HDEL', meta, field)
+    end
+  end
+end

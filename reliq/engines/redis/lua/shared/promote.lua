@@ -1,0 +1,10 @@
+-- Puts messages behind what is ready at their rank now.
+local function promote(tags)
+  local published = whole(redis.call('HGET', stats, 'published')) or 0
+  local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags
+  for i, tag in ipairs(tags) do
+    scored[2 * i - 1] = head_of_rank(tag) + sequence + i
+    scored[2 * i] = tag
+  end
+  redis.call('ZADD', ready, unpack(scored))
+end

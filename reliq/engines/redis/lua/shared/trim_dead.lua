@@ -1,0 +1,10 @@
+-- Keeps the stated cap of the dead letters: the oldest go, as dropped. Returns how many went.
+local function trim_dead()
+  local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
+  if surplus > 0 then
+    local oldest = redis.call('ZRANGE', dead, 0, surplus - 1)
+    redis.call('ZREM', dead, unpack(oldest))
+    remove(oldest, 'dropped')
+  end
+  return math.max(surplus, 0)
+end

@@ -1,0 +1,415 @@
+"""Publish buffer: many messages in one round trip, each with every promise of a single publish.
+
+What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
+encoded when it is added, so that one that is refused spoils none of the others; it
+is numbered and sent when the batch is flushed. A flush that failed keeps its
+messages with their numbers: flushing again stores each once.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kombu import exceptions
+
+from ..errors import (
+    BatchClosed,
+    BatchUncertain,
+    BrokerTimeout,
+    BrokerUnavailable,
+    MessageRefused,
+    NotConfirmed,
+    NotFound,
+    QueueFull,
+    ReliqError,
+    Unroutable,
+    again,
+)
+from ..forks import OwnLock, here
+from ..integrations.outcomes import BATCH
+from ..message.delivery_tag import rename
+from ..message.queue_names import queue_of
+from ..routing.publish_ids import PUBLISHER
+from ..signals import message_published
+from ..store.values import FULL
+from .job_entries import enter, entry_of, withdraw
+
+if TYPE_CHECKING:
+    from ..routing.outgoing import Outgoing
+    from ..store.protocol import Store
+    from .declarations import Declarations
+    from .encoder import Encoder
+    from .failback import Failback
+    from .job_entries import JobEntry
+    from .link import Link
+    from .publishing import Publishing
+    from .unroutable import UnroutableMessages
+
+_MOST_BYTES = 8 * 1024 * 1024
+_MOST_NAMED = 5
+
+
+# Kombu 5.7 has an error for this; it is caught by that name too.
+class _BatchUncertain(
+    BatchUncertain,
+    getattr(exceptions, "BatchPublishError", exceptions.KombuError),  # type: ignore[misc]
+):
+    __doc__ = BatchUncertain.__doc__
+
+
+class PublishingTransport(Protocol):
+    """What a publish batch needs of its transport."""
+
+    link: Link
+    declarations: Declarations
+    failback: Failback
+    encoder: Encoder
+    unroutable: UnroutableMessages
+    publishing: Publishing
+
+
+class Owner(Protocol):
+    """Who has batches: a channel."""
+
+    closed: bool
+
+    @property
+    def transport(self) -> PublishingTransport:
+        """What it publishes over."""
+
+
+class PublishBuffer:
+    """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
+
+    Thread-safe. A forked child starts with an empty one: what its parent has
+    buffered the parent sends.
+    """
+
+    _lock = OwnLock(reentrant=True)
+
+    def __init__(self, channel: Owner, max_size: int) -> None:
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
+            raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
+        self.channel = channel
+        self.max_size = max_size
+        self.refused: tuple[int, ...] = ()
+        """Of the last flush: the places of the messages that were certainly not stored."""
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = here()
+        self._new: list[Outgoing] = []
+        self._uncertain: list[Outgoing] = []
+        self._blind = False
+        self._copies = self._bytes = 0
+
+    # -- what Kombu calls
+
+    def publish(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+        **_: Any,
+    ) -> None:
+        """Add *message*; when the batch is full, flush it.
+
+        Raises MessageRefused, Unroutable where ``unroutable="error"`` asks for it,
+        or BrokerRefused where the broker can never give the confirmation that is
+        asked for, without touching what is in the batch. A batch that an earlier flush
+        left uncertain is flushed first. Raises BatchUncertain when a flush failed,
+        and says whether *message* is in the batch.
+        """
+        self._leave_parent()
+        with self._lock:
+            item = self._encode(message, exchange, routing_key, confirm_timeout)
+            if self._uncertain:
+                self._flush("the message that was to be added now is not in it")
+            copies = self._copies_of(item)
+            if not copies:
+                return
+            size = copies * len(item.envelope)
+            if self._new and (
+                self._copies + copies > self.max_size or self._bytes + size > _MOST_BYTES
+            ):
+                self._flush("the message that was to be added now is not in it")
+            if self._add(item, copies):
+                self._flush("the message that was added last is in it")
+
+    def collect(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        confirm_timeout: float | None = None,
+    ) -> bool:
+        """Add *message* as :meth:`publish` does, but leave it to the caller to flush.
+
+        Returns whether the batch is full. What no queue is bound for is dropped, and is not in it.
+        """
+        self._leave_parent()
+        with self._lock:
+            return self.collect_alike(self._encode(message, exchange, routing_key, confirm_timeout))
+
+    def collect_alike(self, item: Outgoing) -> bool:
+        """Add *item*, made of one that :meth:`collect` has added; returns what that returns."""
+        self._leave_parent()
+        with self._lock:
+            copies = self._copies_of(item)
+            return copies > 0 and self._add(item, copies)
+
+    @property
+    def last(self) -> Outgoing | None:
+        """The message that was added last, and never sent."""
+        return self._new[-1] if self._new else None
+
+    def __len__(self) -> int:
+        """Return how many messages are in it that were never sent."""
+        return len(self._new)
+
+    def __bool__(self) -> bool:
+        """Return True, also where nothing is in it."""
+        return True
+
+    @property
+    def uncertain(self) -> int:
+        """How many messages a flush that failed has left uncertain."""
+        return len(self._uncertain)
+
+    def flush(self) -> None:
+        """Store what is in the batch, and wait for its confirmation, once for all.
+
+        One round trip as a rule. Where the connection was lost it tries once more
+        over another one. Raises BatchUncertain, and keeps the messages: flushing
+        again, also after the channel or the batch was closed, stores each once.
+        Messages that were certainly not stored (QueueFull, Unroutable) are taken out,
+        all others are flushed, and then it is raised. Not atomic as a whole.
+        """
+        self._leave_parent()
+        with self._lock:
+            self._flush("")
+
+    def flush_over(self, channel: Owner) -> None:
+        """Flush over *channel* from now on: another of the same broker, or of the next one.
+
+        For who tries again by a policy: raises BrokerUnavailable (NotConfirmed) where
+        :meth:`flush` raises BatchUncertain for one of them, and notes it for the failover as a
+        single publish does. The messages stay in the batch with their numbers.
+        """
+        self._leave_parent()
+        with self._lock:
+            if channel is not self.channel:
+                self.channel = channel
+                for item in (*self._uncertain, *self._new):
+                    channel.transport.encoder.as_here(item)
+            try:
+                self._flush("")
+            except BatchUncertain as exc:
+                reason = exc.__cause__
+                if not isinstance(reason, BrokerUnavailable):
+                    raise
+                transport = channel.transport
+                store = transport.link.store
+                elsewhere = all(item.goes_elsewhere(store, reason) for item in self._uncertain)
+                transport.failback.step_failed(reason, helps_itself=elsewhere)
+                raise again(reason) from None
+
+    def discard(self) -> None:
+        """Drop what was never sent; what a failed flush left uncertain can still be flushed."""
+        self._leave_parent()
+        with self._lock:
+            self._new = []
+            self._copies = self._bytes = 0
+
+    def close(self) -> None:
+        """Take no more messages; drop what was never sent."""
+        self.discard()
+        self._closed = True
+
+    # -- inside, under the lock
+
+    def _leave_parent(self) -> None:
+        if self._process != here():
+            self._reset()
+
+    def _encode(
+        self,
+        message: dict[str, Any],
+        exchange: str,
+        routing_key: str,
+        confirm_timeout: float | None,
+    ) -> Outgoing:
+        if self._closed:
+            raise RuntimeError("the batch is closed")
+        encoder = self.channel.transport.encoder
+        return encoder.encode(message, exchange, routing_key, confirm_timeout)
+
+    def _add(self, item: Outgoing, copies: int) -> bool:
+        """Add *item*; return whether the batch is full."""
+        item.tag = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
+        self._new.append(item)
+        self._copies += copies
+        self._bytes += copies * len(item.envelope)
+        return self._copies >= self.max_size or self._bytes >= _MOST_BYTES
+
+    def _copies_of(self, item: Outgoing) -> int:
+        """Return how many queues *item* goes to; 1 while the broker cannot be asked.
+
+        None is reported. Raises BrokerRefused where it can never confirm what *item* asks for.
+        """
+        if not item.exchange and item.confirm.by_storing:
+            return 1
+        channel = self.channel
+        if channel.closed or self._blind or not channel.transport.publishing.knows_routes:
+            return 1
+        try:
+            link = channel.transport.link
+            item.confirm.require(link.store)
+            if not item.exchange:
+                return 1
+            channel.transport.declarations.settle(item.exchange)
+            found = link.routes.cached(item.exchange).lookup(item.routing_key)
+            if not found:  # what is known may be old
+                found = link.routes.refresh(item.exchange).lookup(item.routing_key)
+        except BrokerUnavailable:
+            self._blind = True  # do not wait for it with each message: the flush will ask
+            return 1
+        if not found:
+            channel.transport.unroutable.report(item.exchange, item.routing_key)
+        return len(found)
+
+    def _flush(self, remark: str) -> None:
+        if not (self._new or self._uncertain):
+            return
+        self._uncertain += self._new
+        self.discard()
+        self._blind = False
+        try:
+            entered = self._enter_jobs()
+            self._send_surely()
+        except ReliqError as exc:
+            if not self._uncertain:  # the jobs were refused, and are out of this batch
+                raise
+            rename()
+            raise self._failure(exc, remark) from exc
+        except BaseException:
+            rename()  # an interrupt: what is on its way may be stored, the rest is not
+            if unsent := self._unsent_jobs():
+                with suppress(ReliqError):
+                    withdraw(self._store, unsent)
+            raise
+        PUBLISHER.wait_for_replies(*[item.tag for item in self._uncertain if item.tag is not None])
+        flushed, self._uncertain = self._uncertain, []
+        failed = [found for item, found in entered if item.full or not item.reached]
+        if failed:
+            withdraw(self._store, failed)
+        self.refused = tuple(
+            place for place, item in enumerate(flushed) if item.full or not item.reached
+        )
+        for item in flushed if message_published.receivers else ():
+            self.channel.transport.publishing.told(item)
+        self._report(flushed)
+
+    def _enter_jobs(self) -> list[tuple[Outgoing, JobEntry]]:
+        """Have the jobs among them in their batches before they are stored; return these.
+
+        Raises BatchClosed or NotFound, and then they are in this batch no more; the others are. But
+        all stay where one was sent before, perhaps to another broker: it may be stored there.
+        """
+        entered = []
+        for item in self._uncertain:
+            if BATCH in item.headers:
+                found = entry_of(item, self._queue_of(item))
+                if found is not None:
+                    entered.append((item, found))
+        if entered:
+            try:
+                enter(self._store, [found for _, found in entered])
+            except (BatchClosed, MessageRefused, NotFound):
+                jobs = {item for item, _ in entered}
+                if not all(item.tag is None or item.tag.settled for item in jobs):
+                    raise
+                flushed, self._uncertain = self._uncertain, []
+                self._new = [item for item in flushed if item not in jobs]
+                self.refused = tuple(place for place, item in enumerate(flushed) if item in jobs)
+                raise
+        return entered
+
+    def _unsent_jobs(self) -> list[JobEntry]:
+        unsent = [item for item in self._uncertain if item.tag is not None and item.tag.settled]
+        found = [entry_of(item, "") for item in unsent]
+        return [entry for entry in found if entry is not None]
+
+    @property
+    def _store(self) -> Store:
+        link = self.channel.transport.link
+        return link.session.spare_store() if self.channel.closed else link.store
+
+    def _queue_of(self, item: Outgoing) -> str:
+        queues, _ = item.route(self.channel.transport.link.routes)
+        return queues[0] if queues else item.routing_key
+
+    def _send_surely(self) -> None:
+        """Send over the channel's connection or, where that is lost, over the session's own."""
+        link = self.channel.transport.link
+        declarations = self.channel.transport.declarations
+        for exchange in {item.exchange for item in self._uncertain}:
+            declarations.settle(exchange)  # another connection owes nothing, and would drop these
+        send = self.channel.transport.publishing.send
+        if not self.channel.closed:
+            try:
+                send(self._uncertain)
+            except (BrokerTimeout, NotConfirmed):
+                raise  # a second try would only wait as long again
+            except BrokerUnavailable:
+                pass
+            else:
+                return
+        # What this channel declared it can repair over the other connection too.
+        send(self._uncertain, link.over(link.session.spare_store()))
+
+    # -- what went wrong
+
+    def _failure(self, exc: ReliqError, remark: str) -> BatchUncertain:
+        items = self._uncertain
+        numbered = {queue_of(name) for item in items if item.tag for name in item.tag.numbers}
+        directly = {item.routing_key for item in items if not item.exchange}
+        queues = sorted(numbered | directly)
+        unrouted = {
+            item.exchange for item in items if item.exchange and not (item.tag and item.tag.numbers)
+        }
+        places = [repr(queue) for queue in queues]
+        places += [f"exchange {exchange!r}" for exchange in sorted(unrouted)]
+        named = ", ".join(places[:_MOST_NAMED])
+        if len(places) > _MOST_NAMED:
+            named += f" and {len(places) - _MOST_NAMED} more"
+        text = (
+            f"a batch of {len(items)} messages for {named} was not flushed: {exc}. Some, all or "
+            "none of them may be stored; the batch keeps them, and flush() stores each once"
+        )
+        if remark:
+            text += f" ({remark})"
+        return _BatchUncertain(text, self, len(items), tuple(queues))
+
+    def _report(self, items: list[Outgoing]) -> None:
+        """Report the messages that were certainly not stored; raises where that is an error."""
+        nowhere = [item for item in items if not item.reached]
+        full = [queue for item in items for queue, why in item.refused.items() if why == FULL]
+        if full:
+            queues = ", ".join(map(repr, dict.fromkeys(full)))
+            raise QueueFull(
+                f"queue {queues} has reached its x-max-length or x-max-length-bytes and was "
+                f"declared with x-overflow 'reject-publish': {len(full)} messages of a batch were "
+                f"not stored in it, and {len(nowhere)} had no queue; all others are stored. Add "
+                "consumers, raise the limit, or publish later"
+            )
+        try:
+            for item in nowhere:
+                self.channel.transport.unroutable.report(item.exchange, item.routing_key)
+        except Unroutable as exc:
+            raise Unroutable(
+                f"{exc} (one of {len(nowhere)} such of a batch; all others are stored)"
+            ) from None

@@ -63,9 +63,9 @@ class RedisConsuming(StoreBase):
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
     ) -> Reservation:
-        """Take up to *n* messages."""
+        """Take up to *n* messages, behind what was posted: acks make room for more."""
         names, args = self._reserve(queue, n, lease_ms, no_ack, company)
-        return self._reservation(queue, self._wire.execute(scripts.RESERVE, names, args))
+        return self._reservation(queue, self._wire.execute_in_order(scripts.RESERVE, names, args))
 
     def post_reserve(
         self,

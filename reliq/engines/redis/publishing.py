@@ -28,6 +28,7 @@ class RedisPublishing(StoreBase):
 
     _checks_bindings = True
     """Whether the script that stores looks at the bindings' version: they are in its slot."""
+    _has_posted = False
 
     def _publish_command(self, items: Sequence[Publication]) -> Command:
         """Return the command that stores *items*, which differ in nothing but the message."""
@@ -114,7 +115,13 @@ class RedisPublishing(StoreBase):
             self._wire.post(("HDEL", self._keys(queue).publishers, name))
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications* in one round trip; neighbours alike in one step."""
+        """Store *publications* in one round trip; neighbours alike in one step.
+
+        Behind those that were posted before: a queue keeps the order of its publishers.
+        """
+        if self._has_posted:
+            self._has_posted = False
+            self._wire.wait_for_replies()
         if len(publications) == 1:
             one = publications[0]
             command = self._command_of_one(one, one.low_water)
@@ -173,6 +180,7 @@ class RedisPublishing(StoreBase):
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
         """Post what :meth:`publish` sends."""
+        self._has_posted = True
         groups = list(alike(publications))
         outcomes_of = partial(self._outcomes_of, groups)
         on_reply = gathered(len(groups), then(outcomes_of, on_result))

@@ -39,6 +39,16 @@ def as_text(command: Command, script: Script | None) -> Command:
     return command if script is None else ("EVAL", script.text, *command[2:])
 
 
+def _do_nothing() -> None:
+    """Wait on."""
+
+
+def _texts(
+    commands: Sequence[tuple[Command, Script | None]],
+) -> list[tuple[Command, Script | None]]:
+    return [(as_text(*item), None) for item in commands]
+
+
 def needs_text(stream: Stream, text: str, address: Broker) -> bool:
     """Whether *text* refuses only the digest of a script."""
     if text.startswith("NOSCRIPT"):
@@ -79,7 +89,7 @@ class Calls:
         self._idle: deque[Stream] = deque()  # each use is one step, without a lock
         self.broken = 0
         """How many idle connections were found closed: the server may have been replaced."""
-        self.silent: Callable[[], None] | None = None
+        self.silent: Callable[[], None] = _do_nothing
         """Called after each second in which a call has heard nothing; may raise."""
 
     def add(self, stream: Stream) -> None:
@@ -107,7 +117,7 @@ class Calls:
             if stream.read():
                 return False  # nobody has asked
             if monotonic() - stream.used > self._health_check_s:
-                self._write(stream, _PING)
+                stream.write(pack(_PING[0][0]))
                 self._read(stream, _PING, self._timeout_s, inf)
         except FAILURES:
             return False
@@ -135,7 +145,9 @@ class Calls:
         """Write all *commands* and return the connection, for :meth:`end` to read from."""
         stream = self.take()
         try:
-            self._write(stream, commands)
+            if stream.sends_texts:
+                commands = _texts(commands)
+            stream.write(b"".join([pack(command) for command, _ in commands]))
         except FAILURES as exc:
             raise self._failed(stream, exc, self._timeout_s) from exc
         except BaseException:
@@ -176,13 +188,6 @@ class Calls:
         self._lost(error)
         return again(error)
 
-    @staticmethod
-    def _write(stream: Stream, commands: Sequence[tuple[Command, Script | None]]) -> None:
-        if stream.sends_texts:
-            stream.write(b"".join([pack(as_text(*item)) for item in commands]))
-        else:
-            stream.write(b"".join([pack(command) for command, _ in commands]))
-
     def _read(
         self,
         stream: Stream,
@@ -203,8 +208,8 @@ class Calls:
                 error = replies[place] = translate_reply(text, self._address)
                 dismissed = dismissed or dismissal(error)
         if resend:
-            texts = [(as_text(*commands[place]), None) for place in resend]
-            self._write(stream, texts)
+            texts = _texts([commands[place] for place in resend])
+            stream.write(b"".join([pack(command) for command, _ in texts]))
             found, dismissed_later = self._read(stream, texts, limit_s, ends_at)
             for place, reply in zip(resend, found, strict=True):
                 replies[place] = reply

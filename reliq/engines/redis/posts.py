@@ -198,7 +198,13 @@ class Posts:
         Not where something has come, which is left to the thread that reads: the process may have
         been suspended. Nor where a thread drives, which looks at the time itself.
         """
-        if self._asked and self._left_s <= 0 and not self._driver:
+        # The patience of what was asked is looked at only then: this is asked for each ack.
+        if (
+            self._asked
+            and monotonic() - self._since >= self._timeout_s
+            and self._left_s <= 0
+            and not self._driver
+        ):
             error: ReliqError | None = None
             with self._lock:
                 stream = self.stream

@@ -114,25 +114,25 @@ class Stream:
         if self.unsent:
             self.unsent += data
             return
-        sent = self._send(data)
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, SSLWantReadError, SSLWantWriteError):
+            self.unsent += data
+            return
         if sent != size:
             self.unsent += memoryview(data)[sent:]
 
     def flush(self) -> bool:
         """Write the rest, as far as the socket takes it now; whether it took some."""
-        sent = self._send(self.unsent) if self.unsent else 0
-        del self.unsent[:sent]
-        return sent > 0
-
-    def _send(self, data: bytes | bytearray) -> int:
-        self._reads_first = False
+        sent, self._reads_first = 0, False
         try:
-            return self._sock.send(data)
+            sent = self._sock.send(self.unsent) if self.unsent else 0
         except SSLWantReadError:
             self._reads_first = True
         except (BlockingIOError, SSLWantWriteError):
             pass
-        return 0
+        del self.unsent[:sent]
+        return sent > 0
 
     # -- in
 
@@ -165,20 +165,24 @@ class Stream:
         self,
         count: int,
         limit_s: float,
-        silent: Callable[[], None] | None = None,
+        silent: Callable[[], None],
         ends_at: float = inf,
     ) -> list[Reply]:
         """Return the *count* replies to what was written; writes the rest meanwhile.
 
         Raises TimeoutError when nothing has moved for *limit_s*, or at *ends_at*. Calls *silent*
-        after each second without a byte; it may raise.
+        after each second without a byte, and at the end; it may raise.
         """
         replies: list[Reply] = []
         self.used = since = monotonic()
         left_s = limit_s if ends_at == inf else min(limit_s, ends_at - since)
         while True:
-            looks = silent is not None and left_s > SILENCE_S
-            self.wait(SILENCE_S if looks else left_s)
+            if left_s > SILENCE_S:  # noqa: PLR1730 - min would be a call for each publish
+                left_s = SILENCE_S
+            if self.unsent:
+                self.wait(left_s)
+            else:
+                self._readable.wait(left_s)
             # Before the time is looked at: the process may have been suspended. And before
             # anything is written: TLS may have to read first.
             if moved := self.read():
@@ -191,7 +195,7 @@ class Stream:
             now = monotonic()
             if moved:
                 self.used = since = now
-            elif silent is not None and looks:
+            else:
                 silent()
             left_s = min(since + limit_s, ends_at) - now
             if left_s <= 0:

@@ -219,7 +219,8 @@ class Wire(Commands):
         """Write *command*, wait for its reply and return it: the path of each publish."""
         if self._process != PROCESS[0]:
             self._leave_parent()
-        (reply,) = self.calls.replies(((command, script),))
+        calls, commands = self.calls, ((command, script),)
+        (reply,) = calls.end(calls.begin(commands), commands)
         if isinstance(reply, ReliqError):
             raise again(reply)
         return reply

@@ -77,7 +77,7 @@ class OwnLock:
 
     def __get__(self, instance: Any, owner: type | None = None) -> Lock:
         """Return the instance's lock; it is made when it is looked at first."""
-        now = _generation if _mark[0] else here()
+        now = PROCESS[0] or here()
         found: tuple[int, Lock] | None = instance.__dict__.get(self._name)
         return self._made(instance, now) if found is None or found[0] != now else found[1]
 
@@ -92,30 +92,31 @@ class OwnLock:
 
 
 class _Pid:
-    """In place of a page that a fork empties, where there is none: true in this process."""
+    """In place of a page that a fork empties, where there is none: 0 in any other process."""
 
     def __init__(self) -> None:
         self._pid = 0
+        self._process = 0
 
-    def __getitem__(self, place: int) -> bool:
-        return getpid() == self._pid
+    def __getitem__(self, place: int) -> int:
+        return self._process if getpid() == self._pid else 0
 
     def __setitem__(self, place: int, value: int) -> None:
-        self._pid = getpid()
+        self._pid, self._process = getpid(), value
 
 
-def _made_mark() -> mmap.mmap | _Pid:
-    """Return what is true at [0] in this process and in no child of it.
+def _made_mark() -> memoryview | _Pid:
+    """Make the mark that has a number at [0] in this process, and 0 in a child of it.
 
     It is looked at several times for each publish. A page that the kernel empties in a child
     costs a tenth of the system call that tells the pid, and no pid is used twice there.
     """
-    mark: mmap.mmap | _Pid = _Pid()
+    mark: memoryview | _Pid = _Pid()
     if sys.platform == "linux":
         page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         try:
             page.madvise(_MADV_WIPEONFORK)
-            mark = page
+            mark = memoryview(page).cast("Q")
         except OSError:  # older than Linux 4.14, or something in its place
             page.close()
     mark[0] = 1
@@ -123,9 +124,13 @@ def _made_mark() -> mmap.mmap | _Pid:
 
 
 _MADV_WIPEONFORK = 18
-_mark = _made_mark()
+PROCESS = _made_mark()
+"""At [0] is the number that :func:`here` returns; 0 in a child that has not noticed yet.
+
+To compare it costs no call: for code that runs for each message.
+"""
 _parts: list[Part] = []
-_generation = 0
+_generation = 1
 _forgetting = False
 # By pid: one that another thread of the parent held is not found by the child.
 _locks: dict[int, Lock] = {}
@@ -151,7 +156,7 @@ def here() -> int:
 
     In a child whose fork ran no hooks the first call forgets what is the parent's.
     """
-    if not _mark[0]:
+    if not PROCESS[0]:
         _become_child()
     return _generation
 
@@ -161,16 +166,17 @@ def _become_child(certainly: bool = False) -> None:
     with _changing():
         # Once, whoever comes first: a hook of somebody else's may have used us before ours
         # has run. What forgets may come by here; another thread waits.
-        if _forgetting or (_mark[0] and not certainly):
+        if _forgetting or (PROCESS[0] and not certainly):
             return
         _forgetting = True
         try:
+            PROCESS[0] = 0
             _generation += 1
             for part in _parts:
                 part.forget()
         finally:
             _forgetting = False
-            _mark[0] = 1
+            PROCESS[0] = _generation
             for pid in list(_locks):
                 if pid != getpid():
                     del _locks[pid]

@@ -8,15 +8,16 @@ from ..lazy import names_of
 from .names import ROLES, STATES
 
 if TYPE_CHECKING:
+    from ..store.batch_info import BatchInfo, JobInfo
     from ..store.history import Snapshot
     from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
+    from ..store.jobs import STAGES, JobFailure
     from .audit import AuditResult
     from .batch_audit import BatchAudit
-    from .batch_views import BatchesUntold, BatchInfo, JobFailure, JobInfo
     from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
     from .details import MessageDetails, MessageEvent
     from .inspector import Inspector
-    from .partial import Partial
+    from .partial import BatchesUntold, Partial
     from .permissions import acl_rule
     from .reporting import QueueReport, Report
     from .search import Search
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROLES",
+    "STAGES",
     "STATES",
     "AuditResult",
     "BatchAudit",
@@ -54,15 +56,16 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
+        "..store.batch_info": "BatchInfo JobInfo",
         "..store.history": "Snapshot",
         "..store.inspection": "BrokerInfo Consumer DeadLetter Finding QueueStatus Untold",
+        "..store.jobs": "STAGES JobFailure",
         ".audit": "AuditResult",
         ".batch_audit": "BatchAudit",
-        ".batch_views": "BatchesUntold BatchInfo JobFailure JobInfo",
         ".dead_letter_groups": "DeadLetterGroup DeadLetterGroups",
         ".details": "MessageDetails MessageEvent",
         ".inspector": "Inspector",
-        ".partial": "Partial",
+        ".partial": "BatchesUntold Partial",
         ".permissions": "acl_rule",
         ".reporting": "QueueReport Report",
         ".search": "Search",

@@ -14,26 +14,17 @@ from ..errors import (
     again,
     require_one_of,
 )
-from ..store.jobs import CALLBACKS, DONE, STATES, Change
-from ..store.limits import batches as parted
-from ..transfer.batch_callbacks import FIELD, cancel_nested, publish_due
+from ..store.batch_info import BatchInfo, JobInfo
+from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
+from ..store.limits import chunks
+from ..transfer.batch_callbacks import cancel_nested, publish_due
 from .batch_audit import BatchAudit, audited
-from .batch_views import (
-    BatchesUntold,
-    BatchInfo,
-    JobFailure,
-    JobInfo,
-    info_of,
-    job_of,
-    stage_of,
-)
-from .names import STAGES
-from .partial import Partial
+from .partial import BatchesUntold, Partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ..store.jobs import BatchRecord, Changed, Job
+    from ..store.jobs import BatchRecord, Changed, Job, JobFailure
     from ..store.protocol import Store
 
 MOST = 5000
@@ -91,7 +82,7 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         listed = store.batches.batches(MOST, before_ms)
         fresh = [batch for batch in listed if batch not in seen]
         seen.update(fresh)
-        yield from parted(fresh)
+        yield from chunks(fresh)
         if len(listed) < MOST or not fresh:
             return
         # Others may have been opened in that very ms.
@@ -100,7 +91,7 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
 
 def _opened_last_ms(store: Store, listed: Sequence[str]) -> int:
     """Return when the last of *listed* was opened, as far as that can be read."""
-    for part in parted(listed[::-1]):
+    for part in chunks(listed[::-1]):
         for record in store.batches.records(part):
             if record is not None and not isinstance(record, ReliqError):
                 return record.created_ms
@@ -140,18 +131,17 @@ class JobBatches:
         fit = (
             record
             for record in records.found
-            if (name is None or record.name == name)
-            and (stage is None or stage_of(record) == stage)
+            if (name is None or record.name == name) and (stage is None or record.stage == stage)
         )
         found = [record.id for record in islice(fit, skip, skip + limit)]
-        whole = self._store.batches.records(found, [FIELD + one for one in CALLBACKS])
+        whole = self._store.batches.records(found, [CALLBACK_FIELD + one for one in CALLBACKS])
         there = (one for one in whole if one is not None and not isinstance(one, ReliqError))
-        return Partial((info_of(record, now_ms) for record in there), records.untold)
+        return Partial((BatchInfo.of(record, now_ms) for record in there), records.untold)
 
     def batch(self, batch: str) -> BatchInfo:
         """Return what is known of a batch."""
         with self._store.patience(_PATIENCE_S):
-            return info_of(self._record(batch), self._store.now_ms())
+            return BatchInfo.of(self._record(batch), self._store.now_ms())
 
     def jobs(
         self, batch: str, state: str | None = None, limit: int = 20, skip: int = 0
@@ -169,7 +159,7 @@ class JobBatches:
         self._record(batch)
         now_ms = self._store.now_ms()
         found = islice(_each(self._store.batches.jobs(batch), state), skip, skip + limit)
-        return [job_of(job, now_ms) for job in found]
+        return [JobInfo.of(job, now_ms) for job in found]
 
     def job_failures(self, batch: str, limit: int = 20, skip: int = 0) -> list[JobFailure]:
         """Return up to *limit* jobs that failed or ended in error, those of last first."""
@@ -177,8 +167,7 @@ class JobBatches:
         if not limit:
             return []
         self._record(batch)
-        found = self._store.batches.failures(batch, limit, skip)
-        return [JobFailure(*item) for item in found]
+        return self._store.batches.failures(batch, limit, skip)
 
     def audit_batches(self, advance: Callable[[int], None] = lambda _: None) -> Partial[BatchAudit]:
         """Count the jobs of every batch, and compare with its counters and its list of failures.

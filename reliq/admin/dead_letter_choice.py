@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 from ..errors import ConfigurationError, require_one_of
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
-from ..store.limits import MOVED_AT_ONCE, batches
+from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..transfer.numbered import pages, to_queue
 from .dead_letter_groups import fingerprint
@@ -189,7 +189,7 @@ def _paced(found: Iterator[Sequence[T]], rate: float) -> Iterator[Sequence[T]]:
     at_once = max(int(rate / 5), 1)
     due = time.monotonic()
     for page in found:
-        for part in batches(page, at_once):
+        for part in chunks(page, at_once):
             time.sleep(max(due - time.monotonic(), 0.0))
             due = max(due, time.monotonic() - 1.0) + len(part) / rate
             yield part

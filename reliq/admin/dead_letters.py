@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
-from ..store.limits import MOVED_AT_ONCE, batches
+from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
@@ -245,7 +245,7 @@ class DeadLetters:
     ) -> Iterator[int]:
         by_tag = {move.tag: move for move in moves}
         dead_letters = [move.dead_letter for move in moves if move.dead_letter is not None]
-        for page in paced(batches(dead_letters, MOVED_AT_ONCE), rate):
+        for page in paced(chunks(dead_letters, MOVED_AT_ONCE), rate):
             # Numbers are never settled: with other filters the rest may still be read.
             arriving = [by_tag[dead_letter.tag] for dead_letter in page]
             outcomes = self._store.accept(queue, source, 1, arriving)

@@ -11,8 +11,8 @@ from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.queue_arguments import is_durable
 from ..printable import word
 from ..store.inspection import Finding
+from ..store.jobs import CALLBACK_FIELD
 from ..store.unreadable import number
-from ..transfer.batch_callbacks import FIELD
 from . import installation
 from .audit import audit
 from .batches import MOST, looked
@@ -295,7 +295,7 @@ def _has_message(store: Store, record: BatchRecord) -> bool:
         whole = store.batches.batch(record.id)
     except BrokerUnavailable:  # lost meanwhile
         return False
-    return whole is not None and any(FIELD + callback in whole.fields for callback in whole.due)
+    return whole is not None and any(CALLBACK_FIELD + one in whole.fields for one in whole.due)
 
 
 def _named(records: list[BatchRecord]) -> str:

@@ -11,9 +11,6 @@ writes what Kombu's Redis transport keeps. sentinel: asks Sentinels for their ma
 STATES = ("ready", "delayed", "unacked", "dead")
 """Of messages."""
 
-STAGES = ("open", "sealed", "ended")
-"""Of batches. open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
-
 REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
 """Of which a message is dead."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import BrokerUnavailable
@@ -10,10 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..store.inspection import Untold
-    from .batch_views import BatchesUntold
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesUntold:
+    """Batches that cannot be read: a server of several does not answer, a key is another's."""
+
+    batches: tuple[str, ...]
+    error: str
+    """Which node, and why, in one line."""
+
+    def __str__(self) -> str:
+        """Say it to an operator."""
+        names = ", ".join(map(repr, self.batches)) or "which there are is not known"
+        return f"{self.error}; batches not told: {names}"
 
 
 class Partial(list[T]):

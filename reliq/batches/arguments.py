@@ -6,12 +6,7 @@ from math import isfinite
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..store.jobs import MOST_ID, MOST_NUMBER, is_text
-
-
-def is_id(value: object) -> bool:
-    """Whether it can be the id of a batch, which may be a job of another."""
-    return isinstance(value, str) and 0 < len(value) <= MOST_ID and is_text(value)
+from ..store.jobs import MOST_ID, MOST_NUMBER, is_id, is_text
 
 
 def checked_id(option: str, value: str) -> str:

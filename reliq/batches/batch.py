@@ -19,12 +19,13 @@ from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
-from ..store.jobs import CALLBACKS, NESTED, PARENT, Change
-from ..transfer.batch_callbacks import cancel_nested, publish_due
+from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
+from ..transfer.batch_callbacks import cancel_nested
+from ..transfer.batch_callbacks import change as change_batch
 from ..transports.job_entries import enter
-from .arguments import checked_id, checked_name, is_id, milliseconds, names_of
+from .arguments import checked_id, checked_name, milliseconds, names_of
 from .callbacks import packed
-from .status import status_of
+from .status import BatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
-    from .status import BatchStatus
 
 _DAY_S = 86_400.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
@@ -198,12 +198,8 @@ class Batch:
         cancel_nested(self._connected(), self.id, revoke)
 
     def _change(self, change: Change) -> None:
-        store = self._connected()
-        changed = store.batches.change(self.id, (change,))
-        if changed is None:
+        if change_batch(self._connected(), self.id, change) is None:
             raise self._missing()
-        if changed.due:  # whoever dies before: a consumer looks, too
-            publish_due(store, self._record())
 
     def status(self, limit: int = _SHOWN, skip: int = 0) -> BatchStatus:
         """Return what is known of it now; raises NotFound for one that is not there any more.
@@ -211,7 +207,14 @@ class Batch:
         Of those that failed, of how far jobs are and of what they have reported it has the last
         *limit*, after *skip* others.
         """
-        return status_of(self._connected().batches, self._record(), limit, skip)
+        store, record, skip = self._connected(), self._record(), max(skip, 0)
+        return BatchStatus.of(
+            record,
+            store.now_ms(),
+            failures=store.batches.failures(self.id, limit, skip),
+            progress=store.batches.progress(self.id, limit, skip),
+            messages=store.batches.reports(self.id, limit, skip),
+        )
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
         """Return its status when it has ended; raises TimeoutError after *timeout* seconds."""

@@ -23,7 +23,7 @@ from .batch import Batch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..integrations.job_runs import Running
+    from ..integrations.job_runs import JobContext
 
 logger = logging.getLogger("reliq")
 
@@ -114,12 +114,12 @@ def _require_text(text: str) -> None:
         raise TypeError(f"expected a text, got: {text!r:.100}")
 
 
-def _write_last(running: Running) -> None:
+def _write_last(running: JobContext) -> None:
     if running.local[_UNWRITTEN] is not None:
         _write(running)
 
 
-def _write(running: Running, text: str = "") -> bool:
+def _write(running: JobContext, text: str = "") -> bool:
     """Write what is to be written of *running*, and a report; whether the broker answered."""
     note = Note(
         running.job,

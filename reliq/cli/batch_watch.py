@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,7 +52,7 @@ class Look:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
-        failures = [asdict(item) for item in self.failures]
+        failures = [item._asdict() for item in self.failures]
         own = out.of_broker(self.broker, self.info)
         return {**own, "rate": self.rate, "failures": failures, "more_failures": self.more}
 

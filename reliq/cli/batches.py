@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.admin.names import STAGES
 from reliq.printable import plain
-from reliq.store.jobs import STATES
+from reliq.store.jobs import STAGES, STATES
 from reliq.units import duration
 
 from . import console as out
@@ -123,7 +122,7 @@ def show(
         return [
             {
                 **asdict(info),
-                "failures": [asdict(item) for item in failures],
+                "failures": [item._asdict() for item in failures],
                 "jobs": [asdict(item) for item in jobs],
             }
         ]

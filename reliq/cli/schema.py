@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import fields
 from typing import Any
 
 import click
@@ -56,7 +55,7 @@ def _object(**properties: Schema) -> Schema:
 
 def _of(kind: type, **more: Schema) -> Schema:
     hints = typing.get_type_hints(kind)
-    return _object(**{item.name: _of_type(hints[item.name]) for item in fields(kind)}, **more)
+    return _object(**{name: _of_type(hint) for name, hint in hints.items()}, **more)
 
 
 def _list(item: Schema) -> Schema:

@@ -19,10 +19,11 @@ from .each_node import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from weakref import WeakSet
 
     from ..options import Options
     from ..store.protocol import Store
-    from .carriers import Carriers
+    from .attached import AttachedTransport
     from .duties import BackgroundDuties
     from .leases import Leases
     from .outbox import Outbox
@@ -41,7 +42,7 @@ class BackgroundLoop:
         duties: BackgroundDuties,
         leases: Leases,
         outbox: Outbox,
-        carriers: Carriers,
+        transports: WeakSet[AttachedTransport],
         *,
         open_store: Callable[[], Store],
         ticked: Callable[[], None],
@@ -50,7 +51,7 @@ class BackgroundLoop:
         self._leases = leases
         leases.on_shorter = self._heed
         self._outbox = outbox
-        self._carriers = carriers
+        self._transports = transports
         self._open_store = open_store
         self._ticked = ticked
         # While the broker is away. Others must see us again before they take us for dead.
@@ -146,7 +147,8 @@ class BackgroundLoop:
         """Do what is due, and wait for it; return the connection for the next time."""
         until = monotonic() + self._leases.period_s
         try:
-            self._carriers.read_replies()
+            for transport in list(self._transports):
+                transport.read_replies()
             if not store.alive:
                 store.connect()
                 if not store.has_nodes:  # of several, one that is away must not be waited for

@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
 from ..failover.jitter import JITTER
-from ..store.jobs import OPEN, PARENT, Change
+from ..store.jobs import OPEN, PARENT, BatchRecord, Change
 from ..store.nodes import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import MISSING_MS, LostJobs, nobody
+from .lost_jobs import MISSING_MS, Sweep, nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..store.jobs import BatchRecord
     from ..store.protocol import Store
-    from .lost_jobs import Sweep
 
 logger = logging.getLogger("reliq")
 
-_AT_ONCE = 20
+_AT_ONCE = 200
 _EVERY_S = 30.0
 _AGAIN_MS = 20_000
+# A batch that has ended and is kept is looked at this often: a replayed job may have made a
+# callback due, and whoever was to publish it may have died.
+_RESTS_MS = 600_000
 # After a pass over all jobs of a batch the next one waits so long: it reads them all.
 _SWEPT_EVERY_S = 300.0
 _MOST_REMEMBERED = 1000
@@ -40,29 +41,35 @@ _MOST_REMEMBERED = 1000
 _AT_A_TIME_S = 0.05
 
 
+def _over_ms(record: BatchRecord) -> int:
+    """Return when a batch is to be forgotten; 0 while it goes on or a callback is due."""
+    done = record.ended_ms and not record.due
+    return record.ended_ms + number(record.fields.get("ttl_ms"), 0) if done else 0
+
+
 class BatchPasses:
     """The passes that one session makes over batches."""
 
     def __init__(
         self,
-        later: deque[Callable[[Store], None]],
+        deferred: deque[Callable[[Store], None]],
         runs: Callable[[str], Collection[str] | None] = nobody,
     ) -> None:
-        """Do *later* what waits; *runs* says which jobs a worker runs that is of this process."""
-        self._later = later
+        """Append to *deferred*; *runs* names the jobs of a worker that is of this process."""
+        self._deferred = deferred
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
         self._doubted: dict[str, int] = {}
-        self._lost = LostJobs(self.soon, runs)
+        self._runs = runs
         self._sweeps: deque[tuple[str, Sweep]] = deque()
 
     def soon(self, batch: str) -> None:
         """Look after *batch* at the next opportunity: something of it may be due."""
-        self._later.append(partial(self._look_after, batch))
+        self._deferred.append(partial(self._look_after, batch))
 
     def look_soon(self) -> None:
         """Have those looked at whose turn it is at the next opportunity."""
-        self._later.append(self._look)
+        self._deferred.append(self._look)
 
     @property
     def sweeps(self) -> bool:
@@ -73,17 +80,24 @@ class BatchPasses:
         """Have those looked at whose turn it is, from time to time."""
         now = monotonic()
         if self._sweeps:
-            self._later.append(self._go_on)
+            self._deferred.append(self._go_on)
         if now >= self._next:
             self._next = now + _EVERY_S * JITTER.uniform(0.8, 1.2)
-            self._later.append(self._look)
+            self._deferred.append(self._look)
 
     def _look(self, store: Store) -> None:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
-        for batch in found:
-            self.soon(batch)
+        now_ms, resting = store.now_ms(), {}
+        for batch, record in zip(found, store.batches.records(found, ("ttl_ms",)), strict=True):
+            over_ms = _over_ms(record) if isinstance(record, BatchRecord) else 0
+            if over_ms >= now_ms:
+                resting[batch] = min(over_ms + 1, now_ms + _RESTS_MS)
+            else:
+                self.soon(batch)
+        if resting:
+            store.batches.look_later(resting)
         if len(found) == _AT_ONCE:
-            self._later.append(self._look)
+            self._deferred.append(self._look)
 
     def _look_after(self, batch: str, store: Store) -> None:
         record = store.batches.batch(batch)
@@ -93,11 +107,8 @@ class BatchPasses:
         publish_due(store, record)
         now_ms = store.now_ms()
         if record.ended_ms:
-            over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
-            if now_ms > over_ms:
+            if now_ms > record.ended_ms + number(record.fields.get("ttl_ms"), 0):
                 store.batches.forget_batch(batch)
-            else:  # it is looked at no more, unless something is due still or becomes so
-                store.batches.postpone(batch, over_ms + 1)
             return
         timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
         if timeout_ms > 0 and record.is_left(timeout_ms, now_ms):
@@ -140,7 +151,7 @@ class BatchPasses:
             self._doubted = {name: self._doubted.get(name, 0) for name in self._next_sweep}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
-            self._sweeps.append((record.id, self._lost.sweep(record.id, now_ms)))
+            self._sweeps.append((record.id, Sweep(record.id, now_ms, self.soon, self._runs)))
 
     def _go_on(self, store: Store) -> None:
         """Make some steps of the sweeps that are under way; the next tick makes others."""

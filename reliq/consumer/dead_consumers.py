@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-_Later = deque[Callable[[Store], None]]
+_Deferred = deque[Callable[[Store], None]]
 _Who = TypeVar("_Who")
 
 
-class Orphans:
+class DeadConsumers:
     """What one session knows of consumers that may be dead."""
 
     def __init__(
@@ -73,9 +73,9 @@ class Orphans:
         """Look, on beginning to consume, who else does: a dead one may have left messages."""
         self._look_now_and_half_way(queue, store.consumers_of(queue), store)
 
-    def poison_candidate(self, queue: str, consumers: Sequence[str], later: _Later) -> None:
+    def poison_candidate(self, queue: str, consumers: Sequence[str], deferred: _Deferred) -> None:
         """Look at the other *consumers* of *queue*, who hold messages, as soon as possible."""
-        later.append(partial(self._look_now_and_half_way, queue, consumers))
+        deferred.append(partial(self._look_now_and_half_way, queue, consumers))
 
     def _look_now_and_half_way(self, queue: str, consumers: Sequence[str], store: Store) -> None:
         others = sorted({name for name in consumers if name != self._name})
@@ -86,7 +86,7 @@ class Orphans:
             self._half_way[queue] = (half_way, others)
             self._look(queue, others, store)
 
-    def tick(self, later: _Later) -> None:
+    def tick(self, deferred: _Deferred) -> None:
         """Ask for a look at who is due; it is done when the broker is known to answer."""
         now = monotonic()
         due: dict[str, set[str]] = {}
@@ -98,7 +98,7 @@ class Orphans:
             if now - since >= self._grace_s:
                 due.setdefault(queue, set()).add(name)
         for queue, names in due.items():
-            later.append(partial(self._look, queue, sorted(names)))
+            deferred.append(partial(self._look, queue, sorted(names)))
 
     def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
         marks = store.attached(queue).marks

@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..failover.jitter import JITTER
@@ -21,12 +21,12 @@ from ..integrations.celery import WATCH
 from ..store.nodes import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
-from .dead_consumers import Orphans
+from .dead_consumers import DeadConsumers
 from .each_node import NODE_PATIENCE_S
 from .heartbeat import Heartbeat
 from .lost_queues import LostQueues
-from .maintenance import Passes
 from .renewal import Renewal
+from .restore_passes import RestorePasses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .leases import Leases
     from .outbox import Outbox
     from .registration import Registration
-    from .running_tasks import Running
+    from .running_tasks import RunningTasks
 
 logger = logging.getLogger("reliq")
 
@@ -48,17 +48,6 @@ _AGAIN_S = 1.0
 _LEAST_PATIENCE_S = 0.01
 
 
-class Debtor(Protocol):
-    """Who owes something to a broker, all of it together."""
-
-    @property
-    def owes(self) -> bool:
-        """Whether something waits to be sent."""
-
-    def send_owed(self, store: Store, patience_s: float) -> None:
-        """Send it over *store*; waits, so long for each of several nodes."""
-
-
 class BackgroundDuties:
     """The background duties of one session."""
 
@@ -66,17 +55,20 @@ class BackgroundDuties:
         self,
         name: str,
         options: Options,
-        debtor: Debtor,
         leases: Leases,
         outbox: Outbox,
         registration: Registration,
-        running: Running,
+        running: RunningTasks,
         reports: JobReports,
         *,
+        owes: Callable[[], bool],
+        send_owed: Callable[[Store, float], None],
         is_of_this_process: Callable[[str], bool],
     ) -> None:
+        """Begin as the consumer *name*; *owes* says whether *send_owed* has something to send."""
         self._name = name
-        self._debtor = debtor
+        self._owes = owes
+        self._send_all_owed = send_owed
         self._outbox = outbox
         self._registration = registration
         self._running = running
@@ -86,46 +78,43 @@ class BackgroundDuties:
         self._next_look = 0.0
         # Of queues that others consume from, their passes find the dead sooner.
         self._look_s = options.restore_interval * 2
-        self._later: deque[Callable[[Store], None]] = deque()
+        self._deferred: deque[Callable[[Store], None]] = deque()
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
-        self.batches = BatchPasses(self._later, self._runs)
+        self.batches = BatchPasses(self._deferred, self._runs)
         self._lost_queues = LostQueues(registration)
-        self.renewal = Renewal(options, leases, self._later)
-        self.dead_consumers = Orphans(
+        self.renewal = Renewal(options, leases, self._deferred)
+        self.dead_consumers = DeadConsumers(
             name,
             options,
             consumes=registration.subscriptions.__contains__,
-            restore=self._restore,
+            restore=lambda store, queue: self.passes.restore(store, queue, force=True),
             is_of_this_process=is_of_this_process,
         )
-        self.passes = Passes(
+        self.passes = RestorePasses(
             options,
             leases,
             registration,
             self.dead_consumers,
-            self._later,
+            self._deferred,
             self.route_soon,
             self.batches.soon,
             consumed_gone=lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
         )
         self.heartbeat = Heartbeat(
-            name, options, leases, registration, running, self.passes, self._later
+            name, options, leases, registration, running, self.passes, self._deferred
         )
-
-    def _restore(self, store: Store, queue: str) -> None:
-        self.passes.restore(store, queue, force=True)
 
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
         self.passes.begin(queue)
-        self._later.append(partial(self.dead_consumers.first_look, queue))
+        self._deferred.append(partial(self.dead_consumers.first_look, queue))
         self.heartbeat.soon()
 
     def route_soon(self, queue: str) -> None:
         """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
-        self._later.append(partial(self._dead_letter_router.route, queue))
+        self._deferred.append(partial(self._dead_letter_router.route, queue))
 
     # -- the tick
 
@@ -142,7 +131,7 @@ class BackgroundDuties:
         now = monotonic()
         self._patience_s = NODE_PATIENCE_S
         while self._postponed and self._postponed[0][0] <= now:
-            self._later.append(self._postponed.popleft()[1])
+            self._deferred.append(self._postponed.popleft()[1])
         for owed in (self._reports, self._outbox):
             owed.resend(self._resend_s if unanswered_s is None else unanswered_s)
         self._put_debts_first()
@@ -154,7 +143,7 @@ class BackgroundDuties:
         ):
             return
         self._lost_queues.tick(store)
-        self.dead_consumers.tick(self._later)
+        self.dead_consumers.tick(self._deferred)
         self._say_that_we_live(store)
         self._running.tell(store)
         if now >= self._next_look:
@@ -170,14 +159,14 @@ class BackgroundDuties:
 
     def _put_debts_first(self) -> None:
         """Have what is owed sent next: an ack must not wait for a backlog of other duties."""
-        if self._debtor.owes and monotonic() >= self._send_at:
+        if self._owes() and monotonic() >= self._send_at:
             self._send_at = inf  # once at a time
-            self._later.appendleft(self._send_owed)
+            self._deferred.appendleft(self._send_owed)
 
     def _send_owed(self, store: Store) -> None:
         self._send_at = 0.0
         try:
-            self._debtor.send_owed(store, NODE_PATIENCE_S)
+            self._send_all_owed(store, NODE_PATIENCE_S)
         except BrokerUnavailable:
             if not goes_on(store):
                 raise
@@ -197,7 +186,7 @@ class BackgroundDuties:
 
         There may be nobody else to return what a consumer held that was killed.
         """
-        self.dead_consumers.tick(self._later)
+        self.dead_consumers.tick(self._deferred)
         if self.passes.poll(store, queue):
             store.wait_for_replies()
         self.do_all_later(store)
@@ -207,7 +196,7 @@ class BackgroundDuties:
 
         *renews*: leases are renewed in between, as that may take longer than a lease.
         """
-        while self._later:
+        while self._deferred:
             self.do_later(store)
             if renews:
                 self.renewal.renew(store)
@@ -223,7 +212,7 @@ class BackgroundDuties:
         self._put_debts_first()
         while monotonic() < enough:
             try:
-                duty = self._later.popleft()
+                duty = self._deferred.popleft()
             except IndexError:
                 return False
             # What is owed to several nodes is sent with patience for each.
@@ -237,7 +226,7 @@ class BackgroundDuties:
                 if not goes_on(store):
                     raise
                 self._postpone(duty)  # its node does not answer
-        return bool(self._later)
+        return bool(self._deferred)
 
     def _postpone(self, duty: Callable[[Store], None]) -> None:
         """Have *duty* tried again, once however often it is asked for meanwhile."""
@@ -253,24 +242,12 @@ class BackgroundDuties:
                 logger.error("consumers that died cannot be looked for: %s", result)
         elif result:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
-            self._later.append(partial(self.dead_consumers.look_after, result))
+            self._deferred.append(partial(self.dead_consumers.look_after, result))
 
     def visit(self, store: Store, gone: dict[str, str]) -> None:
-        """See to the dead, and to the batches, of a broker that is only visited; waits.
+        """See to the dead and the batches of a broker that is only visited; waits.
 
-        *gone* is kept from one visit to the next. Raises BrokerUnavailable.
-        """
-        self.end_dead(store, gone)
-        self.batches.look_soon()
-        self.do_all_later(store)
-        while self.batches.sweeps:  # there is nobody else to make the rest
-            self.batches.tick()
-            self.do_all_later(store)
-
-    def end_dead(self, store: Store, gone: dict[str, str]) -> None:
-        """See to the dead of a broker that is only visited, unless somebody there does; waits.
-
-        *gone* is kept from one visit to the next: who had no connection.
+        *gone* is kept from one visit to the next: who had no connection. Raises BrokerUnavailable.
         """
         found: list[list[str] | ReliqError] = []
         store.post_look(self._name, int(self._look_s * 1000), found.append)
@@ -279,6 +256,11 @@ class BackgroundDuties:
             if isinstance(names, ReliqError):
                 raise again(names)
             self.dead_consumers.end_dead(names, gone, store)
+        self.batches.look_soon()
+        self.do_all_later(store)
+        while self.batches.sweeps:  # there is nobody else to make the rest
+            self.batches.tick()
+            self.do_all_later(store)
 
 
 def _alike(one: Callable[[Store], None], other: Callable[[Store], None]) -> bool:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Duties
     from .leases import Leases
-    from .maintenance import Passes
     from .registration import Registration
-    from .running_tasks import Running
+    from .restore_passes import RestorePasses
+    from .running_tasks import RunningTasks
 
 # So long who begins to consume waits until the register's node says that it is noted there.
 _REGISTERED_WITHIN_S = 1.0
@@ -54,16 +54,16 @@ class Heartbeat:
         options: Options,
         leases: Leases,
         registration: Registration,
-        running: Running,
-        passes: Passes,
-        later: deque[Callable[[Store], None]],
+        running: RunningTasks,
+        passes: RestorePasses,
+        deferred: deque[Callable[[Store], None]],
     ) -> None:
         self._name = name
         self._leases = leases
         self._registration = registration
         self._running = running
         self._passes = passes
-        self._later = later
+        self._deferred = deferred
         self._visibility_timeout_s = options.visibility_timeout
         self.interval_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
         self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
@@ -184,5 +184,5 @@ class Heartbeat:
         if strange:
             self._passes.look_at(store, strange)
         if result.new and self._registered:
-            self._later.append(self._registration.come_back)
+            self._deferred.append(self._registration.come_back)
         self._registered = True

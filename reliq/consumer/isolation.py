@@ -17,7 +17,7 @@ from ..forks import Part, here, register
 
 if TYPE_CHECKING:
     from ..store.values import Delivery
-    from .session import Session
+    from .sessions import Session
 
 # Who waits asks every second, which keeps its claim; one that has not asked for so long (it was
 # cancelled, its connection was lost, a task keeps it busy) keeps nobody waiting.

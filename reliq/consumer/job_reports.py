@@ -8,15 +8,15 @@ is kept meanwhile. The batch may be at another node than the queue, and be away.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
-from ..store.values import ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-class _Report(NamedTuple):
+@dataclass(slots=True)
+class _Report:
     """One change that is owed."""
 
     batch: str
     change: Change
     then: Callable[[], None] | None
-    """What waits for it: to acknowledge the message."""
-    since: float
-    """When it was sent last; -inf: it is to be sent."""
+    """To acknowledge the message, which waits for the report."""
+    since: float = 0.0
+    """When it was sent last."""
 
 
 class JobReports:
@@ -50,6 +51,7 @@ class JobReports:
     def begin(self) -> None:
         """Owe nothing, as a child does: what was owed is its parent's."""
         self._owed: dict[int, _Report] = {}
+        self._unsent: set[int] = set()
         self._numbers = count()
 
     @property
@@ -60,8 +62,7 @@ class JobReports:
     @property
     def has_unsent(self) -> bool:
         """Whether something waits to be sent."""
-        with self.lock:
-            return any(report.since == -inf for report in self._owed.values())
+        return bool(self._unsent)
 
     def report(
         self,
@@ -76,7 +77,9 @@ class JobReports:
         """
         with self.lock:
             number = next(self._numbers)
-            self._owed[number] = _Report(batch, change, then, -inf)
+            self._owed[number] = _Report(batch, change, then)
+            if store is None:
+                self._unsent.add(number)
         if store is not None:
             self._post(store, number)
 
@@ -84,47 +87,41 @@ class JobReports:
         """Have those sent again that have had no answer for so long: it is harmless."""
         limit = monotonic() - older_than_s
         with self.lock:
-            for number, report in self._owed.items():
-                if report.since < limit:
-                    self._owed[number] = report._replace(since=-inf)
+            self._unsent |= {number for number, one in self._owed.items() if one.since < limit}
 
     def flush(self, store: Store, patience_s: float = inf) -> None:
         """Send what earlier connections could not. Posts it, and does not wait."""
         del patience_s
         with self.lock:
-            unsent = [number for number, report in self._owed.items() if report.since == -inf]
-        for number in unsent:
+            unsent, self._unsent = self._unsent, set()
+        for number in sorted(unsent):
             self._post(store, number)
 
     def _post(self, store: Store, number: int) -> None:
         with self.lock:
             report = self._owed.get(number)
             if report is None:
-                return
-            self._owed[number] = report._replace(since=monotonic())
+                return  # it was answered meanwhile
+            report.since = monotonic()
         try:
             done = partial(self._done, number)
             store.batches.post_change(report.batch, (report.change,), done)
         except BrokerUnavailable as exc:
-            self._unsent(number)
+            self._unsent_again(number)
             logger.warning("%s; the end of a job is reported over the next connection", exc)
 
-    def _unsent(self, number: int) -> None:
+    def _unsent_again(self, number: int) -> None:
         with self.lock:
-            report = self._owed.get(number)
-            if report is not None:
-                self._owed[number] = report._replace(since=-inf)
+            self._unsent.add(number)
 
     def _done(self, number: int, result: Changed | ReliqError | None) -> None:
         if isinstance(result, BrokerUnavailable):
-            self._unsent(number)
+            self._unsent_again(number)
             return
         with self.lock:
             report = self._owed.pop(number, None)
         if report is None:
             return
-        if result is not None and not isinstance(result, ReliqError) and result.due:
-            self._look_soon(report.batch)
         if isinstance(result, ReliqError):
             logger.error(
                 "job %s of batch %s: that it has %s could not be noted, and its message is "
@@ -134,8 +131,7 @@ class JobReports:
                 report.change.state or report.change.what,
                 result,
             )
-        (report.then or _nothing)()
-
-
-def _nothing() -> None:
-    ignore_result(None)
+        elif result is not None and result.due:
+            self._look_soon(report.batch)
+        if report.then is not None:
+            report.then()

@@ -177,19 +177,21 @@ class Leases:
 
     # -- the end of a lease
 
-    def ended(self, tags: Iterable[str], now: float) -> list[str]:
-        """Return those of *tags* whose lease had ended before *now*, unless it was told as lost."""
-        found = ((tag, self._held.get(tag)) for tag in tags)
-        return [tag for tag, held in found if held is not None and held.until < now]
+    def settle(self, tags: Iterable[str], now: float = 0.0) -> list[str]:
+        """Let go what is finished, whoever holds it now.
 
-    def settle(self, tags: Iterable[str]) -> None:
-        """Let go what is finished, whoever holds it now."""
+        Returns those whose lease had ended before *now*, unless that was told as lost.
+        """
+        late = []
         # Without the lock: each is one step of a dict.
         for tag in tags:
-            self._held.pop(tag, None)
+            held = self._held.pop(tag, None)
+            if held is not None and held.until < now:
+                late.append(tag)
             if self.adrift:
                 self.adrift.pop(tag, None)
                 self._overstayed.discard(tag)
+        return late
 
     def let_go(self, leases: Iterable[Lease]) -> None:
         """Let go what is given back, unless it was delivered here again meanwhile."""
@@ -213,8 +215,11 @@ class Leases:
         whoever works on one does. Once it is collected unacked, with its channel or after it,
         it goes back.
         """
-        held = self._held.get(tag)
-        if held is None or held.token != token or held.until < monotonic():
+        try:
+            held = self._held[tag]
+        except KeyError:  # lost since it was taken
+            return False
+        if held.token != token or held.until < monotonic():
             return False
         held.message = weakref.ref(message, partial(self._collected, tag, token))
         return True

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-_MOST_NAMED = 20
-
 
 def consuming(broker: str, consumer: str, visibility_timeout_s: float) -> None:
     """Tell, once in the life of a consumer, which broker it is on and by which name."""
@@ -47,28 +45,6 @@ def queue_refused(queue: str, error: BaseException, again_s: float) -> None:
         error,
         again_s,
     )
-
-
-def queues_lost(node: str, queues: Sequence[str]) -> None:
-    """Tell that nothing can be had of queues, since one of several nodes is away."""
-    logger.warning(
-        "nothing can be taken from %s: node %s does not serve them (it is away, or their slots are "
-        "between two nodes); what else this process consumes goes on, and they are consumed from "
-        "as soon as a node serves them; reliq doctor looks at the cluster",
-        _named(queues),
-        node,
-    )
-
-
-def queues_back(queues: Sequence[str]) -> None:
-    """Tell that queues can be consumed from again."""
-    logger.info("consuming from %s again: a node serves them", _named(queues))
-
-
-def _named(queues: Sequence[str]) -> str:
-    named = ", ".join(map(repr, queues[:_MOST_NAMED]))
-    more = len(queues) - _MOST_NAMED
-    return f"{named} and {more} more" if more > 0 else named
 
 
 def lease_gone(queue: str, tag: str) -> None:

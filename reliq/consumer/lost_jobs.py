@@ -9,7 +9,6 @@ within this one that has told nothing of its end.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import BrokerUnavailable
@@ -32,6 +31,7 @@ logger = logging.getLogger("reliq")
 MISSING_MS = 60_000
 _MOST_REMEMBERED = 1000
 _MOST_DEAD = 500
+_AT_ONCE = 1000
 _CHILDREN = 20
 
 
@@ -40,58 +40,32 @@ def nobody(worker: str) -> None:
     del worker
 
 
-class LostJobs:
-    """What this process knows of jobs that may be lost."""
-
-    # Of each batch: what was at work, at the look before, for a worker that nobody knew. Not of
-    # one session: at a broker that is only visited each visit has another one.
-    _unheard: ClassVar[dict[str, set[tuple[str, int]]]] = {}
-
-    def __init__(
-        self,
-        look_soon: Callable[[str], None],
-        runs: Callable[[str], Collection[str] | None] = nobody,
-    ) -> None:
-        self._look_soon = look_soon
-        self._runs = runs
-
-    def sweep(self, batch: str, now_ms: int, missing_ms: int = MISSING_MS) -> Sweep:
-        """Begin a look at all jobs of *batch*."""
-        before = self._unheard.pop(batch, set())
-        older_ms = now_ms - missing_ms
-        remember = partial(self._remember, batch)
-        return Sweep(batch, older_ms, before, remember, self._look_soon, self._runs)
-
-    def _remember(self, batch: str, unheard: set[tuple[str, int]]) -> None:
-        if unheard:
-            while len(self._unheard) >= _MOST_REMEMBERED:
-                self._unheard.pop(next(iter(self._unheard)), None)
-            self._unheard[batch] = unheard
-
-
 class Sweep:
-    """One look at all jobs of a batch, which may be very many: in steps, each of some hundred.
+    """One look at all jobs of a batch, in steps of some thousand jobs.
 
-    It ends the open ones that are lost. One at work whose worker is not in the register is lost
-    when it is so at the next look, too: it may be away for a while, and what it has begun goes on.
-    So is one of which its worker, which looks itself, knows nothing: its end was lost.
+    It ends the open jobs that are lost. A job at work whose worker is not in the register is lost
+    when the next sweep finds it so, too: the worker may be unreachable for a while, and what it
+    began goes on. The same holds for a job that its worker, which sweeps itself, does not know.
     """
+
+    # Of each batch: what was at work, at the sweep before, for a worker that nobody knew. Not of
+    # one session: at a broker that is only visited each visit has another one.
+    _unheard_before: ClassVar[dict[str, set[tuple[str, int]]]] = {}
 
     def __init__(
         self,
         batch: str,
-        older_ms: int,
-        before: set[tuple[str, int]],
-        remember: Callable[[set[tuple[str, int]]], None],
+        now_ms: int,
         look_soon: Callable[[str], None],
-        runs: Callable[[str], Collection[str] | None],
+        runs: Callable[[str], Collection[str] | None] = nobody,
+        missing_ms: int | None = None,
     ) -> None:
+        """Begin; jobs that changed in the last *missing_ms* (a minute) are left alone."""
         self._batch = batch
-        self._runs = runs
-        self._older_ms = older_ms
-        self._before = before
-        self._remember = remember
+        self._older_ms = now_ms - (MISSING_MS if missing_ms is None else missing_ms)
         self._look_soon = look_soon
+        self._runs = runs
+        self._before = self._unheard_before.pop(batch, set())
         self._unheard: set[tuple[str, int]] = set()
         self._unread = False
         self._after: str | None = ""  # None: all jobs are read
@@ -104,24 +78,30 @@ class Sweep:
 
     def step(self, store: Store) -> bool:
         """Look at some more; whether there are any left. Waits; raises BrokerUnavailable."""
+        if self._after is not None and not (self._children or self._by_queue):
+            self._read(store, self._after)
         if self._children:
             some, self._children = self._children[:_CHILDREN], self._children[_CHILDREN:]
             for job in some:
                 self._look_at_child(store, job)
         elif self._by_queue:
             self._look_into_a_queue(store)
-        elif self._after is not None:
-            self._read(store, self._after)
-        else:
-            self._remember(self._unheard)
-            # Those that are there were stored: when they are nowhere later, they are lost.
-            if not self._unread:
-                store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
-            return False
-        return True
+        if self._children or self._by_queue or self._after is not None:
+            return True
+        self._remember()
+        # Those that are there were stored: when they are nowhere later, they are lost.
+        if not self._unread:
+            store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
+        return False
+
+    def _remember(self) -> None:
+        if self._unheard:
+            while len(self._unheard_before) >= _MOST_REMEMBERED:
+                self._unheard_before.pop(next(iter(self._unheard_before)), None)
+            self._unheard_before[self._batch] = self._unheard
 
     def _read(self, store: Store, after: str) -> None:
-        found, after = store.batches.some_jobs(self._batch, after)
+        found, after = store.batches.some_jobs(self._batch, after, _AT_ONCE)
         self._after = after or None
         for job in found:
             if job.state not in OPEN or job.since_ms >= self._older_ms:
@@ -138,11 +118,11 @@ class Sweep:
             if queue not in self._names:
                 self._names[queue] = _names_of(store, queue)
                 self._to_tell = [(name, 0) for name in self._names[queue]]
-            if self._to_tell:
+            while self._to_tell:
                 name, after = self._to_tell.pop()
                 if after := tell_some(store, name, self._look_soon, after):
                     self._to_tell.append((name, after))
-                return
+                    return
             self._look_for(store, queue, self._by_queue[queue])
         except BrokerUnavailable:
             # Its node is away: nothing is known. Or none answers: then nor is what comes next.

@@ -6,17 +6,20 @@ nothing to say: there the connection is lost.
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..message.queue_names import partition_names
-from . import log_events
 
 if TYPE_CHECKING:
     from ..store.protocol import Store
     from .registration import Registration
 
+logger = logging.getLogger("reliq")
+
 _LOOK_EVERY_S = 0.5
+_MOST_NAMED = 20
 # A slot that moves, or a connection that is being opened, is soon there again: no outage.
 _LASTS_S = 2.0
 
@@ -60,7 +63,20 @@ class LostQueues:
             if queue not in self._lost:
                 lost.setdefault(store.node_of(queue), []).append(queue)
         for node, names in lost.items():
-            log_events.queues_lost(node, names)
+            logger.warning(
+                "nothing can be taken from %s: node %s does not serve them (it is away, or their "
+                "slots are between two nodes); what else this process consumes goes on, and they "
+                "are consumed from as soon as a node serves them; reliq doctor looks at the "
+                "cluster",
+                _named(names),
+                node,
+            )
         if back:
-            log_events.queues_back(back)
+            logger.info("consuming from %s again: a node serves them", _named(back))
         self._lost.symmetric_difference_update(queues)
+
+
+def _named(queues: list[str]) -> str:
+    named = ", ".join(map(repr, queues[:_MOST_NAMED]))
+    more = len(queues) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named

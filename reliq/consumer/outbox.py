@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
+from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
-from ..store.limits import batches
+from ..store.limits import BATCH, chunks
 from ..store.values import Delivery, How, Lease, Released
 from . import log_events
 from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from weakref import WeakSet
 
     from ..store.protocol import Store
-    from .carriers import Carriers
+    from .attached import AttachedTransport
     from .leases import Leases
-    from .running_tasks import Running
+    from .running_tasks import RunningTasks
 
 logger = logging.getLogger("reliq")
 
@@ -42,9 +44,11 @@ class Outbox:
     """Guards what is owed. Taken before that of the leases: what goes from there to here does
     so in one step, and is owed here before it is let go there."""
 
-    def __init__(self, leases: Leases, carriers: Carriers, running: Running) -> None:
+    def __init__(
+        self, leases: Leases, transports: WeakSet[AttachedTransport], running: RunningTasks
+    ) -> None:
         self._leases = leases
-        self._carriers = carriers
+        self._transports = transports
         self._running = running
 
     def begin(self) -> None:
@@ -96,8 +100,9 @@ class Outbox:
             unsent, self._unsent = self._unsent, set()
             owed: dict[str, list[str]] = {}
             for tag in unsent:
-                if tag in self.unconfirmed:
-                    owed.setdefault(self.unconfirmed[tag][0], []).append(tag)
+                known = self.unconfirmed.get(tag)
+                if known is not None:
+                    owed.setdefault(known[0], []).append(tag)
         for queue, tags in owed.items():
             self._post_acks(store, queue, tags)
         with self._being_returned():
@@ -130,8 +135,7 @@ class Outbox:
         with self.lock:
             for tag in tags:
                 self.unconfirmed[tag] = (queue, now)
-            late = self._leases.ended(tags, now)
-            self._leases.settle(tags)
+            late = self._leases.settle(tags, now)
         for tag in late:
             log_events.acked_late(queue, tag)
 
@@ -164,8 +168,8 @@ class Outbox:
         """
         now = monotonic()
         with self.lock:
-            for tag, (queue, since) in self.unconfirmed.items():
-                if since < now - older_than_s:
+            for tag, (queue, since) in self.unconfirmed.copy().items():
+                if since < now - older_than_s and tag in self.unconfirmed:
                     self.unconfirmed[tag] = (queue, now)
                     self._unsent.add(tag)
 
@@ -176,26 +180,25 @@ class Outbox:
     def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         # A server that was taken for dead and replaced may still answer on an older
         # connection: what it confirms is sent again.
-        trusted = self.trusts(store)
-        for batch in batches(tags):
+        trusted = not self.replaced_at or self.trusts(store)
+        for chunk in chunks(tags) if tags[BATCH:] else (tags,):
             try:
-                self._running.before_ack(store, queue)
-                store.post_ack(queue, batch, partial(self._acked, batch, trusted))
-            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few batches
-                self._unsent.update(batch)
-                logger.warning("%s; %d acks go out over the next connection", exc, len(batch))
+                if WATCH.consumers:
+                    self._running.before_ack(store, queue)
+                store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
+            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few chunks
+                self._unsent.update(chunk)
+                logger.warning("%s; %d acks go out over the next connection", exc, len(chunk))
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
-        if isinstance(result, BrokerUnavailable) or (
-            not isinstance(result, ReliqError) and not trusted
-        ):
-            self._unsent.update(tags)
-            return
-        if isinstance(result, ReliqError):
+        if type(result) is not int or not trusted:
+            if isinstance(result, BrokerUnavailable) or not isinstance(result, ReliqError):
+                self._unsent.update(tags)
+                return
             logger.error("an ack failed and the message will be delivered again: %s", result)
-        with self.lock:
-            for tag in tags:
-                self.unconfirmed.pop(tag, None)
+        # Without the lock: each is one step of a dict, and who looks at all of them has a copy.
+        for tag in tags:
+            self.unconfirmed.pop(tag, None)
 
     # -- what goes back
 
@@ -319,7 +322,7 @@ class Outbox:
         be called again.
         """
         leases = store.leases_of(queue, consumer)
-        if self._carriers.reserving(consumer):
+        if any(one.consumes and one.reserver.reserving(consumer) for one in list(self._transports)):
             return False
         with self.lock:
             unseen = [

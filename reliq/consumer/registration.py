@@ -19,10 +19,11 @@ from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from weakref import WeakSet
 
     from ..store.protocol import Store
     from ..store.values import Delivery, Layout
-    from .carriers import Carriers
+    from .attached import AttachedTransport
 
 logger = logging.getLogger("reliq")
 
@@ -33,8 +34,8 @@ class Registration:
     lock = OwnLock(reentrant=True)
     """Guards the subscriptions."""
 
-    def __init__(self, carriers: Carriers, grace_s: float) -> None:
-        self._carriers = carriers
+    def __init__(self, transports: WeakSet[AttachedTransport], grace_s: float) -> None:
+        self._transports = transports
         self._grace_s = grace_s
 
     def begin(self, name: str) -> None:
@@ -63,7 +64,9 @@ class Registration:
     @property
     def is_for_work(self) -> bool:
         """Whether it consumes from a queue that stays: not only replies, events or broadcasts."""
-        return any(self._carriers.may_stay(queue) for queue in list(self.subscriptions))
+        declared = [transport.declarations for transport in list(self._transports)]
+        queues = list(self.subscriptions)
+        return any(all(one.may_stay(queue) for one in declared) for queue in queues)
 
     # -- subscriptions
 
@@ -199,7 +202,8 @@ class Registration:
         for queue, kinds in list(self.subscriptions.items()):
             if store.attach(queue, self._name, len(kinds)):
                 continue
-            if self._carriers.declare_again(queue, store):
+            declared = [transport.declarations for transport in list(self._transports)]
+            if any(one.declare_again(queue, store) for one in declared):
                 logger.warning(
                     "queue %r was gone when its consumer came back, and is declared again", queue
                 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, ReliqError
 from ..signals import emit, identity, lease_lost
-from ..store.limits import batches
+from ..store.limits import chunks
 from . import log_events
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ class Renewal:
     """Renews the leases of one session."""
 
     def __init__(
-        self, options: Options, leases: Leases, later: deque[Callable[[Store], None]]
+        self, options: Options, leases: Leases, deferred: deque[Callable[[Store], None]]
     ) -> None:
         self._options = options
         self._lease_ms = int(options.visibility_timeout * 1000)
         self._leases = leases
-        self._later = later
+        self._deferred = deferred
 
     def renew(self, store: Store, all_of_them: bool = False) -> None:
         """Post the renewal of every lease that is a third gone."""
@@ -50,8 +50,8 @@ class Renewal:
             )
             self._tell_lost(tag, held, "consumer_timeout")
         for queue, leases in self._leases.due(all_of_them).items():
-            for batch in batches(leases):
-                store.post_renew(queue, self._lease_ms, batch, partial(self._renewed, queue, batch))
+            for chunk in chunks(leases):
+                store.post_renew(queue, self._lease_ms, chunk, partial(self._renewed, queue, chunk))
 
     def _renewed(self, queue: str, leases: Sequence[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -79,7 +79,7 @@ class Renewal:
             headers = getattr(message, "headers", None) or {}
             held_s = monotonic() - held.since
             own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
-            self._later.append(partial(_tell, {**own, **identity(headers)}))
+            self._deferred.append(partial(_tell, {**own, **identity(headers)}))
 
 
 def _tell(arguments: dict[str, Any], store: Store) -> None:

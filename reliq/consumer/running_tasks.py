@@ -1,4 +1,4 @@
-"""Running: what the register is told of tasks that are acknowledged and still run.
+"""Running tasks: the register's count of tasks that are acknowledged and still run.
 
 Celery acknowledges a task as it begins, unless it is told otherwise: from then on the broker
 holds nothing of it, and who looks at the queues alone takes a busy worker for an idle one.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 
-class Running:
+class RunningTasks:
     """Tells the register, before the ack of a task that goes on and after its end."""
 
     _lock = OwnLock()

@@ -1,25 +1,324 @@
-"""Sessions: those of this process, one for each broker that it uses.
+"""Sessions: one process as a consumer of one broker, across reconnects.
 
-Finds the session for a transport, says for the whole process whether a message is in hand,
-and does for all of them what a fork and the end of the process ask for.
+Kombu and Celery make a new Connection, transport and channel on every reconnect; what must
+survive that is the session's, each part with one owner: what is held (leases), what is owed
+(outbox), as what it is registered (registration), and the background loop with its duties.
+One session per process, broker and options. Knows the store's contract; nothing of Kombu,
+nothing of an engine.
+
+Sessions are those of this process: they find the session for a transport, say whether a message
+is in hand, and do for all of them what a fork and the end of the process ask for.
 """
 
 from __future__ import annotations
 
 import atexit
-from typing import TYPE_CHECKING
+import logging
+import os
+import socket
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakSet
 
-from ..failover.jitter import Paces
+from .. import consumer
+from ..errors import BrokerUnavailable, ReliqError, again
+from ..failover.jitter import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
-from .session import Session
+from ..store.nodes import goes_on
+from .each_node import NODE_PATIENCE_S
+from .job_reports import JobReports
+from .leases import Leases
+from .outbox import Outbox
+from .registration import Registration
+from .running_tasks import RunningTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from ..options import Options
-    from .carriers import Carrier
-    from .session import StoreFactory
+    from ..store.protocol import Store
+    from .attached import AttachedTransport
+    from .background import BackgroundLoop
+    from .duties import BackgroundDuties
+
+logger = logging.getLogger("reliq")
+
+# So long a process that ends waits for one of several nodes.
+_NODE_PATIENCE_AT_EXIT_S = 1.0
+
+StoreFactory: TypeAlias = "Callable[[str], Store]"
+
+
+class Session:
+    """The leases and acks of this process at one broker. Thread-safe."""
+
+    def __init__(
+        self, key: Hashable, options: Options, factory: StoreFactory, pace: Pace, others: Sessions
+    ) -> None:
+        self.key = key
+        self.options = options
+        self._factory = factory
+        self.pace = pace
+        self._others = others
+        self.transports: WeakSet[AttachedTransport] = WeakSet()
+        """The transports that use it."""
+        # Parts that are used by their locks stay the same in a child, and begin anew there.
+        self.leases = Leases(options)
+        self._running = RunningTasks()
+        self.reports = JobReports(self._look_after_batch)
+        self.outbox = Outbox(self.leases, self.transports, self._running)
+        self.registration = Registration(self.transports, options.orphan_grace)
+        self.lease_ms = int(options.visibility_timeout * 1000)
+        self._begin()
+
+    def _begin(self) -> None:
+        host = socket.gethostname().split(".")[0]
+        self.id = f"{host}:{os.getpid()}:{os.urandom(4).hex()}"
+        self._numbers = count(1)
+        self._lost = False
+        self._spare: Store | None = None
+        self.leases.begin()
+        self.outbox.begin()
+        self.reports.begin()
+        self._running.begin(self.id)
+        self.registration.begin(self.id)
+        vars(self).pop("duties", None)
+        vars(self).pop("background", None)
+
+    # Made, and imported, when there is something to do: a process that only publishes has nothing.
+    duties: BackgroundDuties
+    background: BackgroundLoop
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Make them; called where one is not there yet."""
+            if name not in {"duties", "background"}:
+                raise AttributeError(name)
+            with self._others.lock:
+                if not self.works:
+                    self._begin_to_work()
+            return vars(self)[name]
+
+    def _begin_to_work(self) -> None:
+        duties = consumer.BackgroundDuties(
+            self.id,
+            self.options,
+            self.leases,
+            self.outbox,
+            self.registration,
+            self._running,
+            self.reports,
+            owes=lambda: self.owes,
+            send_owed=self.send_owed,
+            is_of_this_process=self._others.is_of_this_process,
+        )
+        self.background = consumer.BackgroundLoop(
+            self.options,
+            duties,
+            self.leases,
+            self.outbox,
+            self.transports,
+            open_store=self.open_store,
+            ticked=self.maybe_end,
+        )
+        self.duties = duties
+
+    @property
+    def works(self) -> bool:
+        """Whether it ever had something to do in the background."""
+        return "duties" in vars(self)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it consumes from nothing, and is in the register all the same."""
+        return self.works and self.duties.heartbeat.stays
+
+    def forget_parent(self) -> None:
+        """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
+        self._begin()
+        self.pace = Pace()
+        for transport in list(self.transports):
+            transport.forget_parent()
+
+    # -- connections
+
+    def open_store(self) -> Store:
+        """Return a new connection of this session; it connects when it is used."""
+        return self._factory(f"{self.id}/{next(self._numbers)}")
+
+    def spare_store(self) -> Store:
+        """Return a connection for what is settled after its own channel is gone."""
+        with self._others.lock:
+            if self._spare is None:
+                self._spare = self.open_store()
+            return self._spare
+
+    def leave(
+        self, transport: AttachedTransport, lost: bool = False, elsewhere: bool = False
+    ) -> None:
+        """Note that a transport is closed; the last one ends the session if nothing is owed.
+
+        After a *lost* connection the consumer stays itself for a while: it is
+        expected back. Kombu and Celery pause for seconds between their tries, so what is
+        held meanwhile a thread renews as soon as the broker answers. Where it may come
+        back *elsewhere*, at another broker, the thread also keeps what is owed here.
+        """
+        with self._others.lock:
+            self.transports.discard(transport)
+            if lost:
+                self.pace.trouble()
+                self.registration.expect_back(self.options.visibility_timeout)
+                self._lost = True
+            alone = not self.transports
+        if (lost and self.leases.held) or (elsewhere and alone and not self.idle):
+            self.background.start()
+        self.maybe_end()
+
+    def catch_up(self, store: Store) -> None:
+        """Bring a fresh connection up to date; waits. Nothing is requeued by this.
+
+        Sends the acks and returns that an earlier connection could not deliver,
+        returns what it had reserved without our learning of it, renews the rest.
+        """
+        if self._lost:
+            self._lost, self.outbox.replaced_at = False, store.connected_at
+        self.registration.reconnected()
+        patience_s = NODE_PATIENCE_S if store.has_nodes else inf
+        try:
+            self.send_owed(store, patience_s)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise  # else one node is away: the background loop sends it what it is owed
+        if self.works:
+            self.duties.renewal.renew(store, all_of_them=True)
+        store.wait_for_replies(patience_s)
+
+    # -- what is held and owed, together
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held and nothing is owed, and no jobs run for which it stays."""
+        # In this order: what is let go is owed before.
+        settled = not self.leases.held and self.outbox.is_empty and self.reports.is_empty
+        return settled and not self.stays
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether a message of this broker may run in this process, or be on its way to it.
+
+        What is owed to the broker does not: what was given back or dropped runs no more, and
+        a reserve whose connection is gone brings nothing. If the process dies before the
+        broker hears of it, that is a death in company for what the broker believes it had.
+        """
+        self._note_dropped()
+        asking = any(one.consumes and one.reserver.asking for one in list(self.transports))
+        return self.leases.in_hand or asking
+
+    def _note_dropped(self) -> None:
+        """Owe what destructors have left: they may run at any point of any thread."""
+        for no_ack, buffer in self.registration.dropped():
+            self.outbox.return_later(buffer, no_ack=no_ack)
+        self.outbox.return_abandoned()
+
+    @property
+    def owes(self) -> bool:
+        """Whether something waits to be sent."""
+        unsent = self.outbox.has_unsent or self.reports.has_unsent
+        return unsent or self.registration.has_unsent or self.leases.has_abandoned
+
+    def send_owed(self, store: Store, patience_s: float = inf) -> None:
+        """Send what earlier connections could not: acks, returns, lost reserves, queues left.
+
+        Waits so long for each of several nodes.
+        """
+        self._note_dropped()
+        away: BrokerUnavailable | None = None
+        for send in (self.reports.flush, self.outbox.flush, self.registration.leave_queues):
+            try:
+                send(store, patience_s)
+            except BrokerUnavailable as exc:  # noqa: PERF203 - one of two
+                if not goes_on(store):
+                    raise
+                away = away or again(exc)  # one of the nodes: the others are told all the same
+        if away is not None:
+            raise again(away)
+
+    def _look_after_batch(self, batch: str) -> None:
+        self.duties.batches.soon(batch)
+
+    def subscribe(self, queue: str, no_ack: bool) -> int:
+        """Note that a channel of this process consumes from *queue*; return how many do."""
+        number = self.registration.subscribe(queue, no_ack)
+        self.duties.subscribed(queue)
+        return number
+
+    # -- the end
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no transport uses it, no thread looks after it, and it knows nothing."""
+        known = not self.registration.topology.is_empty
+        return not (self.transports or known or (self.works and self.background.threaded))
+
+    def maybe_end(self) -> None:
+        """End the session when no transport is open and nothing is owed."""
+        with self._others.lock:
+            if self.transports or not self.idle or self.registration.expected_back:
+                return
+            self._others.remove(self)
+        self._stop()
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def _stop(self) -> None:
+        if self.works:
+            self.background.stop()
+
+    def end_publishing(self) -> None:
+        """Have the broker forget the numbers of what this process has published."""
+        for transport in list(self.transports):
+            transport.end_publishing()
+
+    def finish(self) -> None:
+        """Return, at exit, what this process still holds; waits, but not for long."""
+        self.end_publishing()
+        self._stop()
+        left = 0
+        if self.reports.is_empty:
+            left = self.outbox.return_all()
+            # Also the queues that it would come back to: nobody does.
+            if self.outbox.is_empty and not (self.owes or self.registration.queues or self.stays):
+                return
+        store = self.open_store()
+        try:
+            store.connect()
+            self._finish_reports(store)
+            left = self.outbox.return_all()
+            self.outbox.resend_all()
+            self.registration.leave_all()
+            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
+            self.send_owed(store, patience_s)
+            store.wait_for_replies(patience_s)
+            with store.patience(patience_s):
+                store.forget_consumer(self.id)
+        except ReliqError as exc:
+            if left:
+                logger.warning("%d messages return when their lease ends: %s", left, exc)
+            else:
+                logger.info("at exit the broker could not be told all: %s", exc)
+        finally:
+            store.close()
+
+    def _finish_reports(self, store: Store) -> None:
+        """Tell batches what they are owed, so that what is done is acked and not given back."""
+        if not self.reports.is_empty:
+            self.reports.resend(0.0)
+            self.reports.flush(store)
+            store.wait_for_replies(_NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf)
 
 
 class Sessions:
@@ -34,16 +333,16 @@ class Sessions:
         WATCH.at_child_end = self._end_publishing
 
     def session_for(
-        self, key: Hashable, options: Options, factory: StoreFactory, carrier: Carrier
+        self, key: Hashable, options: Options, factory: StoreFactory, transport: AttachedTransport
     ) -> Session:
-        """Return the session for *key*, which *carrier* uses until it leaves."""
+        """Return the session for *key*, which *transport* uses until it leaves."""
         self._end_deserted(key)
         with self.lock:
             session = self.by_key.get(key)
             if session is None:
                 session = Session(key, options, factory, self._paces.of(key), self)
                 self.by_key[key] = session
-            session.carriers.add(carrier)
+            session.transports.add(transport)
             return session
 
     def _end_deserted(self, key: Hashable) -> None:
@@ -89,7 +388,7 @@ class Sessions:
     def _end_publishing(self) -> None:
         here()
         for session in list(self.by_key.values()):
-            session.carriers.end_publishing()
+            session.end_publishing()
 
     def _finish_all(self) -> None:
         here()

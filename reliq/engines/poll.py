@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import select
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 
 # eventlet lets one green thread wait for a descriptor: the second looks at it so often.
 _LOOK_AGAIN_S = 0.01
+_LONGEST_S = 2_000_000  # a poll can wait for no longer
 
 
 def many_may_wait() -> bool:
@@ -55,7 +55,10 @@ class Readable:
         """Wait up to *timeout_s* until it is readable, or closed."""
         # Taken away meanwhile: a signal's handler may wait here, too, within a wait.
         poller, self._poller = self._poller, None
-        made_by = getattr(select, "poll", None)
+        try:
+            made_by: object = select.poll
+        except AttributeError:  # see _poller
+            made_by = None
         if poller is None or made_by is not self._made_by:
             poller = _poller()
             if poller is None:
@@ -85,4 +88,6 @@ def _poller() -> select.poll | None:
 
 
 def _milliseconds(timeout_s: float) -> int:
-    return min(max(math.ceil(timeout_s * 1000), 0), 2**31 - 1)
+    if timeout_s <= 0:
+        return 0
+    return int(timeout_s * 1000) + 1 if timeout_s < _LONGEST_S else _LONGEST_S * 1000

@@ -8,8 +8,7 @@ from ..lazy import names_of
 
 if TYPE_CHECKING:
     from .flower import show_queues
-    from .gevent import let_others_run
-    from .prefork import forget_nothing
+    from .pools import forget_nothing, let_others_run
     from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
     from .scheduled import show_what_waits
 
@@ -30,8 +29,7 @@ __getattr__ = names_of(
     __name__,
     {
         ".flower": "show_queues",
-        ".gevent": "let_others_run",
-        ".prefork": "forget_nothing",
+        ".pools": "forget_nothing let_others_run",
         ".requests": "forget is_to_blame requests_of tell_the_eta watch_over",
         ".scheduled": "show_what_waits",
     },

@@ -6,12 +6,13 @@ Knows which fields of a task message differ from call to call; all others are th
 from __future__ import annotations
 
 import os
+import sys
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..message.alike import Differing
-from .argument_texts import text_of
 from .collecting import Content, Prepared
-from .middleware.chain import chain_of
+from .middleware.chain import PublishContext, chain_of
 from .middleware.publish import apply_publish
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ FILLED_IN = frozenset(_TEXTS)
 _TIMES = ("eta", "expires")
 # Of a body of protocol 2: args, kwargs, and what else there is.
 _FIELDS = 3
+_SCALARS: frozenset[Any] = frozenset({int, float, bool, NoneType})
+_CONTAINERS: dict[Any, str] = {tuple: "(%s)", list: "[%s]", dict: "{%s}"}
 
 
 def task_ids(count: int) -> Iterator[str]:
@@ -113,14 +116,16 @@ class CallTemplate:
         told = app is not None and chain_of(app) is not None
         if told:
             apply_publish(
-                app,
-                name=headers["task"],
-                task_id=task_id,
-                headers=headers,
-                properties={**self.told_properties, "correlation_id": task_id},
-                args=args,
-                kwargs=kwargs,
-                options=self.options,
+                PublishContext(
+                    app=app,
+                    name=headers["task"],
+                    id=task_id,
+                    headers=headers,
+                    args=args,
+                    kwargs=kwargs,
+                    properties={**self.told_properties, "correlation_id": task_id},
+                    options=self.options,
+                )
             )
         _, serializer, compression = self._content
         content = Content((args, kwargs, self._embedded), serializer, compression)
@@ -136,3 +141,57 @@ class CallTemplate:
             self._timeout,
             None if told else self._differing,
         )
+
+
+def text_of(value: Any, longest: int, levels: int) -> str:
+    """Return what Celery's ``saferepr(value, longest, maxlevels=levels)`` does (``argsrepr``).
+
+    That walks any value with a stack of iterators. Plain and short arguments, as most are, are
+    written here directly, at a fifth of the time; all others are left to Celery.
+    """
+    text = _plain(value, longest, levels) if levels > 0 else None
+    if text is not None and len(text) < longest:  # so that Celery cuts nothing off
+        return text
+    saferepr = sys.modules["celery.utils.saferepr"].saferepr
+    shown: str = saferepr(value, longest, maxlevels=levels)
+    return shown
+
+
+def _plain(value: Any, longest: int, levels: int) -> str | None:
+    """Return the text of *value*; None where Celery is to be asked."""
+    kind = type(value)
+    if kind is str:
+        return None if len(value) >= longest else "'" + value.replace("'", "\\'") + "'"
+    if kind in _SCALARS:
+        return str(value)
+    form = _CONTAINERS.get(kind) if levels > 0 else None
+    if form is None:
+        return None
+    inner = (_pairs if kind is dict else _joined)(value, longest, levels - 1)
+    if inner is None:
+        return None
+    return f"({inner},)" if kind is tuple and len(value) == 1 else form % inner
+
+
+def _joined(values: Any, longest: int, levels: int) -> str | None:
+    texts: list[str] = []
+    left = longest
+    for value in values:
+        text = _plain(value, left, levels)
+        if text is None or len(text) >= left:
+            return None
+        left -= len(text)
+        texts.append(text)
+    return ", ".join(texts)
+
+
+def _pairs(values: dict[Any, Any], longest: int, levels: int) -> str | None:
+    texts: list[str] = []
+    left = longest
+    for key, value in values.items():
+        name, text = _plain(key, left, 0), _plain(value, left, levels)
+        if name is None or text is None or len(name) + len(text) >= left:
+            return None
+        left -= len(name) + len(text)
+        texts.append(f"{name}: {text}")
+    return ", ".join(texts)

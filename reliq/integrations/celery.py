@@ -40,7 +40,8 @@ class WorkerWatch:
 
     def __init__(self) -> None:
         # Replaced as a whole, never changed: threads look at it.
-        self._consumers: tuple[weakref.ref[Any], ...] = ()
+        self.consumers: tuple[weakref.ref[Any], ...] = ()
+        """The workers that there are, or were; empty in a process without one."""
         self._connected = False
         self._connected_to_embedded = False
         self.at_child_end: Callable[[], None] | None = None
@@ -78,14 +79,14 @@ class WorkerWatch:
     def _ready(self, sender: Any = None, **_: Any) -> None:
         if sender is None or sender in self._workers:
             return
-        self._consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
+        self.consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
         if _module_of(sender.pool) == _PREFORK:
             integrations.forget_nothing(sender.pool)
         integrations.watch_over(sender)
 
     @property
     def _workers(self) -> list[Any]:
-        return [found for known in self._consumers if (found := known()) is not None]
+        return [found for known in self.consumers if (found := known()) is not None]
 
     @property
     def worker(self) -> bool:

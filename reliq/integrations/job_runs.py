@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-class Running:
+class JobContext:
     """The job that runs in this context."""
 
     def __init__(self, request: Mapping[str, Any], app: Any) -> None:
@@ -89,7 +89,7 @@ class Running:
         return True
 
 
-RUNNING: ContextVar[Running | None] = ContextVar("reliq job", default=None)
+RUNNING: ContextVar[JobContext | None] = ContextVar("reliq job", default=None)
 
 
 class _Connections:
@@ -138,7 +138,7 @@ def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any,
     The job's begin is said before that; one round trip. Where its batch is cancelled the task
     does not run, and has ended as one that raises Ignore has.
     """
-    running = Running(request, sys.modules["celery"].current_app._get_current_object())  # noqa: SLF001
+    running = JobContext(request, sys.modules["celery"].current_app._get_current_object())  # noqa: SLF001
     token, hands_over = RUNNING.set(running), HANDS_OVER.set(running.hand_over)
     try:
         if _begun(running) == CANCELLED:
@@ -165,7 +165,7 @@ def _ignored(why: str) -> tuple[int, Any, float]:
         return 1, sys.modules["billiard.einfo"].ExceptionInfo(), 0.0
 
 
-def _begun(running: Running) -> int | None:
+def _begun(running: JobContext) -> int | None:
     """Say that a job begins; return what the broker says, None where it says nothing."""
     begin = (running.change("begin", running.worker),)
     try:

@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..errors import Failed, MessageRefused
-from ..store.jobs import MOST_ID, is_text
+from ..errors import Failed
+from ..store.jobs import require_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,18 +88,10 @@ def join_batch(headers: dict[str, Any]) -> None:
     if hands_over is not None and hands_over(headers):
         return
     if found is not None:
-        _require_id(headers.get("id"), found.batch)
+        require_job_id(headers.get("id"))
         headers[BATCH] = found.batch
         if found.failures:
             headers[FAILURES] = list(found.failures)
-
-
-def _require_id(job: object, batch: str) -> None:
-    if not isinstance(job, str) or not 0 < len(job) <= MOST_ID or not is_text(job):
-        raise MessageRefused(
-            f"the task id {job!r:.100} cannot be that of a job of batch {batch!r}: expected a text "
-            f"of 1 to {MOST_ID} characters that can be encoded; nothing was stored"
-        )
 
 
 def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:

@@ -71,13 +71,13 @@ def watch_over(consumer: Any) -> None:
     worker = consumer.controller
     if getattr(worker, "semaphore", None) is not None:
         worker._process_task = _releasing(worker, _watched(worker._process_task, to_dead_letter))
-    pool = consumer.pool
-    if type(pool).__module__ == "celery.concurrency.solo":
-        pool.on_apply = _observed(pool.on_apply)
-    else:
-        pool.on_apply = _applied(
-            pool.on_apply, to_dead_letter, type(pool).__module__ in _IN_PROCESS
-        )
+    pool, kind = consumer.pool, type(consumer.pool).__module__
+    pool.on_apply = _applied(
+        pool.on_apply,
+        to_dead_letter,
+        solo=kind == "celery.concurrency.solo",
+        in_process=kind in _IN_PROCESS,
+    )
 
 
 def _to_dead_letter(consumer: Any, request: Any, error: Exception) -> bool:
@@ -141,42 +141,32 @@ def _answered_for(
     return answered_for
 
 
-def _observed(on_apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *on_apply* of a pool in which what is raised is answered for elsewhere."""
-
-    @wraps(on_apply)
-    def applied(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        request = getattr(options.get("callback"), "__self__", None)
-        if request is not None:
-            options = _told_of_exits(observed(request, options))
-            if is_job(request):
-                target, args = run_job, (target, *args)
-        return on_apply(target, args, kwargs, **options)
-
-    return applied
-
-
 def _applied(
-    on_apply: Callable[..., Any], to_dead_letter: ToDeadLetter, in_process: bool
+    on_apply: Callable[..., Any], to_dead_letter: ToDeadLetter, *, solo: bool, in_process: bool
 ) -> Callable[..., Any]:
-    """Return *on_apply* of a pool, with what target and callbacks raise answered for."""
+    """Return *on_apply* of a pool, with what target and callbacks raise answered for.
+
+    Of a *solo* pool that is answered for where the request is handed to it.
+    """
 
     @wraps(on_apply)
     def applied(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         request = getattr(options.get("callback"), "__self__", None)
-        if request is not None:
-            options = observed(request, options)
+        if request is None:
+            return on_apply(target, args, kwargs, **options)
+        options = observed(request, options)
+        if not solo:
             for name in ("timeout", "soft_timeout"):
                 _require_seconds(name, options.get(name))
-            if is_job(request):
-                target, args = run_job, (target, *args)
-            options = _told_of_exits(options)
-            if in_process:
-                target = _answered_for(target, request, to_dead_letter, last=True)
-            for name in ("accept_callback", "callback", "error_callback"):
-                if options.get(name) is not None:
-                    last = in_process and name == "accept_callback"
-                    options[name] = _answered_for(options[name], request, to_dead_letter, last=last)
+        if is_job(request):
+            target, args = run_job, (target, *args)
+        options = _told_of_exits(options)
+        if in_process:
+            target = _answered_for(target, request, to_dead_letter, last=True)
+        for name in () if solo else ("accept_callback", "callback", "error_callback"):
+            if options.get(name) is not None:
+                last = in_process and name == "accept_callback"
+                options[name] = _answered_for(options[name], request, to_dead_letter, last=last)
         return on_apply(target, args, kwargs, **options)
 
     return applied

@@ -18,7 +18,6 @@ from itertools import count
 
 from ..forks import Part, here, register
 
-TAG_LENGTH = 30
 _JOB = "j"
 
 _process = os.urandom(5).hex()

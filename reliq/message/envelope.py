@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import msgpack
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VERSION = 1
 
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+_LISTS = frozenset({tuple, list})
+_CONTAINERS = (dict, list, tuple)
 
 _BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
 
@@ -31,6 +33,7 @@ _BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
 # Of UUIDs, Decimals and large integers as many as one likes have the same hash: a map of them
 # takes time by the square of their number. So many extension types cost next to nothing.
 _UNCHECKED = 200
+_LEAST = 3  # the bytes of the shortest of them
 _MOST_COLLISIONS = 100
 
 
@@ -133,13 +136,15 @@ def _checked_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 def _refuse_keys(value: Any) -> None:
     """Raise TypeError for a map whose key would be a list when it is read: it could not be."""
-    if isinstance(value, dict):
-        for key in value:
+    is_map = type(value) is dict or (type(value) not in _LISTS and isinstance(value, dict))
+    for key in value:
+        inner = key
+        if is_map:
             if type(key) not in _PLAIN and isinstance(key, (tuple, list, frozenset)):
                 raise TypeError(f"a {type(key).__name__} cannot be the key of a map")
-        value = value.values()
-    for inner in value:
-        if type(inner) not in _PLAIN and isinstance(inner, (dict, list, tuple)):
+            inner = value[key]
+        kind = type(inner)
+        if kind not in _PLAIN and inner and (kind is dict or isinstance(inner, _CONTAINERS)):
             _refuse_keys(inner)
 
 
@@ -149,14 +154,15 @@ def pack(value: Any) -> bytes:
     Raises MessageRefused where something in it has no representation.
     """
     try:
-        if isinstance(value, (dict, list, tuple)):
+        if type(value) is tuple or isinstance(value, _CONTAINERS):
             _refuse_keys(value)
-        return cast("bytes", msgpack.packb(value, default=_extend, use_bin_type=True))
+        packed: bytes = msgpack.Packer(default=_extend, use_bin_type=True).pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError, struct.error) as exc:
         raise MessageRefused(
             f"the message cannot be stored: {exc}; send only what msgpack, "
             "datetime, UUID or Decimal can carry"
         ) from exc
+    return packed
 
 
 def unpack(data: bytes) -> Any:
@@ -164,7 +170,7 @@ def unpack(data: bytes) -> Any:
     try:
         # No limits of our own (max_array_len and its like): a header that claims more than
         # there are bytes is refused, and from msgpack 1.2.4 on nothing is allocated ahead.
-        if len(data) < _UNCHECKED:
+        if len(data) < _LEAST * _UNCHECKED:
             return msgpack.unpackb(data, ext_hook=_restore, raw=False, strict_map_key=False)
         try:
             some = _restore_some()
@@ -193,14 +199,19 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope:
-    """Return the envelope in *data*; raises EnvelopeError and says what is wrong with it."""
+    """Return the envelope in *data*; raises EnvelopeError with its reason."""
+    return Envelope._make(fields_of(data))
+
+
+def fields_of(data: bytes) -> list[Any]:
+    """Return the fields of the envelope in *data*, in its order; raises as :func:`decode` does."""
     fields = unpack(data)
     if type(fields) is list and len(fields) == _FIELDS and fields[0] == VERSION:
-        envelope = Envelope._make(fields[1:])
-        for name, value, types in zip(Envelope._fields, envelope, _TYPES, strict=True):
+        del fields[0]
+        for name, value, types in zip(Envelope._fields, fields, _TYPES, strict=True):
             if type(value) not in types:
                 raise EnvelopeError(f"not an envelope: its {name} is a {type(value).__name__}")
-        return envelope
+        return fields
     if type(fields) is list and fields and type(fields[0]) is int and fields[0] != VERSION:
         raise EnvelopeError(f"envelope version {fields[0]} is not known to this version of reliq")
     raise EnvelopeError("not an envelope: no version, or the wrong number of fields")

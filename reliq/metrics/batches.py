@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 
-from ..admin.batch_views import stage_of
-from ..admin.names import STAGES
 from ..printable import plain
-from ..store.jobs import STATES
+from ..store.jobs import STAGES, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +80,7 @@ class BatchFamilies:
         oldest = dict.fromkeys(labels.values(), now_ms)
         for record in records.found:
             label = labels[record.name]
-            batches[label][stage_of(record)] += 1
+            batches[label][record.stage] += 1
             jobs[label].update(record.counts)
             if not record.ended_ms:
                 oldest[label] = min(oldest[label], record.created_ms)

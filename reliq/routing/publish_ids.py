@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from itertools import count
+from dataclasses import dataclass, replace
 from random import getrandbits
 from time import monotonic
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 from ..forks import OwnLock, Part, here, register
 from ..message.delivery_tag import is_of_job, new_tag
 
-_FORGET_BITS = 4
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FORGET_BITS = 5  # one in 16, on the average
 # Names of this process that it uses no more: what is still known of older ones lapses.
 _MOST_FINISHED = 4096
 # A name that brokers may not forget leaves a record for a time; losses may come each minute.
@@ -31,7 +34,8 @@ def _name() -> str:
     return os.urandom(9).hex()
 
 
-class Number(NamedTuple):
+@dataclass(slots=True)
+class Number:
     """A message's identity in one queue, the same on every try."""
 
     tag: str
@@ -43,6 +47,21 @@ class Number(NamedTuple):
     """Where it was tried first."""
     unconfirmed: bool = False
     """Whether it is tried at another broker now: the first may have it."""
+    moved: bool = False
+    """Whether it is that of a move: it is remembered for as long as moves may take."""
+
+
+class Numbers(Protocol):
+    """The numbers of a publisher's messages."""
+
+    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+        """Return the message's identity in *queue*: the same one for the same *tag*."""
+
+    def take_back(self, tag: PublishTag, queue: str) -> None:
+        """Note that the message of *tag* was certainly never sent to *queue*."""
+
+    def drop(self, numbers: dict[str, Number]) -> None:
+        """Note that *numbers* will not be retried; safe in a destructor."""
 
 
 class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
@@ -58,7 +77,7 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     """Of a queue that is divided: the partition that it goes to, the same one on every try."""
     turned_away: set[str]
     """The queues one of whose partitions took nothing new."""
-    publisher: Publisher
+    publisher: Numbers
 
     @property
     def settled(self) -> bool:
@@ -71,6 +90,42 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
             self.publisher.drop(self.numbers)
 
 
+def publish_tag(text: str, publisher: Numbers) -> PublishTag:
+    """Return the tag *text* of a message that has no numbers yet."""
+    tag = PublishTag(text)
+    tag.numbers, tag.places, tag.turned_away = {}, {}, set()
+    tag.publisher = publisher
+    return tag
+
+
+class GivenNumber:
+    """A number that is known before: of a move, of a batch's callback. Whoever sends has it."""
+
+    def __init__(
+        self,
+        publisher: str,
+        number: int,
+        low_water: int = 0,
+        *,
+        moved: bool = False,
+        own_tag: Callable[[str], str],
+    ) -> None:
+        self._of = publisher, number, low_water, moved
+        self._own_tag = own_tag
+
+    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+        """Return the message's identity in *queue*, the same one for every process."""
+        del tag, rank
+        publisher, number, low_water, moved = self._of
+        own = self._own_tag(queue)
+        return Number(own, number, low_water, publisher, broker, moved=moved)
+
+    def keep(self, *_: object) -> None:
+        """Keep the number: it is not this process's own."""
+
+    take_back = drop = keep
+
+
 class Publisher:
     """The numbers of this process. Thread-safe."""
 
@@ -78,7 +133,7 @@ class Publisher:
 
     def __init__(self) -> None:
         # Goes on in a forked child: there too a tag of the parent's may be dropped.
-        self._numbers = count(1)
+        self._last = 0
         self.forget()
 
     def forget(self) -> None:
@@ -92,6 +147,8 @@ class Publisher:
         # Whether each request under the name of now has been answered, as far as is known.
         self._answered = True
         self._used = False
+        # How many publishes go before the one that tells the lowest number.
+        self._forgets_in = 0
         self._finished: dict[str, None] = {}
         self._leave_at = 0.0
 
@@ -119,7 +176,7 @@ class Publisher:
         nothing that this process publishes from then on may settle that number: it goes
         on under another name.
         """
-        known = tag.numbers.get(queue)
+        known = tag.numbers.get(queue) if tag.numbers else None
         if known is not None:
             with self._lock:
                 if known.publisher == self._id:
@@ -128,19 +185,27 @@ class Publisher:
                     return known
                 if known.publisher == self._id:
                     self._rename()
-            return known._replace(unconfirmed=True)
+            return replace(known, unconfirmed=True)
         with self._lock:
-            self._settle_dropped()
+            if self._dropped:
+                self._settle_dropped()
             self._used = True
-            number = next(self._numbers)
-            unsettled = self._open.setdefault(queue, {})
-            unsettled[number] = None
-            low_water = next(iter(unsettled))
+            number = self._last = self._last + 1
+            low_water = number
+            if queue in self._open:
+                unsettled = self._open[queue]
+                low_water = next(iter(unsettled))
+                unsettled[number] = None
+            else:
+                self._open[queue] = {number: None}
             publisher = self._id
             if number - low_water > _MOST_BEHIND:
                 self._rename()
-        if getrandbits(_FORGET_BITS):  # forgetting costs a command: now and then will do
-            low_water = 0
+            self._forgets_in -= 1
+            if self._forgets_in >= 0:  # forgetting costs a command: now and then will do
+                low_water = 0
+            else:
+                self._forgets_in = getrandbits(_FORGET_BITS)
         own = str(tag) if not tag.numbers else new_tag(rank, job=is_of_job(tag))
         known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
         return known
@@ -157,8 +222,8 @@ class Publisher:
         with self._lock:
             for tag in tags:
                 numbers, tag.numbers = tag.numbers, {}
-                for queue, known in numbers.items():
-                    self._discard(queue, known.number)
+                for queue in numbers:
+                    self._discard(queue, numbers[queue].number)
 
     def drop(self, numbers: dict[str, Number]) -> None:
         """Note that *numbers* will not be retried; safe in a destructor."""
@@ -200,8 +265,10 @@ class Publisher:
 
     def _discard(self, queue: str, number: int) -> bool:
         """Settle a number; False where it is none of the name of now."""
-        unsettled = self._open.get(queue)
-        if unsettled is None or number not in unsettled:
+        if queue not in self._open:
+            return False
+        unsettled = self._open[queue]
+        if number not in unsettled:
             return False
         del unsettled[number]
         if not unsettled:

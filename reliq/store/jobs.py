@@ -39,9 +39,17 @@ LETTERS: dict[str, State] = {
 LETTER_OF: dict[str, str] = {state: letter for letter, state in LETTERS.items() if letter != "x"}
 LETTER_OF |= {"lost": "x", "": ""}
 
+Stage: TypeAlias = Literal["open", "sealed", "ended"]
+"""open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
+
+STAGES: tuple[Stage, ...] = ("open", "sealed", "ended")
+
 Callback: TypeAlias = Literal["success", "complete", "failure"]
 
 CALLBACKS: tuple[Callback, ...] = ("success", "complete", "failure")
+
+CALLBACK_FIELD = "on_"
+"""Before a callback's name: the field of a batch with its message."""
 
 What: TypeAlias = Literal[
     "enter", "withdraw", "begin", "return", "end", "lose", "replay", "seal", "settle", "cancel"
@@ -72,8 +80,6 @@ NESTED = "batch"
 """The tag of a job that is a batch: its id is the batch's, and it has no message."""
 PARENT = "parent"
 """The field of a batch that names the batch whose job it is."""
-
-NO_BATCH = None
 
 
 class Change(NamedTuple):
@@ -129,11 +135,8 @@ def _checked(change: Change) -> Change:
         raise ConfigurationError(f"no change of a job: {what!r} {state!r}; nothing was stored")
     if what in _OF_BATCH:
         job = ""
-    elif not 0 < len(job) <= MOST_ID or not is_text(job):
-        raise MessageRefused(
-            f"the task id {job[:MOST_ID]!r} cannot be that of a job: expected 1 to {MOST_ID} "
-            f"characters that can be encoded, got {len(job)}; nothing was stored"
-        )
+    else:
+        require_job_id(job)
     if len(tag) > MOST_ID or "|" in tag:
         tag = ""  # reliq gives none like that: where the message is is not known
     if what == "begin":
@@ -152,6 +155,20 @@ def is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_id(value: object) -> bool:
+    """Whether it can be the id of a job, or of a batch, which may be a job of another."""
+    return isinstance(value, str) and 0 < len(value) <= MOST_ID and is_text(value)
+
+
+def require_job_id(value: object) -> None:
+    """Raise MessageRefused unless *value* can be the id of a job."""
+    if not is_id(value):
+        raise MessageRefused(
+            f"the task id {value!r:.100} cannot be that of a job: expected a text of 1 to "
+            f"{MOST_ID} characters that can be encoded; nothing was stored"
+        )
 
 
 class Changed(NamedTuple):
@@ -198,6 +215,14 @@ class Note(NamedTuple):
     report: str = ""
 
 
+class JobFailure(NamedTuple):
+    """A job that failed, or ended in error."""
+
+    job: str
+    at_ms: int
+    reason: str
+
+
 class Progress(NamedTuple):
     """How far a job has said last that it is."""
 
@@ -207,6 +232,7 @@ class Progress(NamedTuple):
     at_ms: int
     done: float
     total: float
+    """0: the job has not said of how much."""
     text: str
 
 
@@ -278,6 +304,13 @@ class BatchRecord(NamedTuple):
         return not self.sealed_ms and now_ms - last_ms > seal_timeout_ms
 
     @property
+    def stage(self) -> Stage:
+        """Where it is in its life."""
+        if self.ended_ms:
+            return "ended"
+        return "sealed" if self.sealed_ms else "open"
+
+    @property
     def total(self) -> int:
         """How many jobs there are: the sum of the states."""
         return sum(self.counts.values())
@@ -317,11 +350,10 @@ class Batches(Protocol):
         finds it so takes it off the list.
         """
 
-    def postpone(self, batch: str, until_ms: int) -> bool:
-        """Have *batch* looked after no sooner than *until_ms*, by the broker's clock; whether so.
+    def look_later(self, at_ms: Mapping[str, int]) -> None:
+        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each.
 
-        Only one that has ended, and of which nothing is due. A change by which it goes on, or
-        something is due, has it looked after at once, whoever dies meanwhile.
+        By the broker's clock. A batch that is forgotten meanwhile is not listed again.
         """
 
     def batch(self, batch: str) -> BatchRecord | None:
@@ -340,9 +372,6 @@ class Batches(Protocol):
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
 
-    def job(self, batch: str, job: str) -> Job | None:
-        """Return what is known of a job."""
-
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order. Not at one instant.
 
@@ -355,8 +384,8 @@ class Batches(Protocol):
         So who looks at many may go on later, over another connection, too.
         """
 
-    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
-        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[JobFailure]:
+        """Return up to *limit* jobs that failed, the last first."""
 
     def note(self, batch: str, note: Note) -> bool:
         """Note what an open job says; whether it is noted.

@@ -82,7 +82,7 @@ ROUNDS = 4
 """So many times a reserve looks further for what it may take beside a poison candidate."""
 
 
-def batches(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
+def chunks(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
     """Yield *items* in groups of *at_once*; by default of what one step takes."""
     for start in range(0, len(items), at_once):
         yield items[start : start + at_once]

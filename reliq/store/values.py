@@ -20,7 +20,8 @@ class Lease(NamedTuple):
     token: str
 
 
-class Delivery(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Delivery:
     """One message as it was taken."""
 
     queue: str
@@ -71,7 +72,8 @@ BUSY, HOLDING, IDLE, ALONE = -1, 0, 1, 2
 RESERVED_BYTES = 4 << 20
 
 
-class Publication(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Publication:
     """One message on its way into one queue."""
 
     queue: str
@@ -79,16 +81,16 @@ class Publication(NamedTuple):
     envelope: bytes
     rank: int
     publisher: str
-    number: int
+    number: int = 0
     """The publisher's number in this queue; 0 when it will never be retried."""
-    low_water: int
+    low_water: int = 0
     """Every number below it is settled: refused as a duplicate if it comes late."""
-    delay_ms: int
-    ttl_ms: int
+    delay_ms: int = 0
+    ttl_ms: int = -1
     """-1: none."""
-    exchange: str
+    exchange: str = ""
     """What routed it; "" for the anonymous exchange, which creates a queue at need."""
-    version: bytes
+    version: bytes = b""
     """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
     moved: bool = False
     """Whether the number is that of a move: it is remembered for as long as moves may take."""

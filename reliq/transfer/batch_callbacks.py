@@ -11,19 +11,19 @@ from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..message.envelope import EnvelopeError, pack, unpack
-from ..routing.routes import ROUTE_TRIES, Routes
-from ..store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change
-from ..store.values import CREATED, FULL, NO_QUEUE, STALE, Publication
+from ..routing.outgoing import Outgoing
+from ..routing.publish_ids import GivenNumber, publish_tag
+from ..routing.routes import Routes
+from ..routing.sending import send
+from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, OPEN, PARENT, Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..store.jobs import BatchRecord, Callback, State
+    from ..store.jobs import BatchRecord, Callback, Changed, State
     from ..store.protocol import Store
 
 logger = logging.getLogger("reliq")
-
-FIELD = "on_"
 
 
 class CallbackMessage(NamedTuple):
@@ -55,11 +55,23 @@ def publish_due(store: Store, record: BatchRecord) -> None:
     What finds no queue, or a full one, stays due: the next look tries it again.
     """
     for callback in record.due:
-        stored = record.fields.get(FIELD + callback)
+        stored = record.fields.get(CALLBACK_FIELD + callback)
         if stored is None or _published(store, record, callback, stored):
             if callback != "failure":
                 tell_parent(store, record)
             store.batches.said(record.id, callback)
+
+
+def change(store: Store, batch: str, *changes: Change) -> Changed | None:
+    """Change jobs of *batch*, and publish what is due of it then; waits. Raises ReliqError.
+
+    Where this process dies in between, a consumer publishes it.
+    """
+    changed = store.batches.change(batch, changes)
+    record = store.batches.batch(batch) if changed is not None and changed.due else None
+    if record is not None:
+        publish_due(store, record)
+    return changed
 
 
 def tell_parent(store: Store, record: BatchRecord) -> None:
@@ -77,10 +89,29 @@ def tell_parent(store: Store, record: BatchRecord) -> None:
     changes = [Change("end", record.id, state, tag=NESTED, text=text)]
     if state == "succeeded":  # perhaps after all: what had failed in it was replayed
         changes.insert(0, Change("replay", record.id, tag=NESTED))
-    changed = store.batches.change(parent, changes)
-    found = store.batches.batch(parent) if changed is not None and changed.due else None
-    if found is not None:
-        publish_due(store, found)
+    change(store, parent, *changes)
+
+
+def cancel_nested(
+    store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
+) -> None:
+    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
+
+    A process that is killed before that leaves it to consumers: each look at a batch looks at
+    its parent. *at_work* is given the ids of the jobs that run in each of them, some hundred at a
+    time. Waits, and reads all jobs. Raises ReliqError; harmless when repeated.
+    """
+    left, seen = [batch], {batch}
+    while left:
+        for part in store.batches.jobs(left.pop()):
+            running = [job.id for job in part if job.state == "working"]
+            if at_work is not None and running:
+                at_work(running)
+            nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
+            for child in sorted(nested):
+                change(store, child, Change("cancel"))
+            left += nested
+            seen |= nested
 
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:
@@ -92,24 +123,10 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
             callback,
         )
         return True
-    routes = Routes(store)
-    number = 1 + CALLBACKS.index(callback)
-    for _ in range(ROUTE_TRIES):
-        queues, version = [message.routing_key], b""
-        if message.exchange:
-            route = routes.cached(message.exchange)
-            queues, version = list(route.lookup(message.routing_key)), route.version or b""
-        items = [_publication(record.id, message, queue, number, version) for queue in queues]
-        outcomes = store.publish(items) if items else []
-        if STALE in outcomes:
-            routes.refresh(message.exchange)
-            continue
-        if outcomes and not {FULL, NO_QUEUE}.intersection(outcomes):
-            for item, outcome in zip(items, outcomes, strict=True):
-                if outcome == CREATED:
-                    store.list_queue(item.queue)
-            return True
-        break
+    item = _outgoing(record.id, message, 1 + CALLBACKS.index(callback))
+    send(store, Routes(store), (item,))
+    if item.stored and not item.refused:
+        return True
     logger.warning(
         "batch %r: its callback on_%s has no queue to go to, or a full one (exchange %r, routing "
         "key %r); it is tried again",
@@ -121,49 +138,13 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
     return False
 
 
-def _publication(
-    batch: str, message: CallbackMessage, queue: str, number: int, version: bytes
-) -> Publication:
-    return Publication(
-        queue,
-        message.tag,
+def _outgoing(batch: str, message: CallbackMessage, number: int) -> Outgoing:
+    publisher = GivenNumber(f"batch:{batch}", number, own_tag=lambda _: message.tag)
+    return Outgoing(
+        message.exchange,
+        message.routing_key,
         message.envelope,
         message.rank,
-        f"batch:{batch}",
-        number,
-        0,
-        0,
-        -1,
-        message.exchange,
-        version,
+        tag=publish_tag(message.tag, publisher),
+        spreads=False,
     )
-
-
-def cancel_nested(
-    store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
-) -> None:
-    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
-
-    A process that cancels a batch may be killed before it has cancelled those in it: each pass
-    over one of these looks at its parent, and makes up for that. *at_work* is given the ids of
-    the jobs that run in each of them, some hundred at a time. Waits, and reads all jobs. Raises
-    ReliqError; harmless when repeated.
-    """
-    left, seen = [batch], {batch}
-    while left:
-        for part in store.batches.jobs(left.pop()):
-            running = [job.id for job in part if job.state == "working"]
-            if at_work is not None and running:
-                at_work(running)
-            nested = {job.id for job in part if job.tag == NESTED and job.state in OPEN} - seen
-            for child in sorted(nested):
-                _cancel(store, child)
-            left += nested
-            seen |= nested
-
-
-def _cancel(store: Store, batch: str) -> None:
-    changed = store.batches.change(batch, (Change("cancel"),))
-    record = store.batches.batch(batch) if changed is not None and changed.due else None
-    if record is not None:
-        publish_due(store, record)

@@ -13,9 +13,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..message.envelope import encode
-from ..routing.routes import ROUTE_TRIES, Routes
-from ..store.values import DUPLICATE, FULL, STALE, Move
-from .numbered import move_all, pages, publication
+from ..routing.routes import Routes
+from ..routing.sending import send
+from .numbered import move_all, outgoing, pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..message.envelope import Envelope
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
+    from ..store.values import Move
 
 logger = logging.getLogger("reliq")
 
@@ -159,24 +160,10 @@ class _Step:
         dead_letter, envelope = self._dead_letters[move.tag], self._envelopes[move.tag]
         key = self._key(envelope)
         sent = encode(dead_lettered(envelope, dead_letter, self._queue, self._exchange, key))
-        if not self._exchange:
-            items = [publication(key, self._queue, move, low_water, sent)]
-            return self._store.publish(items)[0] >= DUPLICATE
-        for _ in range(ROUTE_TRIES):
-            route = self._routes.cached(self._exchange)
-            version = route.version or b""
-            items = [
-                publication(queue, self._queue, move, low_water, sent)._replace(
-                    exchange=self._exchange, version=version
-                )
-                for queue in route.lookup(key)
-            ]
-            outcomes = self._store.publish(items) if items else []
-            if STALE not in outcomes:
-                # All of them: a letter that one full queue refused is tried again.
-                return FULL not in outcomes and any(got >= DUPLICATE for got in outcomes)
-            self._routes.refresh(self._exchange)
-        return False
+        item = outgoing(self._queue, move, low_water, sent, key, self._exchange)
+        send(self._store, self._routes, (item,))
+        # All of them: a letter that one full queue refused is tried again.
+        return bool(item.stored) and not item.full
 
 
 def _came_round(headers: Mapping[str, Any], reason: str, queue: str) -> bool:

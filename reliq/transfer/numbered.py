@@ -15,16 +15,19 @@ from ..errors import NotFound, QueueFull
 from ..integrations.outcomes import job_of
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode
+from ..routing.outgoing import Outgoing
+from ..routing.publish_ids import GivenNumber, publish_tag
+from ..routing.routes import Routes
+from ..routing.sending import send
 from ..store.jobs import Change
-from ..store.limits import MOVED_AT_ONCE, batches
-from ..store.values import DUPLICATE, FULL, Publication
+from ..store.limits import MOVED_AT_ONCE, chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
-    from ..store.values import Move
+    from ..store.values import Move, Publication
 
 # Of a tag those that tell it from others: a process's and its counter's.
 _DIGITS = 16
@@ -62,15 +65,18 @@ def pages(
         yield page
 
 
-def publication(
-    queue: str, source: str, move: Move, low_water: int, envelope: bytes
-) -> Publication:
-    """Return what stores *move*, from the queue *source*, in *queue*."""
-    rank = rank_of(move.tag)
-    publisher = f"move:{source}"
-    numbers = (publisher, move.number, low_water)
-    tag = _tag_of_job(queue, source, move) if is_of_job(move.tag) else new_tag(rank)
-    return Publication(queue, tag, envelope, rank, *numbers, 0, -1, "", b"", moved=True)
+def outgoing(
+    source: str, move: Move, low_water: int, envelope: bytes, routing_key: str, exchange: str = ""
+) -> Outgoing:
+    """Return *move*, from the queue *source*, as it is sent on."""
+    rank, of_job = rank_of(move.tag), is_of_job(move.tag)
+
+    def own_tag(queue: str) -> str:
+        return _tag_of_job(queue, source, move) if of_job else new_tag(rank)
+
+    publisher = GivenNumber(f"move:{source}", move.number, low_water, moved=True, own_tag=own_tag)
+    tag = publish_tag(move.tag, publisher)
+    return Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)
 
 
 def _tag_of_job(queue: str, source: str, move: Move) -> str:
@@ -111,8 +117,8 @@ def move_all(
     the tags of those that are stored. Not atomic as a whole; repeat it to go on.
     """
     count = 0
-    for batch in batches(tags, MOVED_AT_ONCE):
-        low_water, moves = store.begin_move(queue, target, batch)
+    for chunk in chunks(tags, MOVED_AT_ONCE):
+        low_water, moves = store.begin_move(queue, target, chunk)
         done = stored(low_water, moves) if moves else ()
         if done:
             count += store.end_move(queue, done)
@@ -129,18 +135,15 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
         raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
 
     def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:
-        items = [publication(target, queue, move, low_water, move.envelope) for move in moves]
-        outcomes = store.publish(items)
-        if outcomes.count(FULL) == len(moves):
+        items = [outgoing(queue, move, low_water, move.envelope, target) for move in moves]
+        send(store, Routes(store), items)
+        if all(item.full for item in items):
             raise QueueFull(
                 f"queue {target!r} is full and rejects: {len(moves)} dead letters of "
                 f"{queue!r} stay where they are"
             )
-        done = [
-            (move, item)
-            for move, item, outcome in zip(moves, items, outcomes, strict=True)
-            if outcome >= DUPLICATE
-        ]
+        pairs = zip(moves, items, strict=True)
+        done = [(move, item.stored[target]) for move, item in pairs if item.stored]
         _tell_batches(store, target, done)
         return [move.tag for move, _ in done]
 

@@ -9,13 +9,14 @@ from ..failover.brokers import STRATEGIES
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .batch import PublishBatch
     from .client import Client
     from .consumers import Consumers
     from .deliverer import Deliverer
+    from .eventloop import EventLoop
     from .forwarding import forward
     from .isolated import IsolatedDelivery
     from .job_entries import enter, entry_of, withdraw
+    from .publish_buffer import PublishBuffer
     from .receiver import Receiver
     from .reserver import Reserver
     from .settlement import Settlement
@@ -26,8 +27,9 @@ __all__ = [
     "Client",
     "Consumers",
     "Deliverer",
+    "EventLoop",
     "IsolatedDelivery",
-    "PublishBatch",
+    "PublishBuffer",
     "Receiver",
     "Reserver",
     "Settlement",
@@ -43,13 +45,14 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        ".batch": "PublishBatch",
         ".client": "Client",
         ".consumers": "Consumers",
         ".deliverer": "Deliverer",
+        ".eventloop": "EventLoop",
         ".forwarding": "forward",
         ".isolated": "IsolatedDelivery",
         ".job_entries": "enter entry_of withdraw",
+        ".publish_buffer": "PublishBuffer",
         ".receiver": "Receiver",
         ".reserver": "Reserver",
         ".settlement": "Settlement",

@@ -6,7 +6,8 @@ import logging
 import sys
 from array import array
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
@@ -19,13 +20,11 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
-from ..routing.routes import Routes
 from .channel import Channel
 from .declarations import Declarations
 from .encoder import Encoder
-from .eventloop import EventLoop
 from .failback import Failback
-from .link import Link, serving
+from .link import Link
 from .posting import Posting
 from .publishing import Publishing
 from .recoverable import Recoverable
@@ -33,11 +32,12 @@ from .turns import Turns
 from .unroutable import UnroutableMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
     from .consumers import Consumers
     from .deliverer import Deliverer
+    from .eventloop import EventLoop
     from .isolated import IsolatedDelivery
     from .reserver import Reserver
 
@@ -45,6 +45,19 @@ logger = logging.getLogger("reliq")
 
 # A route may change again and again while the last messages are sent by it.
 _LAST_ROUNDS = 8
+
+
+def serving(own: Any, connection: Any) -> Any:
+    """Return the transport of *connection*: *own* unless Kombu has gone on to another URL.
+
+    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right: the connection may
+    fail over, with a transport of its own, after its transport was looked up. The connection that
+    is passed counts; None stands for *own*, and it may be of another library's transport.
+    """
+    if connection is own or connection is None:
+        return own
+    client = getattr(connection, "client", None)
+    return own if client is None else client.transport
 
 
 class Transport(virtual.Transport):
@@ -80,48 +93,62 @@ class Transport(virtual.Transport):
         self.channels: list[Channel] = []
         self._used_channel_ids = array("H")
         self._epoch = 0
+        self.link = Link()
         self._make_parts()  # before the session knows us, and asks
         session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
         store = session.open_store()
-        self.link = Link(session, store, Routes(store))
+        self.link.begin(session, store)
         session.registration.topology.give(self.link.routes, self.declarations.queues)
         store.keeps_long = bool(self.failback.spool)
 
     def _make_parts(self) -> None:
-        options = self.options
-        self.declarations = Declarations(self, options.partitions)
+        link, options = self.link, self.options
+        self.declarations = Declarations(link, options.partitions)
         self.turns = Turns(options.queue_order_strategy)
-        self.failback = Failback(self)
-        self.loop = EventLoop(self, self.failback.disconnect_when_drained)
-        self.encoder = Encoder(options, self.declarations, self.failback)
-        self.unroutable = UnroutableMessages(self, options)
-        posting = Posting(self, self.loop, self.unroutable)
-        self.publishing = Publishing(self, self.declarations, posting, self.unroutable)
-
-    # Whoever only publishes needs none of these.
-
-    @cached_property
-    def consumers(self) -> Consumers:
-        """How it begins and ends to consume."""
-        return transports.Consumers(self)
-
-    @cached_property
-    def isolated(self) -> IsolatedDelivery:
-        """Who gets a poison candidate."""
-        return transports.IsolatedDelivery(self, partial(WATCH.takes_from, self))
-
-    @cached_property
-    def reserver(self) -> Reserver:
-        """How messages are asked for."""
-        return transports.Reserver(self, self.turns, self.options, self.isolated, self.loop.wake)
-
-    @cached_property
-    def deliverer(self) -> Deliverer:
-        """What is delivered next."""
-        disconnect, follow = self.failback.disconnect_when_drained, self.consumers.follow_layouts
-        return transports.Deliverer(
-            self, self.turns, self.reserver, self.options, disconnect, follow
+        self.failback = Failback(
+            link, options, self.client, self.turns, self.move_to, lambda: self.unacked
         )
+        self.encoder = Encoder(options, self.declarations, self.failback)
+        self.unroutable = UnroutableMessages(link, options)
+        posting = Posting(link, self.unroutable)
+        self.publishing = Publishing(
+            link, self.declarations, self.failback, posting, self.unroutable
+        )
+        self._began_at = monotonic()
+
+    # Made, and imported, all at once when one is asked for: a publisher needs none.
+    isolated: IsolatedDelivery
+    reserver: Reserver
+    deliverer: Deliverer
+    loop: EventLoop
+    consumers: Consumers
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Make them; called where one is not there yet."""
+            if name not in {"isolated", "reserver", "deliverer", "loop", "consumers"}:
+                raise AttributeError(name)
+            self._begin_to_consume()
+            return vars(self)[name]
+
+    def _begin_to_consume(self) -> None:
+        link, turns, options, failback = self.link, self.turns, self.options, self.failback
+        self.isolated = transports.IsolatedDelivery(
+            link, partial(WATCH.takes_from, self), self._began_at
+        )
+        self.reserver = transports.Reserver(link, turns, options, self.isolated)
+        self.deliverer = transports.Deliverer(link, turns, self.reserver, options, failback)
+        consuming = link, turns, self.reserver, self.deliverer, failback, options.poll_interval
+        self.loop = transports.EventLoop(*consuming, self.publishing.posting.do_deferred)
+        self.consumers = transports.Consumers(
+            link, self.declarations, turns, self.deliverer, self.loop, failback
+        )
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it has ever begun to consume."""
+        return "consumers" in vars(self)
 
     @property
     def client(self) -> Any:
@@ -131,9 +158,11 @@ class Transport(virtual.Transport):
     @client.setter
     def client(self, client: Any) -> None:
         self._client = client
-        if client is None and not self._released:
-            # Kombu closes what it has connected, and drops the rest with no more than this.
-            self._let_go(lost=False)
+        if client is None:
+            self.failback.dropped()
+            if not self._released:
+                # Kombu closes what it has connected, and drops the rest with no more than this.
+                self._let_go(lost=False)
 
     # -- what a scheme says
 
@@ -178,10 +207,11 @@ class Transport(virtual.Transport):
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
-        other.session.carriers.add(self)
-        left, self.link = self.link, self.link.at(other)
-        left.session.leave(self)
-        left.store.close()
+        other.session.transports.add(self)
+        session, store = self.link.session, self.link.store
+        self.link.move_to(other)
+        session.leave(self)
+        store.close()
 
     def verify_connection(self, connection: Any) -> bool:
         """Whether the connection has not failed."""
@@ -221,15 +251,15 @@ class Transport(virtual.Transport):
         for channel in list(self.channels):
             channel.close()
         try:
-            self.loop.do_deferred()
+            self.publishing.posting.do_deferred()
             if self.link.store.alive:
                 self.link.store.wait_for_replies()
                 # What the last replies asked for, and what comes of that: of a message whose route
                 # has changed, first the bindings.
                 for _ in range(_LAST_ROUNDS):
-                    if not self.loop.deferred:
+                    if not self.publishing.posting.deferred:
                         break
-                    self.loop.do_deferred()
+                    self.publishing.posting.do_deferred()
                     self.link.store.wait_for_replies()
                 self.end_publishing()
                 self.link.store.wait_for_replies()
@@ -254,13 +284,13 @@ class Transport(virtual.Transport):
 
     def _let_go(self, lost: bool) -> None:
         self._released = True
-        session, declared, consuming = self.link.session, self.declarations.queues, vars(self)
         if lost:
             consumed = {item.queue for item in self.turns.subscriptions}
-            session.registration.topology.keep(self.link.routes, declared, consumed)
-        if "consumers" in consuming:
+            topology = self.link.session.registration.topology
+            topology.keep(self.link.routes, self.declarations.queues, consumed)
+        if self.consumes:
             self.consumers.drop(lost)
-        self.loop.leave()
+            self.loop.leave()
         self.link.store.close()  # a reserve under way is noted as lost by its callback
         self.failback.leave()
         self.link.session.leave(self, lost=lost, elsewhere=bool(self.failback.urls))
@@ -272,12 +302,12 @@ class Transport(virtual.Transport):
             for item in channel.subscriptions.values():
                 item.ended()
             channel.subscriptions.clear()
-        if "consumers" in vars(self):
+        if self.consumes:
             self.consumers.forget()
+            self.loop.forget()
         self.turns.clear()
-        self.loop.deferred.clear()
-        self.loop.forget()
-        self.link = self.link.over(self.link.session.open_store())
+        self.publishing.posting.deferred.clear()
+        self.link.reopen()
         self.link.store.keeps_long = bool(self.failback.spool)
 
     # -- what drives it
@@ -285,7 +315,7 @@ class Transport(virtual.Transport):
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`Deliverer.drain`."""
         here()  # a child delivers nothing that its parent has reserved
-        other = serving(self, connection)
+        other = self if connection is self else serving(self, connection)
         if other is self:
             self.deliverer.drain(timeout)
         else:
@@ -316,18 +346,6 @@ class Transport(virtual.Transport):
         if store.waiting:
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
                 store.receive()
-
-    # -- what is finished
-
-    def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
-        if self.loop.hub is None or not self.loop.batch_ack(queue, tags):
-            link = self.link
-            link.session.outbox.ack(link.store, queue, tags)
-        if queue in self.reserver.held_back:
-            self.reserver.ask_again(queue)
-        if self.deliverer.starved:
-            self.deliverer.credit_regained()
 
 
 # Set here, because inside the class the name would hide the type.

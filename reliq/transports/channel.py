@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
@@ -24,38 +24,56 @@ from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .message import Message
-from .outgoing import goes_elsewhere
 from .qos import QoS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from amqp.protocol import queue_declare_ok_t
 
-    from .batch import PublishBatch
+    from ..options import Options
     from .client import Client
     from .consumers import Consumers
-    from .parts import Parts
+    from .declarations import Declarations
+    from .deliverer import Deliverer
+    from .encoder import Encoder
+    from .eventloop import EventLoop
+    from .failback import Failback
+    from .isolated import IsolatedDelivery
+    from .link import Link
+    from .publish_buffer import PublishBuffer
     from .publishing import Publishing
     from .receiver import Receiver
+    from .reserver import Reserver
     from .settlement import Settlement
     from .subscription import Subscription
-
-    class ChannelTransport(Parts, Protocol):
-        """What a channel needs of its transport."""
-
-        publishing: Publishing
-        consumers: Consumers
-        connection_errors: tuple[type[Exception], ...]
-
-        def ack(self, queue: str, tags: Sequence[str]) -> None:
-            """Finish messages, now or at the end of this tick of the loop."""
-
-        def close_channel(self, channel: Channel) -> None:
-            """Forget a closed channel."""
-
+    from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
+
+
+class ChannelTransport(Protocol):
+    """What a channel needs of its transport."""
+
+    link: Link
+    options: Options
+    declarations: Declarations
+    isolated: IsolatedDelivery
+    reserver: Reserver
+    deliverer: Deliverer
+    loop: EventLoop
+    failback: Failback
+    encoder: Encoder
+    unroutable: UnroutableMessages
+    publishing: Publishing
+    consumers: Consumers
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it has ever begun to consume."""
+
+    def close_channel(self, channel: Channel) -> None:
+        """Forget a closed channel."""
 
 
 class Channel(virtual.Channel):
@@ -72,18 +90,24 @@ class Channel(virtual.Channel):
         self.closed = False
         self.qos_ = QoS(self)
         self.no_ack_consumers: set[str] = set()
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, Subscription] = self.qos_.consumers
         self.channel_id = self._get_free_channel_id()
+
+    # A channel that only publishes needs none of these.
 
     @cached_property
     def settlement(self) -> Settlement:
         """What becomes of its messages."""
-        return transports.Settlement(self)
+        over = self.transport
+        settling = over.declarations, over.loop, over.reserver, over.deliverer
+        return transports.Settlement(over, over.link, self.qos_, *settling)
 
     @cached_property
     def receiver(self) -> Receiver:
         """How it takes messages."""
-        return transports.Receiver(self, self.settlement)
+        over = self.transport
+        taking = self.settlement, over.reserver, over.loop
+        return transports.Receiver(self, over.link, self.qos_, *taking)
 
     @property
     def qos(self) -> QoS:
@@ -203,8 +227,16 @@ class Channel(virtual.Channel):
 
     # -- publishing
 
-    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Make Kombu's raw message; before that, fail back where that is due.
+    def prepare_message(
+        self,
+        body: Any,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Make Kombu's raw message, as the base does; before that, fail back where that is due.
 
         It is the first thing that Kombu does to publish: what is declared next is
         declared where the message goes.
@@ -212,8 +244,18 @@ class Channel(virtual.Channel):
         failback = self.transport.failback
         if failback.urls:
             failback.fail_back()
-        prepared: dict[str, Any] = super().prepare_message(*args, **kwargs)
-        return prepared
+        properties = properties or {}
+        if "delivery_info" not in properties:
+            properties["delivery_info"] = {}
+        if "priority" not in properties:
+            properties["priority"] = priority or self.default_priority
+        return {
+            "body": body,
+            "content-encoding": content_encoding,
+            "content-type": content_type,
+            "headers": headers or {},
+            "properties": properties,
+        }
 
     def basic_publish(
         self,
@@ -241,7 +283,7 @@ class Channel(virtual.Channel):
         try:
             transport.publishing.publish(item, message["properties"])
         except BrokerUnavailable as exc:
-            elsewhere = goes_elsewhere(transport.link.store, item, exc)
+            elsewhere = item.goes_elsewhere(transport.link.store, exc)
             transport.failback.step_failed(exc, helps_itself=elsewhere)
             raise
 
@@ -254,11 +296,13 @@ class Channel(virtual.Channel):
             self.transport.failback.step_failed(exc)
             raise
 
-    def create_publish_batch(self, max_size: int) -> PublishBatch:
+    def create_publish_batch(self, max_size: int) -> PublishBuffer:
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
-        return transports.PublishBatch(self, max_size)
+        return transports.PublishBuffer(self, max_size)
 
     # -- consuming
+
+    message_to_python = None  # Kombu asks for it: what is delivered is a message already
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
@@ -267,12 +311,11 @@ class Channel(virtual.Channel):
         refuse_partition(queue)
         transport = self.transport
         subscription = transports.Subscription(
-            self,
-            self.receiver,
+            self.qos_,
+            partial(self.receiver.deliver, bool(no_ack), callback),
             queue,
             consumer_tag,
             bool(no_ack),
-            callback,
             transport.link.session,
             transport.isolated,
         )
@@ -301,7 +344,7 @@ class Channel(virtual.Channel):
         """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
-        self.transport.deliverer.credit_changed(self, self.qos_.surplus)
+        self.transport.deliverer.credit_changed(self.qos_, self.qos_.surplus)
 
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""
@@ -328,7 +371,7 @@ class Channel(virtual.Channel):
         elif self.closed:
             self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
         else:
-            self.transport.ack(message.queue, (delivery_tag,))
+            self.transport.loop.ack(message.queue, (delivery_tag,))
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back, counted as a failed delivery, or give up on it (dead letters)."""
@@ -354,7 +397,8 @@ class Channel(virtual.Channel):
         try:
             for tag in list(self.subscriptions):
                 self.basic_cancel(tag)
-            transport.loop.flush_acks()
+            if transport.consumes:
+                transport.loop.flush_acks()
             if WATCH.worker:
                 # A running task keeps its message; what only we still know goes back.
                 self.settlement.let_go()
@@ -369,7 +413,7 @@ class Channel(virtual.Channel):
 
     def collect(self) -> None:
         """Let go without a word to the broker: leases stay while the messages live."""
-        self.closed = True
+        self.closed = self.qos_.closed = True
         self.subscriptions.clear()
         if self.qos_.delivered:
             self.settlement.let_go()

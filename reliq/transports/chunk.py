@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..errors import Flushable
     from ..integrations.collecting import Prepared
     from ..message.alike import Differing
-    from .batch import PublishBatch
-    from .outgoing import Outgoing
+    from ..routing.outgoing import Outgoing
+    from .publish_buffer import PublishBuffer
 
 # More than are ever added before they are flushed: but for its bytes, the caller decides.
 _MOST = 100_000
@@ -46,7 +46,7 @@ class Chunk:
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
-        self._batch: PublishBatch | None = None
+        self._batch: PublishBuffer | None = None
         self._made_by: Any = None
         """The channel that the batch was made by."""
         self._example: Outgoing
@@ -108,7 +108,7 @@ class Chunk:
 
     # -- inside
 
-    def _collect(self, batch: PublishBatch, message: Prepared) -> bool:
+    def _collect(self, batch: PublishBuffer, message: Prepared) -> bool:
         prepared = _for_kombu(self._made_by, message)
         before, differing = len(batch), message.differing
         full = batch.collect(
@@ -130,7 +130,7 @@ class Chunk:
         envelope = envelopes.encode(message.body, message.headers, message.properties)
         if envelope is None or len(envelope) > self._made_by.transport.options.max_message_bytes:
             return None  # for the error that encoding it raises
-        return self._example._replace(envelope=envelope, headers=message.headers)
+        return self._example.like(envelope, message.headers)
 
     def _failed(self, lost: bool) -> Flushed:
         places, batch = [place for place, _ in self._waiting], self._batch

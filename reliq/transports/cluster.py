@@ -17,7 +17,7 @@ from .redis import login
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
 
 
 class Transport(BaseTransport):

@@ -16,16 +16,21 @@ from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
 from ..store.nodes import goes_on
-from .late_queues import LateQueues
-from .postponed import MOST_AWAY_S, NODE_PATIENCE_S, Postponed
+from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
     from ..store.values import Layout
-    from .parts import Parts
-    from .subscription import Consumer, Subscription
+    from .declarations import Declarations
+    from .deliverer import Deliverer
+    from .eventloop import EventLoop
+    from .failback import Failback
+    from .link import Link
+    from .qos import QoS
+    from .subscription import Subscription
+    from .turns import Turns
 
 logger = logging.getLogger("reliq")
 
@@ -39,11 +44,25 @@ _MOST_MISSING_S = 10.0
 class Consumers:
     """Tells the session, the broker and the turns of each. Of the application's thread."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        link: Link,
+        declarations: Declarations,
+        turns: Turns,
+        deliverer: Deliverer,
+        loop: EventLoop,
+        failback: Failback,
+    ) -> None:
+        self._link = link
+        self._declarations = declarations
+        self._turns = turns
+        self._deliverer = deliverer
+        self._loop = loop
+        self._failback = failback
+        deliverer.follow_layouts = self.follow_layouts
         self._followed = 0
         self._postponed = Postponed()
-        self._late = LateQueues(parts, self._postponed, self._begin)
+        self._late = LateQueues(link, declarations, self._postponed, self._begin)
 
     def forget(self) -> None:
         """Consume from nothing, in a child."""
@@ -56,7 +75,7 @@ class Consumers:
         those of its queues whose node is away, and with them later. Of a queue that is divided
         it consumes from every partition, and follows where the layout changes.
         """
-        declarations, queue = self._parts.declarations, subscription.queue
+        declarations, queue = self._declarations, subscription.queue
         try:
             with declarations.patience_with(queue):
                 declarations.declare_owed(queue)  # its node may be back by now
@@ -73,11 +92,11 @@ class Consumers:
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
         if self._stays(subscription.queue):
-            registration = self._parts.link.session.registration
+            registration = self._link.session.registration
             try:
                 layout = self._layout(subscription.queue)
             except BrokerUnavailable:
-                if not goes_on(self._parts.link.store):
+                if not goes_on(self._link.store):
                     raise
                 return  # a survey tells
             if layout is not None:
@@ -86,8 +105,8 @@ class Consumers:
 
     def _add(self, subscription: Subscription) -> None:
         here()  # a child has a link of its own
-        parts, queue = self._parts, subscription.queue
-        session, store, _ = parts.link
+        queue = subscription.queue
+        session, store = self._link.session, self._link.store
         # A partition comes after its queue, and never goes by itself: it asks its own node alone,
         # as there is little patience, and others may be away.
         is_partition = queue != subscription.of_queue
@@ -104,16 +123,16 @@ class Consumers:
             if not isinstance(exc, NotFound):
                 session.registration.detach_later(queue)  # it may have noted it all the same
             raise
-        parts.deliverer.begin_to_consume()
-        parts.turns.add(subscription)
+        self._deliverer.begin_to_consume()
+        self._turns.add(subscription)
         store.end_wait()
-        parts.loop.keep_leases()
-        parts.failback.watch_primary()
+        self._loop.keep_leases()
+        self._failback.watch_primary()
 
     # -- partitions
 
     def _layout(self, queue: str) -> Layout | None:
-        store = self._parts.link.store
+        store = self._link.store
         try:
             with store.patience(NODE_PATIENCE_S):
                 return recovered(store, queue)
@@ -125,9 +144,9 @@ class Consumers:
     def _stays(self, queue: str) -> bool:
         """Whether *queue* may be divided: not one that goes by itself, as far as is known."""
         return (
-            self._parts.link.store.has_partitions
+            self._link.store.has_partitions
             and not number_of(queue)
-            and self._parts.declarations.may_stay(queue)
+            and self._declarations.may_stay(queue)
         )
 
     def follow_layouts(self) -> None:
@@ -135,8 +154,8 @@ class Consumers:
 
         And from queues that this worker had to begin without.
         """
-        self._parts.declarations.settle()
-        changes = self._parts.link.session.registration.layout_changes
+        self._declarations.settle()
+        changes = self._link.session.registration.layout_changes
         if changes == self._followed and not self._postponed.due:
             return
         if changes != self._followed:
@@ -144,14 +163,14 @@ class Consumers:
             self._postponed.clear()
         now = monotonic()
         self._late.begin()
-        for item in list(self._parts.turns.subscriptions):
+        for item in list(self._turns.subscriptions):
             if item.queue == item.of_queue:
                 self._follow(item)
         self._postponed.tried(now)
 
     def _follow(self, subscription: Subscription) -> None:
-        parts, queue = self._parts, subscription.queue
-        end = parts.link.session.registration.layouts.get(queue, 1)
+        queue = subscription.queue
+        end = self._link.session.registration.layouts.get(queue, 1)
         names = partition_names(queue, end)[1:]
         gone = [name for name in subscription.partitions if name not in names]
         self._remove_each([subscription.partitions.pop(name) for name in gone], subscription.no_ack)
@@ -163,7 +182,7 @@ class Consumers:
                 there = self._begin_on(item, looks_first=name in self._postponed)
             except BrokerUnavailable:
                 item.ended()
-                if not goes_on(parts.link.store):
+                if not goes_on(self._link.store):
                     raise
                 self._postponed.put_off(name, MOST_AWAY_S)
                 continue
@@ -176,7 +195,7 @@ class Consumers:
 
     def _begin_on(self, item: Subscription, *, looks_first: bool) -> bool:
         """Consume from a partition, too; False where it is still to come, or was to go."""
-        store = self._parts.link.store
+        store = self._link.store
         with store.patience(NODE_PATIENCE_S):
             # One command, where to begin takes many.
             if looks_first and store.layout(item.queue) is None:
@@ -193,8 +212,8 @@ class Consumers:
         One that went while we were away, with us as its last consumer, is declared again; so is
         one that expired between its declaration here and this, as where the process stood still.
         """
-        session, store, _ = self._parts.link
-        declarations = self._parts.declarations
+        session, store = self._link.session, self._link.store
+        declarations = self._declarations
         return store.attach(queue, session.id, count) or (
             (declarations.revive(queue) or declarations.declare_again(queue, store))
             and store.attach(queue, session.id, count)
@@ -209,7 +228,7 @@ class Consumers:
         """
         if self._late.remove(subscription):
             return
-        parts, session = self._parts, self._parts.link.session
+        session = self._link.session
         lingers, no_ack = self._lingers(subscription), subscription.no_ack
         items = [*subscription.partitions.values(), subscription]
         subscription.partitions.clear()
@@ -218,10 +237,10 @@ class Consumers:
             return
         with nodes.turn(), self._patience(no_ack):
             if not session.registration.subscriptions:
-                session.duties.heartbeat.leave(parts.link.store)
+                session.duties.heartbeat.leave(self._link.store)
         with nodes.turn(), self._patience(no_ack):
-            if all(item.no_ack for item in parts.turns.subscriptions):
-                self._stop_taking(subscription.channel)
+            if all(item.no_ack for item in self._turns.subscriptions):
+                self._stop_taking(subscription.qos)
 
     def _remove_each(self, items: Iterable[Subscription], no_ack: bool) -> EachNode:
         """Remove *items*, the last one last; return the round, in which some may have been away.
@@ -229,7 +248,7 @@ class Consumers:
         Whatever goes wrong, none of them consumes any more: what the broker could not be told
         is owed.
         """
-        nodes = EachNode(self._parts.link.store)
+        nodes = EachNode(self._link.store)
         left = deque(items)
         try:
             while left:
@@ -246,32 +265,31 @@ class Consumers:
 
         What is taken with no_ack is lost where it cannot be given back: that may take longer.
         """
-        return self._parts.link.store.patience(inf if no_ack else _CANCEL_PATIENCE_S)
+        return self._link.store.patience(inf if no_ack else _CANCEL_PATIENCE_S)
 
     def _lingers(self, subscription: Subscription) -> bool:
         """Whether it is cancelled because its connection is lost, and its queue may go with it.
 
         As Celery does with rpc:// before it consumes again: the queue waits for that.
         """
-        parts = self._parts
-        return parts.turns.loss_told and parts.declarations.may_go_by_itself(subscription.queue)
+        return self._turns.loss_told and self._declarations.may_go_by_itself(subscription.queue)
 
     def _take_out(self, subscription: Subscription) -> int:
         """Consume nothing with it any more; return how many subscriptions its queue has left."""
-        self._parts.turns.remove(subscription)
+        self._turns.remove(subscription)
         subscription.ended()
-        registration = self._parts.link.session.registration
+        registration = self._link.session.registration
         return registration.unsubscribe(subscription.queue, subscription.no_ack)
 
     def _owe(self, subscription: Subscription) -> None:
-        session = self._parts.link.session
+        session = self._link.session
         session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
         session.registration.detach_later(subscription.queue)
 
     def _remove(self, subscription: Subscription) -> None:
         count = self._take_out(subscription)
         if self._lingers(subscription):
-            session = self._parts.link.session
+            session = self._link.session
             session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
             session.registration.linger(subscription.queue)
             return
@@ -283,22 +301,22 @@ class Consumers:
             raise
 
     def _end(self, subscription: Subscription, count: int) -> None:
-        parts, queue = self._parts, subscription.queue
-        session, store, routes = parts.link
+        queue = subscription.queue
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         store.end_wait()
         if subscription.in_flight:
             store.wait_for_replies()
-        parts.loop.flush_acks()
+        self._loop.flush_acks()
         if subscription.no_ack:
             session.outbox.return_later(subscription.take_back(), no_ack=True)
             session.outbox.hand_back(store)
         else:
-            parts.deliverer.return_undelivered(subscription.take_back())
+            self._deliverer.return_undelivered(subscription.take_back())
         if not store.attach(queue, session.id, count):
-            parts.declarations.forget(queue)
+            self._declarations.forget(queue)
             routes.forget_queue(queue)
 
-    def _stop_taking(self, channel: Consumer) -> None:
+    def _stop_taking(self, qos: QoS) -> None:
         """Prepare for the end: the last consumer of tasks is cancelled.
 
         In a worker that shuts down, what Celery has prefetched and not started it
@@ -307,22 +325,21 @@ class Consumers:
         the tasks do.
         """
         if WATCH.worker:
-            channel.settlement.let_go()
+            qos.channel.settlement.let_go()
             self.return_abandoned()
-        session = self._parts.link.session
+        session = self._link.session
         if session.leases.held or session.stays:
-            self._parts.loop.keep_leases(loop_ends=True)
+            self._loop.keep_leases(loop_ends=True)
 
     def return_abandoned(self) -> None:
         """Give back messages that nobody holds any more."""
         gc.collect()  # Celery's requests are parts of reference cycles
-        link = self._parts.link
-        link.session.send_owed(link.store)
+        self._link.session.send_owed(self._link.store)
 
     def drop(self, lost: bool) -> None:
         """End all without a word to the broker: the connection is closed, or *lost*."""
-        parts, session = self._parts, self._parts.link.session
-        subscriptions, declarations = parts.turns.subscriptions, parts.declarations
+        session = self._link.session
+        subscriptions, declarations = self._turns.subscriptions, self._declarations
         self._late.clear()
         for item in list(subscriptions):
             item.ended()
@@ -332,4 +349,4 @@ class Consumers:
             else:
                 session.registration.detach_later(item.queue)
             session.outbox.return_later(item.take_back(), no_ack=item.no_ack)
-        parts.turns.clear()
+        self._turns.clear()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..routing.redeclare import Declared
     from ..store.protocol import Store
     from ..store.values import QueueDeclared
-    from .link import Linked
+    from .link import Link
 
 logger = logging.getLogger("reliq")
 
@@ -45,12 +45,12 @@ _SETTLE_EVERY_S = 5.0
 class Declarations:
     """Queue -> its arguments and its settings. Of the application's threads: one step each."""
 
-    def __init__(self, transport: Linked, partitions: int) -> None:
-        self._transport = transport
+    def __init__(self, link: Link, partitions: int) -> None:
+        self._link = link
         self._partitions = partitions
         self.queues: Declared = {}
-        # By queue, its bindings: what is declared when its node answers.
-        self._owed: dict[str, list[tuple[str, str]]] = {}
+        self.owed: dict[str, list[tuple[str, str]]] = {}
+        """By queue, its bindings: they are declared when its node answers."""
         self._settles_at = -inf
 
     # -- queues
@@ -75,11 +75,11 @@ class Declarations:
             with self.patience_with(queue, durable):
                 found = self._declare_now(queue, encoded, meta, passive)
         except BrokerUnavailable:
-            store = self._transport.link.store
+            store = self._link.store
             if passive or not (self.may_be_late(queue, durable) or SPREAD.divided(store, (queue,))):
                 raise
             self.queues[queue] = (encoded, meta)
-            self._owed[queue] = []
+            self.owed[queue] = []
             return queue_declare_ok_t(queue, 0, 0)
         if not passive:
             self._note_declared(queue)
@@ -87,18 +87,18 @@ class Declarations:
 
     def _note_declared(self, queue: str) -> None:
         """Owe nothing of *queue* but partitions whose nodes are away: they may not be there yet."""
-        if any(map(self._transport.link.store.is_away, self._names(queue))):
-            self._owed[queue] = []
+        if any(map(self._link.store.is_away, self._names(queue))):
+            self.owed[queue] = []
         else:
-            self._owed.pop(queue, None)
+            self.owed.pop(queue, None)
 
     def _names(self, queue: str) -> Sequence[str]:
-        return partition_names(queue, self._transport.link.store.partitions.get(queue, 1))
+        return partition_names(queue, self._link.store.partitions.get(queue, 1))
 
     def _declare_now(
         self, queue: str, encoded: bytes, meta: dict[str, str], passive: bool
     ) -> queue_declare_ok_t:
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         if not (passive or is_durable(meta)):
             session.duties.dead_consumers.clear(queue, store)
         if ("expires" in meta or passive) and (
@@ -131,7 +131,7 @@ class Declarations:
         self, queue: str, durable: bool | None = None
     ) -> AbstractContextManager[None]:
         """Wait for the node of *queue* only for a moment where that may be late."""
-        store = self._transport.link.store
+        store = self._link.store
         divided = store.partitions.get(queue, 1) > 1
         if not (store.has_nodes and (divided or self._is_workers(queue, durable))):
             return store.patience(inf)
@@ -139,7 +139,7 @@ class Declarations:
 
     def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
         """Whether *queue* is one of a Celery worker's, and others can be consumed from."""
-        return goes_on(self._transport.link.store) and self._is_workers(queue, durable)
+        return goes_on(self._link.store) and self._is_workers(queue, durable)
 
     def _is_workers(self, queue: str, durable: bool | None) -> bool:
         return WATCH.will_consume(queue, self.may_stay(queue) if durable is None else durable)
@@ -151,7 +151,7 @@ class Declarations:
 
     def declare_owed(self, queue: str) -> None:
         """Declare and bind *queue*, if its node was away when that was asked for."""
-        bindings = self._owed.get(queue)
+        bindings = self.owed.get(queue)
         if bindings is None:
             return
         try:
@@ -169,10 +169,8 @@ class Declarations:
         Raises BrokerUnavailable where *exchange*, by which a message is to be routed, is still to
         be bound: it would be dropped.
         """
-        if not self._owed:  # the hot path
-            return
-        store, now = self._transport.link.store, monotonic()
-        for queue, bindings in list(self._owed.items()):
+        store, now = self._link.store, monotonic()
+        for queue, bindings in list(self.owed.items()):
             exchanges = {name for name, _ in bindings}
             needed = exchange in exchanges
             if not needed and (
@@ -187,7 +185,7 @@ class Declarations:
                 if needed or not goes_on(store):
                     raise
             except NotFound as exc:
-                self._owed.pop(queue, None)
+                self.owed.pop(queue, None)
                 logger.error("its node answers, but a queue is not bound: %s", exc)  # noqa: TRY400 - the message says it all
 
     def _declare(
@@ -217,7 +215,7 @@ class Declarations:
         Raises PreconditionFailed when a condition does not hold.
         """
         here()
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         session.registration.end_lingering(queue, store)
         deleted = delete(store, queue, if_empty=if_empty, if_unused=if_unused)
         if deleted.outcome == "not_empty":
@@ -231,8 +229,8 @@ class Declarations:
     def forget(self, queue: str) -> None:
         """Note that *queue* was deleted: it is not to be declared again by itself."""
         self.queues.pop(queue, None)
-        self._owed.pop(queue, None)
-        self._transport.link.session.registration.topology.forget_queue(queue)
+        self.owed.pop(queue, None)
+        self._link.session.registration.topology.forget_queue(queue)
 
     # -- bindings and exchanges
 
@@ -244,10 +242,10 @@ class Declarations:
         ``x-expires`` is shorter than the way from there to here), is declared again.
         """
         refuse_partition(queue)
-        store = self._transport.link.store
+        store = self._link.store
         away = store.is_away(exchange) or store.is_away(queue)
         try:
-            with store.patience(_AWAY_S if away or queue in self._owed else inf):
+            with store.patience(_AWAY_S if away or queue in self.owed else inf):
                 self._bind(queue, exchange, routing_key)
         except BrokerUnavailable as exc:
             if not goes_on(store):
@@ -255,23 +253,23 @@ class Declarations:
             logger.info("%s; queue %r is bound when its node answers", exc, queue)
         else:
             return
-        self._owed.setdefault(queue, []).append((exchange, routing_key))
+        self.owed.setdefault(queue, []).append((exchange, routing_key))
 
     def _bind(self, queue: str, exchange: str, routing_key: str) -> None:
         declared = self.queues.get(queue)
         if declared is None:
-            self._transport.link.routes.bind(queue, exchange, routing_key)
+            self._link.routes.bind(queue, exchange, routing_key)
             return
         for _ in range(_BIND_TRIES):
-            if self._transport.link.routes.bind(queue, exchange, routing_key, present=True):
+            if self._link.routes.bind(queue, exchange, routing_key, present=True):
                 return
-            declare(self._transport.link.store, queue, *declared)
+            declare(self._link.store, queue, *declared)
         raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Remove one binding; one that does not exist is ignored."""
         here()
-        session, _, routes = self._transport.link
+        session, routes = self._link.session, self._link.routes
         session.registration.topology.forget_binding(queue, exchange, routing_key)
         routes.unbind(queue, exchange, routing_key)
 
@@ -281,7 +279,7 @@ class Declarations:
         Raises PreconditionFailed where it has bindings and must not, *if_unused*.
         """
         here()
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         if if_unused and (count := len(store.exchange_table(exchange).bindings)):
             raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
         session.registration.topology.forget_exchange(exchange)
@@ -312,12 +310,12 @@ class Declarations:
         if declared is None:
             return False
         declare(store, queue, *declared)
-        self._transport.link.routes.bind_again(queue, store)
+        self._link.routes.bind_again(queue, store)
         return True
 
     def revive(self, queue: str) -> bool:
         """Declare again a queue that went with its last consumer, us, while we were away."""
-        session, store, routes = self._transport.link
+        session, store, routes = self._link.session, self._link.store, self._link.routes
         declared = session.registration.topology.revive(queue, routes, store)
         if declared is None:
             return False

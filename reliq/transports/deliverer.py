@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
 from ..store.values import Delivery, Lease, ignore_result
-from .qos import Credit
 from .subscription import UNLIMITED
+from .turns import Credit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..options import Options
-    from .link import Linked
+    from .failback import Failback
+    from .link import Link
+    from .qos import QoS
     from .reserver import Reserver
-    from .subscription import Consumer
     from .turns import Turns
 
 # A quiet queue is asked without a notification once in so many poll intervals; a lost notification
@@ -37,19 +38,19 @@ class Deliverer:
 
     def __init__(
         self,
-        transport: Linked,
+        link: Link,
         turns: Turns,
         reserver: Reserver,
         options: Options,
-        disconnect_when_drained: Callable[[], None],
-        follow_layouts: Callable[[], None],
+        failback: Failback,
     ) -> None:
-        self._transport = transport
+        self._link = link
         self._turns = turns
         self._reserver = reserver
         self._options = options
-        self._disconnect_when_drained = disconnect_when_drained
-        self._follow_layouts = follow_layouts
+        self._failback = failback
+        self.follow_layouts: Callable[[], None]
+        """Consumes from partitions that have come, and no more from those that have gone."""
         self.starved = False
         """Whether a wait is under way that began without credit."""
         self._consuming_over = 0
@@ -65,8 +66,8 @@ class Deliverer:
         many queues.
         """
         return monotonic() - self._reserver.asked_at < _ASK_EVERY_S and all(
-            channel.qos_.well_stocked(UNLIMITED)
-            for channel in {item.channel for item in self._turns.subscriptions if not item.no_ack}
+            qos.well_stocked(UNLIMITED)
+            for qos in {item.qos for item in self._turns.subscriptions if not item.no_ack}
         )
 
     def deliver_one(self) -> bool:
@@ -75,23 +76,9 @@ class Deliverer:
             if item.can_deliver():
                 if len(self._turns.subscriptions) > 1:
                     self._turns.next(item)
-                item.deliver()
+                item.deliver(item.buffer.popleft())
                 return True
         return False
-
-    def _deliver_what_is_here(self) -> bool:
-        """Deliver without a look at the broker, where that may wait: the hot path."""
-        if self._reserver.failure is not None:
-            return False
-        if len(self._turns.subscriptions) != 1:
-            return self._asking_may_wait and self.deliver_one()
-        only = self._turns.subscriptions[0]
-        if not only.can_deliver():
-            return False
-        if only.running_low:
-            self._reserver.post_request(only, only.credit())
-        only.deliver()
-        return True
 
     def drain(self, timeout: float | None) -> None:
         """Deliver one message; raises ``socket.timeout`` when none came within *timeout* s.
@@ -100,7 +87,21 @@ class Deliverer:
         another thread, an ack or a publish saw that first and has connected again.
         """
         try:
-            if not self._deliver_what_is_here():
+            only, failed = self._turns.only, self._reserver.failure is not None
+            # The hot path: one subscription, and something of it is here.
+            if (
+                only is not None
+                and only.buffer
+                and not failed
+                and (only.no_ack or only.qos.can_consume())
+            ):
+                if only.running_low:
+                    self._reserver.post_request(only, only.credit())
+                only.deliver(only.buffer.popleft())
+                return
+            # Of several one that is here, where to ask the broker may wait.
+            here = only is None and not failed and self._asking_may_wait
+            if not (here and self.deliver_one()):
                 self._wait_and_deliver(timeout)
         except BrokerUnavailable:
             self._turns.loss_told = True
@@ -109,8 +110,8 @@ class Deliverer:
     def _wait_and_deliver(self, timeout: float | None) -> None:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            self._follow_layouts()
-            link = self._transport.link
+            self.follow_layouts()
+            link = self._link
             if any(item.in_flight for item in self._turns.subscriptions):
                 self._reserver.wait_for_replies()
             self._reserver.raise_failure()
@@ -123,7 +124,7 @@ class Deliverer:
                 self.wait_for_notification()  # of those that were found empty
             if self.deliver_one():
                 return
-            self._disconnect_when_drained()
+            self._failback.disconnect_when_drained()
             left = self._options.poll_interval
             if deadline is not None:
                 left = min(left, deadline - monotonic())
@@ -137,7 +138,7 @@ class Deliverer:
 
         There nobody consumes, so waiting there would be in vain.
         """
-        link = self._transport.link
+        link = self._link
         if self._turns.deserted:
             raise BrokerUnavailable(
                 f"{link.store.broker} was lost, and the consumers there with it: another broker "
@@ -147,7 +148,7 @@ class Deliverer:
     def begin_to_consume(self) -> None:
         """Note over which connection the consumers begin."""
         if not self._turns.subscriptions:
-            self._consuming_over = self._transport.link.store.epoch
+            self._consuming_over = self._link.store.epoch
             self._turns.loss_told = False
 
     def _require_no_gap(self) -> None:
@@ -155,7 +156,7 @@ class Deliverer:
 
         The broker may have lost what the application declared, and only it declares again.
         """
-        link = self._transport.link
+        link = self._link
         if self._turns.subscriptions and link.store.epoch != self._consuming_over:
             self._consuming_over = link.store.epoch
             raise BrokerUnavailable(
@@ -168,11 +169,11 @@ class Deliverer:
         self.starved = True  # before looking: an ack after this line wakes the wait
         try:
             if not self.wait_for_notification():
-                self._transport.link.store.notifier.wait(min(timeout_s, self.next_due_s()))
+                self._link.store.notifier.wait(min(timeout_s, self.next_due_s()))
             self.heed_notification()
         finally:
             self.starved = False
-        self._transport.link.store.receive()
+        self._link.store.receive()
 
     def next_due_s(self) -> float:
         """Return the time until a queue is to be asked for what is due; infinite if never.
@@ -195,7 +196,7 @@ class Deliverer:
         queues: set[str] = set()
         credit = Credit()
         left = self._options.poll_interval * _WAIT_POLLS
-        store = self._transport.link.store
+        store = self._link.store
         for item in self._turns.subscriptions:
             if item.in_flight:
                 if store.has_nodes:  # another node may answer sooner
@@ -219,7 +220,7 @@ class Deliverer:
 
     def heed_notification(self) -> None:
         """Act on a wait that has ended: ask the queue that notified, or those long not asked."""
-        link = self._transport.link
+        link = self._link
         notifier = link.store.notifier
         if not notifier.receive():
             return
@@ -242,14 +243,14 @@ class Deliverer:
     def credit_regained(self) -> None:
         """End a wait that began without credit."""
         if self.starved:
-            self._transport.link.store.notifier.wake()
+            self._link.store.notifier.wake()
 
     # -- giving back what was not delivered
 
-    def credit_changed(self, channel: Consumer, surplus: int) -> None:
+    def credit_changed(self, qos: QoS, surplus: int) -> None:
         """Give back *surplus* messages, for which a lower prefetch limit leaves no room."""
         for item in self._turns.subscriptions:
-            if item.channel is channel and not item.no_ack and surplus > 0:
+            if item.qos is qos and not item.no_ack and surplus > 0:
                 taken = item.take_back(surplus)
                 surplus -= len(taken)
                 item.want()
@@ -258,7 +259,7 @@ class Deliverer:
 
     def return_undelivered(self, deliveries: Sequence[Delivery]) -> None:
         """Give back what was reserved and not delivered: it was never seen, so not counted."""
-        link = self._transport.link
+        link = self._link
         by_queue: dict[str, list[Lease]] = {}
         for delivery in deliveries:
             by_queue.setdefault(delivery.queue, []).append(Lease(delivery.tag, delivery.token))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import deque
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable
 from ..integrations.celery import WATCH
-from .link import Linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..options import Options
     from .deliverer import Deliverer
+    from .failback import Failback
+    from .link import Link
     from .reserver import Reserver
     from .turns import Turns
 
@@ -57,34 +56,30 @@ class _Kick:
         self._writer.close()
 
 
-class Following(Protocol):
-    """What consumes."""
-
-    def follow_layouts(self) -> None:
-        """Consume from the partitions that there are by now."""
-
-
-class Driven(Linked, Protocol):
-    """What the loop drives: a transport."""
-
-    options: Options
-    turns: Turns
-    consumers: Following
-    reserver: Reserver
-    deliverer: Deliverer
-
-
 class EventLoop:
     """One registration per transport: two readers, one tick callback, one timer.
 
     Of the loop's thread. Others may only wake it, and ask it to keep an ack, which it refuses.
     """
 
-    def __init__(self, transport: Driven, disconnect_when_drained: Callable[[], None]) -> None:
-        self._transport = transport
-        self._disconnect_when_drained = disconnect_when_drained
-        self.deferred: deque[Callable[[], None]] = deque()
-        """What a reply asked for and cannot be done while it is read."""
+    def __init__(
+        self,
+        link: Link,
+        turns: Turns,
+        reserver: Reserver,
+        deliverer: Deliverer,
+        failback: Failback,
+        poll_interval: float,
+        do_deferred: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._turns = turns
+        self._reserver = reserver
+        self._deliverer = deliverer
+        self._failback = failback
+        self._poll_interval = poll_interval
+        self._do_deferred = do_deferred
+        reserver.woken = self.wake
         self._kick: _Kick | None = None
         self.forget()
 
@@ -95,6 +90,7 @@ class EventLoop:
             kick.close()
         self.hub: Any = None
         """Kombu's loop, where one drives the transport."""
+        self._failback.turns = False
         self._loop_thread = 0
         self._timer: Any = None
         self._timer_period = 0.0
@@ -111,8 +107,8 @@ class EventLoop:
     def register(self, loop: Any) -> None:
         """Let *loop* drive the transport, instead of the one that did before."""
         self.leave()
-        store = self._transport.link.store
-        self.hub = loop
+        store = self._link.store
+        self.hub, self._failback.turns = loop, True
         self._watch()
         # The loop watches these very descriptors: after a failure Celery connects anew.
         store.disable_reconnect()
@@ -122,11 +118,11 @@ class EventLoop:
 
     def _watch(self) -> None:
         """Have the loop watch the connections that there are by now, and no others."""
-        store = self._transport.link.store
+        store = self._link.store
         wanted: dict[int, tuple[object, Callable[[], None]]] = {}
         for source, callback in (
             (store, self._on_reply),
-            (store.notifier, self._transport.deliverer.heed_notification),
+            (store.notifier, self._deliverer.heed_notification),
         ):
             for fd, what in source.descriptors().items():
                 wanted[fd] = what, callback
@@ -150,7 +146,7 @@ class EventLoop:
 
     def _set_timer(self) -> None:
         """Let the background loop tick as often as it has to by now."""
-        period = self._transport.link.session.leases.period_s
+        period = self._link.session.leases.period_s
         if period != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
@@ -171,13 +167,8 @@ class EventLoop:
             if kick is not None:
                 kick.leave()
         for queue, tags in self._acks.items():
-            self._transport.link.session.outbox.ack_later(queue, tags)
+            self._link.session.outbox.ack_later(queue, tags)
         self.forget()
-
-    def do_deferred(self) -> None:
-        """Do what replies have asked for."""
-        while self.deferred:
-            self.deferred.popleft()()
 
     # -- the loop's calls
 
@@ -185,14 +176,13 @@ class EventLoop:
         """Send the acks of this tick, deliver what is there, ask for more, or wait."""
         self._loop_thread = threading.get_ident()
         self._require_connection()
-        transport = self._transport
-        background = transport.link.session.background
+        background = self._link.session.background
         if WATCH.forks:
             if background.threaded:
                 background.stop()  # a process that forks should have no threads
-        elif transport.turns.subscriptions and not background.threaded:
+        elif self._turns.subscriptions and not background.threaded:
             background.start()
-        transport.reserver.raise_failure()
+        self._reserver.raise_failure()
         self.flush_acks()
         self._has_run = self._deliver_some()
         if self._has_run and self.hub is not None:
@@ -201,13 +191,13 @@ class EventLoop:
                 self._kick = _Kick(self.hub)
             self._kick.kick()
         if self.hub is not None:
-            transport.reserver.post_requests()
-            transport.deliverer.wait_for_notification()
-            if transport.link.store.has_nodes:
+            self._reserver.post_requests()
+            self._deliverer.wait_for_notification()
+            if self._link.store.has_nodes:
                 self._watch()
             self._set_timer()
             self._set_alarm()
-            self._disconnect_when_drained()
+            self._failback.disconnect_when_drained()
 
     def _set_alarm(self) -> None:
         """Turn the loop when the next delayed message is due.
@@ -215,8 +205,8 @@ class EventLoop:
         The notifier's wait ends then too, but Redis looks at the timeouts of those who
         wait only ten times a second.
         """
-        left = self._transport.deliverer.next_due_s()
-        if not 0 < left <= self._transport.options.poll_interval:
+        left = self._deliverer.next_due_s()
+        if not 0 < left <= self._poll_interval:
             return  # now, or at a time that a later tick will see to
         at = monotonic() + left
         if self._alarm is None or abs(at - self._alarm_at) > _ALARM_PRECISION_S:
@@ -238,7 +228,7 @@ class EventLoop:
         inline = WATCH.inline
         if inline and WATCH.stopping:
             return False
-        deliver_one = self._transport.deliverer.deliver_one
+        deliver_one = self._deliverer.deliver_one
         for _ in range(_DELIVERED_A_TICK):
             dead_lettered = self._dead_lettered
             if not deliver_one():
@@ -250,18 +240,16 @@ class EventLoop:
         return inline
 
     def _come_back_for_more(self) -> None:
-        loop, subscriptions = self.hub, self._transport.turns.subscriptions
+        loop, subscriptions = self.hub, self._turns.subscriptions
         if loop is not None and any(item.can_deliver() for item in subscriptions):
             loop.call_soon(_come_back)
 
     def _on_reply(self) -> None:
-        transport = self._transport
-        link = transport.link
-        link.store.receive()
-        self.do_deferred()
+        self._link.store.receive()
+        self._do_deferred()
         if WATCH.forks:
             self._do_later()
-        transport.reserver.raise_failure()
+        self._reserver.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
             # one is done, and is not to wait for the end of another, which may take hours.
@@ -272,8 +260,8 @@ class EventLoop:
 
     def _on_timer(self) -> None:
         self._require_connection()
-        self._transport.consumers.follow_layouts()
-        session, store, _ = self._transport.link
+        self._deliverer.follow_layouts()
+        session, store = self._link.session, self._link.store
         store.check()
         store.notifier.check()
         if WATCH.forks:
@@ -283,12 +271,12 @@ class EventLoop:
 
     def _do_later(self) -> None:
         """Do what is due in the background; the rest in the loop's next turn."""
-        link, loop = self._transport.link, self.hub
+        link, loop = self._link, self.hub
         if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
             loop.call_soon(self._do_later)
 
     def _require_connection(self) -> None:
-        if not self._transport.link.store.alive:
+        if not self._link.store.alive:
             raise BrokerUnavailable("the connection to the broker was lost")
 
     def wake(self) -> None:
@@ -311,16 +299,25 @@ class EventLoop:
             # Where tasks run in the loop (solo) its tick lasts as long as they do.
             or not WATCH.forks
             or self._loop_thread != threading.get_ident()
-            or all(item.no_ack for item in self._transport.turns.subscriptions)
+            or all(item.no_ack for item in self._turns.subscriptions)
         ):
             return False
-        self._transport.link.session.outbox.owe_acks(queue, tags)
+        self._link.session.outbox.owe_acks(queue, tags)
         self._acks.setdefault(queue, []).extend(tags)
         return True
 
+    def ack(self, queue: str, tags: Sequence[str]) -> None:
+        """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
+        if self.hub is None or not self.batch_ack(queue, tags):
+            self._link.session.outbox.ack(self._link.store, queue, tags)
+        if queue in self._reserver.held_back:
+            self._reserver.ask_again(queue)
+        if self._deliverer.starved:
+            self._deliverer.credit_regained()
+
     def flush_acks(self) -> None:
         """Send the acks of this tick; the session owes those that could not be sent."""
-        link = self._transport.link
+        link = self._link
         while self._acks:
             queue, tags = self._acks.popitem()
             link.session.outbox.send_acks(link.store, queue, tags)
@@ -328,7 +325,7 @@ class EventLoop:
     def keep_leases(self, loop_ends: bool = False) -> None:
         """See to it that leases are renewed: by the loop's timer, or by a thread."""
         if self.hub is None or loop_ends:
-            self._transport.link.session.background.start()
+            self._link.session.background.start()
 
 
 def _come_back() -> None:

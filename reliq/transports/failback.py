@@ -13,7 +13,7 @@ import logging
 from contextlib import contextmanager
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
 
@@ -24,14 +24,12 @@ from ..signals import broker_switched, emit
 from ..spool import is_spool
 from ..store.nodes import goes_on
 from .broker_urls import PARTS, arguments_of, urls_of
-from .link import Linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..options import Options
     from ..store.protocol import Store
-    from .eventloop import EventLoop
     from .link import Link
     from .turns import Turns
 
@@ -75,41 +73,36 @@ def _opens(connection: Any) -> float:
 BROKERS.ask_with(probe)
 
 
-class Moving(Linked, Protocol):
-    """What fails back: a transport."""
-
-    client: Any
-    turns: Turns
-    loop: EventLoop
-
-    @property
-    def options(self) -> Options:
-        """Its options."""
-
-    @property
-    def unacked(self) -> bool:
-        """Whether the application has messages of it that it has not finished."""
-
-    def move_to(self, other: Link) -> None:
-        """Go on over the link to another broker, with what was declared at this one."""
-
-
 class Failback:
     """See the module's description. Of the thread that uses the transport.
 
     The fail-back's thread reads, and calls :meth:`primary_answers`.
     """
 
-    def __init__(self, transport: Moving) -> None:
-        self._transport = transport
-        self._options = transport.options
-        self.urls, self.url = urls_of(transport.client)
-        self.arguments = arguments_of(transport.client)
+    def __init__(
+        self,
+        link: Link,
+        options: Options,
+        client: Any,
+        turns: Turns,
+        move_to: Callable[[Link], None],
+        has_unacked: Callable[[], bool],
+    ) -> None:
+        self._link = link
+        self._options = options
+        self._client = client
+        self._turns = turns
+        self._move_to = move_to
+        self._has_unacked = has_unacked
+        self.urls, self.url = urls_of(client)
+        self.arguments = arguments_of(client)
         """What a Connection to another broker of the list is made with."""
         self.home = ""
         """The broker to go on at; one of :attr:`homes`."""
         self.due = False
         """Whether that broker answers again."""
+        self.turns = False
+        """Whether an event loop drives the transport."""
         self.spool = next(filter(is_spool, self.urls), "")
         """The last of the list where that is no broker."""
         if self.urls:
@@ -121,19 +114,14 @@ class Failback:
         return self._options.probe_interval
 
     @property
-    def turns(self) -> bool:
-        """Whether an event loop drives it."""
-        return self._transport.loop.hub is not None
-
-    @property
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
-        return self._transport.link.session.lease_ms
+        return self._link.session.lease_ms
 
     @property
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
-        subscriptions = list(self._transport.turns.subscriptions)
+        subscriptions = list(self._turns.subscriptions)
         return sorted({item.of_queue for item in subscriptions if not item.no_ack})
 
     @property
@@ -169,7 +157,7 @@ class Failback:
         except BrokerUnavailable:
             BROKERS.failed(self.url)
             raise
-        store = self._transport.link.store
+        store = self._link.store
         # A publish whose reply is lost may be spooled.
         if self.spool not in {"", self.url} and store.broker not in BROKERS.data:
             BROKERS.data[store.broker] = store.broker_id()
@@ -184,7 +172,7 @@ class Failback:
         failed they do with pauses, and over the other URLs; after one that was lost, at
         once and over the same one. So a replica must fail here, not later.
         """
-        session, store, _ = self._transport.link
+        session, store = self._link.session, self._link.store
         pace = session.pace
         # A publish with a retry policy has pauses of its own, and comes when its caller does.
         pace.wait(once=self._publishes and not session.registration.consumed)
@@ -208,6 +196,10 @@ class Failback:
         if self.urls:
             failover.FAILBACK.leave(self)
 
+    def dropped(self) -> None:
+        """Note that Kombu has dropped the connection."""
+        self._client = None
+
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
         """Note that a step has failed, perhaps for want of one of several nodes.
 
@@ -216,12 +208,11 @@ class Failback:
         by a policy, it is to go to another broker, and not to another node of this one.
         *helps_itself*: the next try goes to another node, so this broker is as good as any.
         """
-        transport = self._transport
         if (
             not self.urls
             or isinstance(error, NotConfirmed)  # it is stored
-            or transport.turns.subscriptions
-            or not goes_on(transport.link.store)
+            or self._turns.subscriptions
+            or not goes_on(self._link.store)
         ):
             return
         if helps_itself:
@@ -234,7 +225,7 @@ class Failback:
     @property
     def _publishes(self) -> bool:
         """Whether it is used for publishing with a retry policy, by all that Kombu says."""
-        client = self._transport.client  # None once Kombu has dropped it
+        client = self._client  # None once Kombu has dropped it
         return client is not None and "max_retries" in (client.transport_options or ())
 
     # -- back to the primary
@@ -245,13 +236,12 @@ class Failback:
             failover.FAILBACK.came_back(self.url)
         self.home = url
         self.due = True
-        self._transport.link.store.notifier.wake()
+        self._link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
         failover.FAILBACK.go_on()
-        transport = self._transport
-        if not self.due or transport.turns.subscriptions or transport.unacked:
+        if not self.due or self._turns.subscriptions or self._has_unacked():
             return
         self.due = False
         primary = Connection(self.home, **self.arguments)
@@ -266,17 +256,17 @@ class Failback:
         self._adopt(primary, other)
 
     def _adopt(self, primary: Connection, other: Any) -> None:
-        transport, link = self._transport, other.link
+        link = other.link
         try:
-            transport.link.store.wait_for_replies()
+            self._link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        transport.move_to(link)
+        self._move_to(link)
         link.session.leave(other)
         # Kombu declares again what it is about to publish to, and says where it is.
-        transport.client.declared_entities.clear()
+        self._client.declared_entities.clear()
         for name in PARTS:
-            setattr(transport.client, name, getattr(primary, name))
+            setattr(self._client, name, getattr(primary, name))
         failover.FAILBACK.came_back(self.url)
         self.url = self.home
         self.leave()
@@ -292,11 +282,11 @@ class Failback:
         if not self.urls:
             return
         failover.FAILBACK.go_on()
-        if not self.due or not self.consumed or self._transport.link.session.leases.held:
+        if not self.due or not self.consumed or self._link.session.leases.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
-            for item in self._transport.turns.subscriptions
+            for item in self._turns.subscriptions
             if not item.no_ack
         ):
             return

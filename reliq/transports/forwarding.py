@@ -10,36 +10,37 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.delivery_tag import new_tag
 from ..message.envelope import unpack
 from ..message.queue_names import queue_of
+from ..routing.confirming import by_default
+from ..routing.outgoing import Outgoing
 from ..routing.partitions import declare
-from ..routing.publish_ids import Number, PublishTag
+from ..routing.publish_ids import Number, publish_tag
+from ..routing.sending import send
 from ..store.nodes import goes_on
-from .confirming import by_default
-from .link import Linked
-from .outgoing import Outgoing
-from .sending import Entry, routed, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..options import Options
-    from ..routing.publish_ids import Publisher
+    from ..routing.confirming import Wanted
+    from ..routing.publish_ids import PublishTag
     from ..spool.journal import Journal, Taken
     from ..store.protocol import Store
-    from .confirming import Wanted
     from .declarations import Declarations
+    from .link import Link
 
 logger = logging.getLogger("reliq")
 
 
-class Broker(Linked, Protocol):
+class Broker(Protocol):
     """What is forwarded over: the transport of a broker."""
 
+    link: Link
     options: Options
     declarations: Declarations
 
@@ -114,7 +115,7 @@ class _Place:
     take_back = drop
 
 
-def _entry(item: Taken, place: _Place, confirm: Wanted) -> Entry | None:
+def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
     """Return *item* as it is sent now, with its numbers; None where its TTL has ended."""
     _, exchange, routing_key, stored_ms, message, _ = item
     own, envelope, rank, delay_ms, ttl_ms, creates, key, tried = unpack(message)
@@ -124,10 +125,8 @@ def _entry(item: Taken, place: _Place, confirm: Wanted) -> Entry | None:
         return None
     times = (max(delay_ms - waited_ms, 0), ttl_ms if ttl_ms < 0 else ttl_ms - overdue_ms)
     route = (exchange, routing_key, envelope, rank)
-    entry = Entry(Outgoing(*route, *times, confirm, {}, creates, key))
-    entry.tag = tag = PublishTag(own)
-    tag.numbers, tag.places, tag.turned_away = {}, {}, set()
-    tag.publisher = cast("Publisher", place)
+    entry = Outgoing(*route, *times, confirm, {}, creates, key)
+    entry.tag = tag = publish_tag(own, place)
     for queue, (its, number, publisher) in tried.items():
         tag.numbers[queue] = Number(its, number, 0, publisher, "", True)
         tag.places[queue_of(queue)] = queue
@@ -158,7 +157,7 @@ def _forward_some(
     for place in dropped:
         logger.warning(
             "%s: no queue for a message to exchange %r with routing key %r: it is dropped",
-            *(journal, entries[place].item.exchange, entries[place].item.routing_key),
+            *(journal, entries[place].exchange, entries[place].routing_key),
         )
     if doubtful:
         logger.warning(
@@ -170,19 +169,19 @@ def _forward_some(
     return len(stored)
 
 
-def _send(broker: Broker, entries: dict[int, Entry], held: set[str]) -> None:
+def _send(broker: Broker, entries: dict[int, Outgoing], held: set[str]) -> None:
     """Send *entries*, and take out those whose queues wait for a node."""
     link, redeclare = broker.link, broker.declarations.redeclare
     while True:
         queues = set[str]()
         for place, entry in list(entries.items()):
-            its = routed(link.routes, entry.item)[0]
+            its = entry.route(link.routes)[0]
             if held.intersection(its) or any(map(link.store.is_away, its)):
                 held.update(its)
                 del entries[place]
             queues.update(its)
         try:
-            send(link, list(entries.values()), redeclare)
+            send(link.store, link.routes, list(entries.values()), redeclare)
         except BrokerUnavailable:
             if not goes_on(link.store) or not any(map(link.store.is_away, queues - held)):
                 raise

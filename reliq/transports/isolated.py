@@ -7,7 +7,6 @@ that asks; it keeps no state of its own.
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
@@ -19,23 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..store.values import Reservation
-    from .link import Linked
+    from .link import Link
 
 
 class IsolatedDelivery:
     """The rules for one transport; *of_worker* says whether a worker itself takes over it."""
 
-    def __init__(self, transport: Linked, of_worker: Callable[[], bool]) -> None:
-        self._transport = transport
+    def __init__(self, link: Link, of_worker: Callable[[], bool], began_at: float) -> None:
+        self._link = link
         self.of_worker = of_worker
-        self._began_at = monotonic()
+        self._began_at = began_at
 
     @property
     def company(self) -> int:
         """What an ordinary reserve says of what this process holds."""
         if ISOLATION.in_back_off and self.alone != ALONE:
             return BUSY
-        return HOLDING if self._transport.link.session.leases.held else IDLE
+        return HOLDING if self._link.session.leases.held else IDLE
 
     @property
     def alone(self) -> int:
@@ -45,7 +44,7 @@ class IsolatedDelivery:
     @property
     def awaited_from(self) -> str | None:
         """The queue whose message waits for this process to be alone; None where none does."""
-        if ISOLATION.holds or ISOLATION.session is not self._transport.link.session:
+        if ISOLATION.holds or ISOLATION.session is not self._link.session:
             return None
         return ISOLATION.queue
 
@@ -53,7 +52,7 @@ class IsolatedDelivery:
         self, queue: str, result: Reservation, asked_at: float, began_at: float | None = None
     ) -> None:
         """Note what a reserve of *queue* has said of it; *began_at*: of whoever asked."""
-        session = self._transport.link.session
+        session = self._link.session
         if result.isolated and result.deliveries:
             ISOLATION.given(session, result.deliveries[0])
         elif result.claimed:

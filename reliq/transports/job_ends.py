@@ -7,46 +7,28 @@ acknowledges the message has the batch told first, and the message waits for tha
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH, job_of
+from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
 from ..message.queue_names import queue_of
 from ..store.jobs import Change
-from .parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from .eventloop import EventLoop
+    from .link import Link
     from .message import Message
-
-
-class Acking(Protocol):
-    """What acknowledges: a transport."""
-
-    def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages, now or at the end of this tick of the loop."""
-
-
-class Transport(Parts, Acking, Protocol):
-    """What this needs of a transport."""
-
-
-class Holder(Protocol):
-    """Whose messages they are: a channel, open or closed."""
-
-    closed: bool
-
-    @property
-    def transport(self) -> Transport:
-        """What it consumes over."""
+    from .qos import QoS
 
 
 class JobEnds:
     """Tells batches how the jobs of one channel's messages have ended."""
 
-    def __init__(self, channel: Holder) -> None:
-        self._channel = channel
+    def __init__(self, over: Any, link: Link, qos: QoS, loop: EventLoop) -> None:
+        self._over = over  # the transport, by which a Celery worker is known
+        self._link = link
+        self._qos = qos
+        self._loop = loop
 
     def ack(self, message: Message) -> None:
         """Have the batch told how the job has ended, and the message acknowledged after that.
@@ -85,7 +67,7 @@ class JobEnds:
         _, job, retries = found
         # As its child says it, so that whoever comes second says nothing new.
         where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
-        return Change("begin", job, "", *where, self._channel.transport.link.session.id)
+        return Change("begin", job, "", *where, self._link.session.id)
 
     def _change(self, message: Message) -> Change | None:
         found = job_of(message.headers)
@@ -93,28 +75,22 @@ class JobEnds:
         if found is None or (outcome is None and message.begun):
             return None
         _, job, retries = found
-        where = job, retries, int(message.token), message.delivery_tag, message.queue
-        if outcome is None and WATCH.takes_from(self._channel.transport):
+        where = retries, int(message.token), message.delivery_tag, message.queue
+        if outcome is None and WATCH.takes_from(self._over):
             # Celery's worker revokes what has expired.
             why = "revoked or expired" if message.headers.get("expires") else "revoked"
-            return _end("cancelled", why, *where)
-        if outcome is None:
-            return _end("succeeded", "", *where)
-        return _end(outcome.state, outcome.text, *where)
+            outcome = Outcome("cancelled", why)
+        state, text = outcome or SUCCEEDED
+        return Change("end", job, state, *where, text)
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
-        link = self._channel.transport.link
         # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
-        store = None if self._channel.closed else link.store
-        link.session.reports.report(store, message.headers[BATCH], change, then)
+        store = None if self._qos.closed else self._link.store
+        self._link.session.reports.report(store, message.headers[BATCH], change, then)
 
     def _acknowledge(self, message: Message) -> None:
-        transport, tags = self._channel.transport, (message.delivery_tag,)
-        if self._channel.closed:
-            transport.link.session.outbox.ack_later(message.queue, tags)
+        tags = (message.delivery_tag,)
+        if self._qos.closed:
+            self._link.session.outbox.ack_later(message.queue, tags)
         else:
-            transport.ack(message.queue, tags)
-
-
-def _end(state: Any, text: str, job: str, retries: int, token: int, tag: str, queue: str) -> Change:
-    return Change("end", job, state, retries, token, tag, queue, text)
+            self._loop.ack(message.queue, tags)

@@ -17,23 +17,23 @@ from ..store.limits import BATCH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..routing.outgoing import Outgoing
     from ..store.jobs import State
     from ..store.protocol import Store
-    from .outgoing import Outgoing
 
 
 JobEntry: TypeAlias = "tuple[str, Change]"
 """A batch, and the change that enters a job into it."""
 
 
-def entry_of(item: Outgoing, tag: str, queue: str) -> JobEntry | None:
+def entry_of(item: Outgoing, queue: str) -> JobEntry | None:
     """Return the batch of *item* and what enters it there; None where it is no job."""
     found = job_of(item.headers)
-    if found is None:
+    if found is None or item.tag is None:
         return None
     batch, job, retries = found
     state: State = "delayed" if item.delay_ms > 0 else "waiting"
-    return batch, Change("enter", job, state, retries, 0, tag, queue)
+    return batch, Change("enter", job, state, retries, 0, str(item.tag), queue)
 
 
 def enter(store: Store, entries: Sequence[JobEntry]) -> None:

@@ -1,47 +1,43 @@
-"""Link: one connection to one broker, as everything in a transport reads it."""
+"""Link: one connection to one broker, which every part of a transport keeps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING
+
+from ..routing.routes import Routes
 
 if TYPE_CHECKING:
-    from ..consumer.session import Session
-    from ..routing.routes import Routes
+    from ..consumer.sessions import Session
     from ..store.protocol import Store
 
 
-class Link(NamedTuple):
-    """Never changed, only replaced: whoever reads it has three things of one broker."""
+class Link:
+    """The session, the store and the routes of now. Fail-back and a fork change its inside.
+
+    Of the thread that uses the transport. Others read one of the three, and may find them of two
+    brokers.
+    """
 
     session: Session
     store: Store
     routes: Routes
 
+    def begin(self, session: Session, store: Store) -> None:
+        """Be a new connection of *session*."""
+        self.session, self.store, self.routes = session, store, Routes(store)
+
     def over(self, store: Store) -> Link:
         """Return a link over another connection to the same broker."""
-        return Link(self.session, store, self.routes.over(store))
+        other = Link()
+        other.session, other.store, other.routes = self.session, store, self.routes.over(store)
+        return other
 
-    def at(self, other: Link) -> Link:
-        """Return the link to another broker, with what was declared at this one."""
-        return Link(other.session, other.store, self.routes.at(other.store))
+    def reopen(self) -> None:
+        """Go on over another connection to the same broker, in a forked child."""
+        self.store = self.session.open_store()
+        self.routes = self.routes.over(self.store)
 
-
-class Linked(Protocol):
-    """Who has the link: a transport. Nobody else keeps one, for fail-back replaces it."""
-
-    @property
-    def link(self) -> Link:
-        """The connection of now."""
-
-
-def serving(own: Any, connection: Any) -> Any:
-    """Return the transport of *connection*: *own* unless Kombu has gone on to another URL.
-
-    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right: it looks its
-    transport up first, and the connection may fail over right after that. None stands for *own*
-    too. The connection may be of another library's transport.
-    """
-    if connection is own or connection is None:
-        return own
-    client = getattr(connection, "client", None)
-    return own if client is None else client.transport
+    def move_to(self, other: Link) -> None:
+        """Go on at the broker of *other*, with what was declared at this one."""
+        self.session, self.store = other.session, other.store
+        self.routes = self.routes.at(other.store)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..errors import ReliqError
-    from .link import Linked
+    from .link import Link
 
 logger = logging.getLogger("reliq")
 
@@ -25,8 +25,8 @@ class Losses:
     Of whichever thread reads the replies: two at the same time may tell of one loss twice.
     """
 
-    def __init__(self, transport: Linked) -> None:
-        self._transport = transport
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._told: set[str] = set()
 
     def lost(self, queues: Iterable[str], error: ReliqError) -> None:
@@ -35,7 +35,7 @@ class Losses:
         Where none is, it may be any; but no other than before, if that was just told of one.
         """
         names = set(queues)
-        store = self._transport.link.store
+        store = self._link.store
         away = {queue for queue in names if store.is_away(queue)}
         if away or self._told.isdisjoint(map(repr, names)):
             self._tell({repr(queue) for queue in away or names}, error)

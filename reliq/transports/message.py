@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kombu.serialization import loads
 from kombu.transport import virtual
 
 from ..integrations.outcomes import BATCH, LEASE
-from ..message.envelope import decode
+from ..message.envelope import fields_of
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
@@ -23,17 +24,19 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
     ``redelivered`` is set in delivery_info, where Celery looks for it, once the
     message was delivered before; the header ``x-delivery-count`` above 0 failures.
     """
-    envelope = decode(delivery.envelope or b"")
-    properties, headers = envelope.properties, envelope.headers
+    body, content_type, encoding, headers, properties, exchange, routing_key = fields_of(
+        delivery.envelope or b""
+    )
     properties["delivery_tag"] = delivery.tag
     info = properties["delivery_info"] = {
-        "exchange": envelope.exchange,
-        "routing_key": envelope.routing_key,
+        "exchange": exchange,
+        "routing_key": routing_key,
         "priority": properties.get("priority"),
     }
-    # The publisher may have copied these from a message it received: Celery's retry does.
-    headers.pop("x-delivery-count", None)
-    headers.pop("redelivered", None)
+    if headers:
+        # The publisher may have copied these from a message it received: Celery's retry does.
+        headers.pop("x-delivery-count", None)
+        headers.pop("redelivered", None)
     if delivery.failed >= 0:
         info["redelivered"] = headers["redelivered"] = True
         if delivery.failed > 0:
@@ -42,9 +45,9 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
         # For who runs the task, perhaps in another process.
         info[LEASE] = [queue_of(delivery.queue), delivery.token]
     return {
-        "body": envelope.body,
-        "content-type": envelope.content_type,
-        "content-encoding": envelope.content_encoding,
+        "body": body,
+        "content-type": content_type,
+        "content-encoding": encoding,
         "headers": headers,
         "properties": properties,
     }
@@ -119,9 +122,13 @@ class Message(virtual.Message):
         """Have the batch told how the task has ended: it was acknowledged before."""
         self.channel.settlement.jobs.tell(self)
 
-    def _decode(self) -> Any:
-        try:
-            return super()._decode()
-        except Exception as exc:
-            self.decode_error = in_words(exc)
-            raise
+    def decode(self) -> Any:
+        """Return the body as it was sent, and keep it; notes why it cannot be decoded."""
+        if not self._decoded_cache:
+            content = self.body, self.content_type, self.content_encoding
+            try:
+                self._decoded_cache = loads(*content, self.accept)
+            except Exception as exc:
+                self.decode_error = in_words(exc)
+                raise
+        return self._decoded_cache

@@ -1,11 +1,13 @@
-"""Posting: what is published without waiting for the reply, for which a loop must not stop.
+"""Posting: messages that are published without waiting for the reply, so that no loop stops.
 
-Its errors show later, and nobody is to be told but the log.
+Their errors show later, in the log. The rules are those of :mod:`..routing.sending`; a reply that
+asks for more has it done as deferred work, after it was read.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +17,15 @@ from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
 from ..store.nodes import goes_on
-from ..store.values import FULL, NO_QUEUE, STALE
+from ..store.values import DUPLICATE, FULL, STALE
 from .losses import Losses
-from .outgoing import publications, stored_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..routing.routes import Route
+    from ..routing.outgoing import Outgoing
     from ..store.values import ExchangeTable, Publication
-    from .eventloop import EventLoop
-    from .link import Linked
-    from .outgoing import Outgoing
+    from .link import Link
     from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
@@ -37,16 +36,14 @@ _TRANSIENT = 1
 
 
 class Posting:
-    """Writes messages to the socket of one transport; replies are read when they come.
+    """Writes messages to the socket of one transport; replies are read when they come."""
 
-    What a reply asks for is done after it was read, as the event loop's deferred work.
-    """
-
-    def __init__(self, transport: Linked, loop: EventLoop, unroutable: UnroutableMessages) -> None:
-        self._transport = transport
-        self._loop = loop
+    def __init__(self, link: Link, unroutable: UnroutableMessages) -> None:
+        self._link = link
+        self.deferred: deque[Callable[[], None]] = deque()
+        """What a reply asked for and cannot be done while it is read."""
         self._unroutable = unroutable
-        self._losses = Losses(transport)
+        self._losses = Losses(link)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
@@ -59,113 +56,129 @@ class Posting:
         if item.confirm.level == "none":
             return True
         return (
-            WATCH.worker
+            bool(item.exchange)
+            and WATCH.worker
             and properties.get("confirm") is None
             and properties.get("delivery_mode") == _TRANSIENT
-            and self._transport.link.routes.cached(item.exchange).type == "fanout"
+            and self._link.routes.cached(item.exchange).type == "fanout"
         )
 
-    def post(self, item: Outgoing, items: list[Publication] | None = None) -> None:
-        """Post *items*, which *item* comes to; None: it goes wherever its exchange leads to.
+    def post(self, item: Outgoing) -> None:
+        """Post *item*; raises BrokerUnavailable where the connection is lost.
 
-        Raises BrokerUnavailable where the connection is lost.
+        It is not tried again once it is sent, so it has no number: a copy that is sent once more
+        (Redis has forgotten the script) would come after later numbers, and be refused.
         """
-        store = self._transport.link.store
+        store = self._link.store
         store.receive()
         store.check()
-        self._loop.do_deferred()
-        if items is None:
-            self._post_except((), item)
-        else:
-            store = self._transport.link.store  # what was deferred may have failed back
-            store.post_publish(items, partial(self._posted, items, item))
+        self.do_deferred()
+        self._post(item)
 
-    def _post_except(self, done: tuple[str, ...], item: Outgoing) -> None:
-        link = self._transport.link
-        exchange, routing_key = item.exchange, item.routing_key
-        route = self._route(link.routes.cached, exchange)
-        if route is None:
+    def do_deferred(self) -> None:
+        """Do what replies have asked for."""
+        while self.deferred:
+            self.deferred.popleft()()
+
+    def _post(self, item: Outgoing) -> None:
+        """Post the copies that no queue has stored or refused yet."""
+        link = self._link  # what was deferred may have failed back
+        found = self._route(item)
+        if found is None:
             return
-        queues = [queue for queue in route.lookup(routing_key) if queue not in done]
+        queues, version = found
+        made = [
+            item.publication(queue, link.store, version)
+            for queue in queues
+            if queue not in item.stored and queue not in item.refused
+        ]
+        if made:
+            link.store.post_publish(made, partial(self._posted, item, made))
+        elif item.exchange:  # nobody listens, as far as is known
+            answer = partial(self._told_version, item, version)
+            link.store.post_bindings_version(item.exchange, answer)
 
-        def on_version(version: bytes | ReliqError | None) -> None:
-            if version != route.version and not isinstance(version, ReliqError):
-                self._loop.deferred.append(partial(self._post_rest, done, item))
+    def _told_version(
+        self, item: Outgoing, known: bytes, version: bytes | ReliqError | None
+    ) -> None:
+        if version != (known or None) and not isinstance(version, ReliqError):
+            self.deferred.append(partial(self._post_rest, item))
 
-        if not queues:  # nobody listens, as far as we know
-            link.store.post_bindings_version(exchange, on_version)
-            return
-        items = publications(item, queues, None, link.store, route.version or b"")
-
-        def on_result(outcomes: list[int] | ReliqError) -> None:
-            self._posted(items, item, outcomes)
-            if not isinstance(outcomes, ReliqError) and STALE in outcomes:
-                reached = [q for q, got in zip(queues, outcomes, strict=True) if got != STALE]
-                self._loop.deferred.append(partial(self._post_rest, (*done, *reached), item))
-
-        link.store.post_publish(items, on_result)
-
-    def _post_rest(self, done: tuple[str, ...], item: Outgoing) -> None:
-        """Post *item* to those queues that it goes to by the bindings of now, but for *done*.
+    def _post_rest(self, item: Outgoing) -> None:
+        """Post *item* by the bindings of now to the queues that do not have it yet.
 
         They are asked for without waiting: the broker may have ceased to answer meanwhile.
         """
-        exchange = item.exchange
+        self._link.store.post_exchange_table(item.exchange, partial(self._on_table, item))
 
-        def on_table(table: ExchangeTable | ReliqError) -> None:
-            if isinstance(table, ReliqError):
-                self._losses.unrouted(exchange, table)
-            else:
-                self._loop.deferred.append(partial(go_on, table))
+    def _on_table(self, item: Outgoing, table: ExchangeTable | ReliqError) -> None:
+        if isinstance(table, ReliqError):
+            self._losses.unrouted(item.exchange, table)
+        else:
+            self.deferred.append(partial(self._go_on, item, table))
 
-        def go_on(table: ExchangeTable) -> None:
-            self._transport.link.routes.learn(exchange, table)
-            self._post_except(done, item)
+    def _go_on(self, item: Outgoing, table: ExchangeTable) -> None:
+        self._link.routes.learn(item.exchange, table)
+        self._post(item)
 
-        self._transport.link.store.post_exchange_table(exchange, on_table)
-
-    def _route(self, read: Callable[[str], Route], exchange: str) -> Route | None:
-        """Return what *read* says of *exchange*; None where one of several nodes does not answer.
+    def _route(self, item: Outgoing) -> tuple[tuple[str, ...], bytes] | None:
+        """Return where *item* goes; None where one of several nodes does not answer.
 
         An event loop waits no longer for that than for anything else.
         """
-        link = self._transport.link
+        link = self._link
+        if not item.exchange:
+            return item.route(link.routes)
         try:
             with link.store.patience(_NODE_PATIENCE_S):
-                route = read(exchange)
+                found = item.route(link.routes)
         except BrokerUnavailable as exc:
             if not goes_on(link.store):
                 raise
-            self._losses.unrouted(exchange, exc)
+            self._losses.unrouted(item.exchange, exc)
             return None
-        self._losses.routed(exchange)
-        return route
-
-    def _post_elsewhere(self, item: Outgoing, sent: Publication) -> None:
-        store = self._transport.link.store
-        store.partitions.pop(sent.queue, None)  # what was known of it is out of date
-        store.post_publish((sent,), partial(self._posted, [sent], item))
+        self._losses.routed(item.exchange)
+        return found
 
     def _posted(
-        self, items: list[Publication], item: Outgoing, outcomes: list[int] | ReliqError
+        self, item: Outgoing, made: list[Publication], outcomes: list[int] | ReliqError
     ) -> None:
+        # Nothing is published here: while a reply is read the connection is locked.
+        queues = [sent.queue for sent in made]
         if isinstance(outcomes, ReliqError):
-            self._losses.lost((sent.queue for sent in items), outcomes)
+            self._losses.lost(queues, outcomes)
             return
-        self._losses.arrived(sent.queue for sent in items)
-        deferred = self._loop.deferred
-        for sent, got in zip(items, outcomes, strict=True):
-            if turned_away(sent.queue, got):
-                # It takes nothing new: the queue's own partition always does.
-                own = sent._replace(queue=queue_of(sent.queue), create=item.create)
-                deferred.append(partial(self._post_elsewhere, item, own))
-            elif got == NO_QUEUE and not item.exchange:
-                deferred.append(partial(self._unroutable.report, "", item.routing_key))
-        full = [item.queue for item, got in zip(items, outcomes, strict=True) if got == FULL]
+        self._losses.arrived(queues)
+        store, deferred = self._link.store, self.deferred
+        goes_on_by = None
+        for sent, outcome in zip(made, outcomes, strict=True):
+            if not item.note(sent, outcome):
+                goes_on_by = self._goes_on_by(item, sent, outcome) or goes_on_by
+        if goes_on_by is not None:
+            deferred.append(partial(goes_on_by, item))
+        full = [queue for queue, got in zip(queues, outcomes, strict=True) if got == FULL]
         if full:
             logger.warning("a message that was not to be confirmed is lost: full: %s", full)
         if message_published.receivers:
-            stored = stored_of(items, outcomes)
-            broker = self._transport.link.store.broker
-            # Not here: while a reply is read the connection is locked.
-            deferred.append(partial(emit_published, broker, stored, item.headers, item.routing_key))
+            pairs = zip(made, outcomes, strict=True)
+            stored = [sent for sent, outcome in pairs if outcome >= DUPLICATE]
+            told = store.broker, stored, item.headers, item.routing_key
+            deferred.append(partial(emit_published, *told))
+
+    def _goes_on_by(
+        self, item: Outgoing, sent: Publication, outcome: int
+    ) -> Callable[[Outgoing], None] | None:
+        """Return the step that posts *item* again, if this copy of it asks for one."""
+        queue = queue_of(sent.queue)
+        if outcome == STALE:
+            return self._post_rest
+        if turned_away(sent.queue, outcome):
+            # It takes nothing new: the queue's own partition always does.
+            self._link.store.partitions.pop(queue, None)
+            item.spreads = False
+            return self._post
+        item.has_no_queue(queue)
+        if not item.exchange:
+            report = partial(self._unroutable.report, "", item.routing_key)
+            self.deferred.append(report)
+        return None

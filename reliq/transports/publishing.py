@@ -1,4 +1,4 @@
-"""Publishing: one message into every queue it is routed to, once, and confirmed."""
+"""Publishing: one message of a channel, into every queue it is routed to, once, and confirmed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import transports
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, QueueFull, ReliqError
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
 from ..routing.publish_ids import PUBLISHER, PublishTag
-from ..routing.routes import ROUTE_TRIES
+from ..routing.sending import send
 from ..signals import emit_published, message_published
-from ..store.values import NO_QUEUE, STALE
-from .outgoing import publications, publish, refuse_full, see_to_created, stored_of
-from .sending import send
+from ..store.values import FULL
 
 if TYPE_CHECKING:
-    from ..store.values import Publication
+    from collections.abc import Sequence
+
+    from ..routing.outgoing import Outgoing
     from .declarations import Declarations
+    from .failback import Failback
     from .job_entries import JobEntry
-    from .outgoing import Outgoing
-    from .parts import Parts
+    from .link import Link
     from .posting import Posting
     from .unroutable import UnroutableMessages
 
@@ -31,22 +31,22 @@ logger = logging.getLogger("reliq")
 
 
 class Publishing:
-    """What channels publish, over one transport."""
+    """The publishes of channels, over one transport."""
 
     knows_routes = True
     """Whether the bindings of the broker can be asked for."""
 
-    send = staticmethod(send)
-
     def __init__(
         self,
-        transport: Parts,
+        link: Link,
         declarations: Declarations,
+        failback: Failback,
         posting: Posting,
         unroutable: UnroutableMessages,
     ) -> None:
-        self._transport = transport
+        self._link = link
         self._declarations = declarations
+        self._failback = failback
         self.posting = posting
         self._unroutable = unroutable
 
@@ -56,15 +56,23 @@ class Publishing:
         *properties* are those of the message it was made of. They keep its number: a retry with
         the same ones is the same publish. Raises as ``Channel.basic_publish`` does.
         """
-        self._declarations.settle(item.exchange)
+        if self._declarations.owed:
+            self._declarations.settle(item.exchange)
         tag = properties.get("delivery_tag")
-        if type(tag) is not PublishTag or tag.settled:
-            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
-        if BATCH in item.headers:
-            self._publish_job(item, properties, tag)
+        is_job = BATCH in item.headers
+        if type(tag) is not PublishTag or not tag.numbers:  # else it is tried again
+            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=is_job)
+        # A job's tag is known to its batch before, which has waited for its broker anyway.
+        may_post = (item.exchange or item.confirm.level == "none") and not is_job
+        if may_post and self.posting.is_for(item, properties):
+            self.posting.post(item)
             return
+        item.tag = tag
         try:
-            self._publish(item, properties, tag)
+            if is_job:
+                self._publish_job(item, tag)
+            else:
+                self._publish(item, tag)
         except BrokerRefused as exc:
             # A worker that connects asks its neighbours (mingle). A full memory must not end it:
             # it is the worker that makes room.
@@ -73,33 +81,31 @@ class Publishing:
                 raise
             logger.warning("%s; this worker goes on without an answer of its neighbours", exc)
 
-    def _publish_job(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> None:
+    def _publish_job(self, item: Outgoing, tag: PublishTag) -> None:
         """Publish a job: it is in its batch before, and taken out again if it was not stored."""
-        link = self._transport.link
-        queue = item.routing_key
-        if item.exchange:
-            queue = next(iter(link.routes.cached(item.exchange).lookup(queue)), queue)
-        entry, entered = transports.entry_of(item, str(tag), queue), False
+        link = self._link  # after the tag: in a forked child that makes the link anew
+        queues, _ = item.route(link.routes)
+        entry, entered = transports.entry_of(item, queues[0] if queues else item.routing_key), False
         try:
             if entry is not None:
                 self._enter(entry)
             entered = True
-            is_stored = self._publish(item, properties, tag)
+            self._publish(item, tag)
         except BrokerUnavailable:
             rename()  # it may be stored, or be tried again
             raise
         except ReliqError:
             if entry is not None and entered:
-                transports.withdraw(self._transport.link.store, (entry,))
+                transports.withdraw(link.store, (entry,))
             raise
         except BaseException:
             rename()  # an interrupt
             if entry is not None and not (entered or tag.numbers):
                 with suppress(ReliqError):
-                    transports.withdraw(self._transport.link.store, (entry,))
+                    transports.withdraw(link.store, (entry,))
             raise
-        if entry is not None and not is_stored:  # no queue takes it, and it was dropped
-            transports.withdraw(self._transport.link.store, (entry,))
+        if entry is not None and not item.stored:  # no queue takes it, and it was dropped
+            transports.withdraw(link.store, (entry,))
 
     def _enter(self, entry: JobEntry) -> None:
         """Enter a job; raises as :func:`enter` does.
@@ -109,76 +115,51 @@ class Publishing:
         it is: Kombu tries again. Else it is published without, as its message ran without.
         """
         batch, change = entry
+        store = self._link.store
         try:
-            transports.enter(self._transport.link.store, (entry,))
+            transports.enter(store, (entry,))
         except NotFound as exc:
             if not change.retries:
                 raise
-            if not self._transport.failback.stays:
+            if not self._failback.stays:
                 raise BrokerUnavailable(
-                    f"batch {batch!r} is not at {self._transport.link.store.broker}: the next try "
+                    f"batch {batch!r} is not at {store.broker}: the next try "
                     "of its job is published where it is, at another broker of the list; nothing "
                     "was stored"
                 ) from exc
 
-    def _publish(self, item: Outgoing, properties: dict[str, Any], tag: PublishTag) -> bool:
-        """Publish *item*; return whether it is known to be stored: what is only posted is not."""
-        link = self._transport.link  # after the tag: in a forked child that makes the link anew
-        confirm, redeclare = item.confirm, self._declarations.redeclare
-        stored: list[Publication] = []
-        if not item.exchange:
-            queues = (item.routing_key,)
-            # A job's tag is known to its batch before, which has waited for its broker anyway.
-            if confirm.level == "none" and BATCH not in item.headers:
-                # Not tried again once it is sent, so without a number: whatever is sent once more
-                # (Redis has forgotten the script) would come after later numbers, and be refused.
-                self.posting.post(item, publications(item, queues, None, link.store))
-            else:
-                confirm.require(link.store)
-                items, outcomes = publish(link.store, item, queues, tag)
-                see_to_created(link.store, items, outcomes, redeclare)
-                refuse_full(items, outcomes)
-                stored = stored_of(items, outcomes)
-                if not stored:
-                    self._unroutable.report("", item.routing_key)
-                confirm.wait(link.store, stored)
-        elif BATCH not in item.headers and self.posting.is_for(item, properties):
-            self.posting.post(item)
-        else:
-            confirm.require(link.store)
-            stored = self._publish_routed(item, tag)
-            confirm.wait(link.store, stored)
+    def _publish(self, item: Outgoing, tag: PublishTag) -> None:
+        link = self._link
+        send(link.store, link.routes, (item,), self._declarations.redeclare)
+        if item.refused or not item.stored:
+            refuse_full(item)
+            if not item.stored:
+                self._unroutable.report(item.exchange, item.routing_key)
         PUBLISHER.wait_for_replies(tag)
         if message_published.receivers:
-            emit_published(link.store.broker, stored, item.headers, item.routing_key)
-        return bool(stored)
+            self.told(item)
 
-    def _publish_routed(self, item: Outgoing, tag: PublishTag) -> list[Publication]:
-        """Publish by the cached route; the broker refuses it if the bindings have changed.
+    def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
+        """Store *items* over *link*; each notes what became of it."""
+        link = link or self._link
+        send(link.store, link.routes, items, self._declarations.redeclare)
 
-        Returns what is stored, now or by an earlier try: once for each queue.
-        """
-        link = self._transport.link
-        exchange, routing_key = item.exchange, item.routing_key
-        route = link.routes.cached(exchange)
-        stored: dict[str, Publication] = {}
-        for _ in range(ROUTE_TRIES):
-            queues = route.lookup(routing_key)
-            if queues:
-                items, outcomes = publish(link.store, item, queues, tag, route.version or b"")
-                stored.update({one.queue: one for one in stored_of(items, outcomes)})
-                refuse_full(items, outcomes)
-                missing = [q for q, got in zip(queues, outcomes, strict=True) if got == NO_QUEUE]
-                # One that this connection declared and the broker lost comes back.
-                redeclare = self._declarations.redeclare
-                again = [queue for queue in missing if redeclare(queue, link.store)]
-                if STALE not in outcomes and not again:
-                    break
-            elif route.version == link.store.bindings_version(exchange) is not None:
-                break
-            route = link.routes.refresh(exchange)
-            if route.version is None:
-                break
-        if not stored:
-            self._unroutable.report(exchange, routing_key)
-        return list(stored.values())
+    def told(self, item: Outgoing) -> None:
+        """Send the signal for the copies of *item* that are stored."""
+        if item.stored:
+            broker, stored = self._link.store.broker, list(item.stored.values())
+            emit_published(broker, stored, item.headers, item.routing_key)
+
+
+def refuse_full(item: Outgoing) -> None:
+    """Raise QueueFull where a queue has refused *item*."""
+    if not item.full:
+        return
+    full = ", ".join(repr(queue) for queue, why in item.refused.items() if why == FULL)
+    also = f"; it was stored in {', '.join(map(repr, item.stored))}" if item.stored else ""
+    raise QueueFull(
+        f"queue {full} has reached its x-max-length or "
+        "x-max-length-bytes and was declared with x-overflow 'reject-publish': the "
+        f"message was not stored in it{also}. Add consumers, raise the limit, or publish "
+        "later"
+    )

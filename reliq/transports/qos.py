@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections import deque
 
-    from ..store.values import How
+    from ..store.values import Delivery
     from .message import Message
-    from .subscription import Consumer, Subscription
 
 
-class GivesBack(Protocol):
-    """What becomes of a channel's messages."""
+class Reserved(Protocol):
+    """The messages reserved for one consumer, and those asked for: a subscription."""
 
-    def give_back(self, how: How) -> None:
-        """Put every unacked message of the channel back."""
-
-
-class Owner(Protocol):
-    """Whose credit it is: a channel."""
-
-    closed: bool
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
-        """Its consumers."""
-
-    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Acknowledge."""
-
-    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Put a message back, or give up on it."""
-
-    @property
-    def settlement(self) -> GivesBack:
-        """What becomes of its messages."""
+    no_ack: bool
+    buffer: deque[Delivery]
+    asked_for: int
 
 
 class QoS(virtual.QoS):
     """Prefetch credit of one channel. The leases themselves are the session's."""
 
-    def __init__(self, channel: Owner, prefetch_count: int = 0) -> None:
+    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         # Not the base's: it would restore messages from a finalizer, one by one.
         self.channel = channel
+        self.consumers: dict[str, Any] = {}
+        """By tag, the subscriptions of the channel."""
+        self.closed = False
+        """Whether the channel is: what is settled from then on goes over another connection."""
         self.prefetch_count = prefetch_count or 0
         self.delivered: dict[str, Message] = {}
         # Unacked messages that only the application holds now: it may still ack them.
@@ -56,9 +40,7 @@ class QoS(virtual.QoS):
     @property
     def undelivered(self) -> int:
         """How many messages are reserved for the channel and not delivered yet."""
-        return sum(
-            len(item.buffer) for item in self.channel.subscriptions.values() if not item.no_ack
-        )
+        return sum(len(item.buffer) for item in self.consumers.values() if not item.no_ack)
 
     @property
     def surplus(self) -> int:
@@ -75,9 +57,7 @@ class QoS(virtual.QoS):
         and a count that two threads keep goes wrong for good.
         """
         return sum(
-            len(item.buffer) + item.asked_for
-            for item in self.channel.subscriptions.values()
-            if not item.no_ack
+            len(item.buffer) + item.asked_for for item in self.consumers.values() if not item.no_ack
         )
 
     @property
@@ -128,7 +108,7 @@ class QoS(virtual.QoS):
 
     def put_back(self, message: Message) -> None:
         """Have a message again that could not be settled."""
-        messages = self._let_go if self.channel.closed else self.delivered
+        messages = self._let_go if self.closed else self.delivered
         messages[message.delivery_tag] = message
 
     def let_go(self) -> list[Message]:
@@ -163,23 +143,3 @@ class QoS(virtual.QoS):
         """Put every unacked message of the channel back, in order and uncounted."""
         del stderr
         self.channel.settlement.give_back("released")
-
-
-class Credit:
-    """What channels may reserve, looked up once for each: it is a sum over all consumers."""
-
-    def __init__(self) -> None:
-        self._left: dict[Consumer, int] = {}
-
-    def of(self, item: Subscription) -> int:
-        """Return how many messages may be reserved for *item*."""
-        if item.no_ack:
-            return item.credit()
-        if item.channel not in self._left:
-            self._left[item.channel] = item.credit()
-        return self._left[item.channel]
-
-    def use(self, item: Subscription, n: int) -> None:
-        """Note that *n* of it are spoken for; where there is no limit there is none."""
-        if item.channel.qos_.limited:
-            self._left[item.channel] -= max(n, 0)

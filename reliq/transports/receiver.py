@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ReliqError
 from ..integrations.celery import WATCH
@@ -11,42 +11,41 @@ from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
 from .delay import ETA, NATIVE_ETA
 from .message import Message, raw_message
-from .settlement import SettlingTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ..store.values import Delivery
+    from .eventloop import EventLoop
+    from .link import Link
     from .qos import QoS
+    from .reserver import Reserver
     from .settlement import Settlement
-
-
-class ReceivingTransport(SettlingTransport, Protocol):
-    """What receiving needs of a transport."""
-
-    connection_errors: tuple[type[Exception], ...]
-
-
-class Recipient(Protocol):
-    """Who takes messages: a channel."""
-
-    qos_: QoS
-
-    @property
-    def transport(self) -> ReceivingTransport:
-        """What it consumes over."""
 
 
 class Receiver:
     """Makes deliveries the messages of one channel."""
 
-    def __init__(self, channel: Recipient, settlement: Settlement) -> None:
-        self._channel = channel
+    def __init__(
+        self,
+        channel: Any,
+        link: Link,
+        qos: QoS,
+        settlement: Settlement,
+        reserver: Reserver,
+        loop: EventLoop,
+    ) -> None:
+        self._channel = channel  # the messages are to have it
+        self._over = channel.transport
+        self._link = link
+        self._qos = qos
         self._settlement = settlement
+        self._reserver = reserver
+        self._loop = loop
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
         """Take one message of *queue*, waiting for the answer; None when it is empty."""
-        reserver, began_at = self._channel.transport.reserver, monotonic()
+        reserver, began_at = self._reserver, monotonic()
         places = reserver.places(queue)
         message = self._get_from(places, no_ack)
         if message is None:
@@ -58,16 +57,29 @@ class Receiver:
         return next((message for message in found if message is not None), None)
 
     def _get(self, queue: str, no_ack: bool) -> Message | None:
-        transport = self._channel.transport
         while True:
-            reservation = transport.reserver.get_one(queue, no_ack)
+            reservation = self._reserver.get_one(queue, no_ack)
             if not reservation.deliveries:
                 return None
             if not no_ack:
-                transport.loop.keep_leases()
+                self._loop.keep_leases()
             message = self.open(reservation.deliveries[0], no_ack)
             if message is not None:
                 return message
+
+    def deliver(self, no_ack: bool, callback: Callable[[Any], Any], delivery: Delivery) -> None:
+        """Hand a delivery to *callback*; raises what that does.
+
+        Unless a Celery worker's own code raises for what is in the message: then that
+        becomes a dead letter, and the worker goes on.
+        """
+        message = self.open(delivery, no_ack)
+        if message is not None:
+            try:
+                callback(message)
+            except BaseException as exc:
+                if not self.callback_raised(message, exc, no_ack):
+                    raise
 
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
         """Return the message in *delivery*, now the channel's.
@@ -76,32 +88,31 @@ class Receiver:
         here, as in a frozen process: it goes back, if nobody else has it. Or this process works on
         it still, or has acked it, and it came again since the broker had not heard of that.
         """
-        channel = self._channel
-        session, tag = channel.transport.link.session, delivery.tag
+        session, tag = self._link.session, delivery.tag
         if tag in session.outbox.unconfirmed:
             session.outbox.ack_again(tag)
             return None
         if tag in session.leases.adrift and session.leases.adopt(tag, delivery.token):
             return None
         try:
-            message = Message(raw_message(delivery), channel=channel)
+            message = Message(raw_message(delivery), channel=self._channel)
         except EnvelopeError as exc:
             self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
         if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
-            message.delivery_info[LEASE] += [session.id, channel.transport.link.store.broker]
-        eta = message.headers.pop(NATIVE_ETA, None)
-        if eta is not None:
-            if WATCH.takes_from(channel.transport):
+            message.delivery_info[LEASE] += [session.id, self._link.store.broker]
+        if NATIVE_ETA in message.headers:
+            eta = message.headers.pop(NATIVE_ETA)
+            if WATCH.takes_from(self._over):
                 message.eta = eta  # among the headers it would be held for that again
             else:
                 message.headers[ETA] = eta
         if not no_ack:
-            if not session.leases.keep_while_alive(delivery.tag, delivery.token, message):
+            if not session.leases.keep_while_alive(tag, delivery.token, message):
                 session.outbox.return_later((delivery,))
                 return None
-            channel.qos_.append(message, delivery.tag)
+            self._qos.delivered[tag] = message
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
@@ -111,19 +122,18 @@ class Receiver:
         counts as failed, unless the message is acknowledged in spite of it. A lost
         connection is nobody's fault, nor is an interrupt.
         """
-        transport = self._channel.transport
-        worker = WATCH.takes_from(transport)
+        worker = WATCH.takes_from(self._over)
         message.callback_raised = not worker
         if not isinstance(error, Exception) or isinstance(
-            error, (*transport.connection_errors, ReliqError)
+            error, (*self._over.connection_errors, ReliqError)
         ):
             return False
         if not worker:
             if not no_ack:
-                leases = transport.link.session.leases
+                leases = self._link.session.leases
                 leases.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.dead_lettered(transport, message, error)
+        settled = WATCH.dead_lettered(self._over, message, error)
         if settled is None:
             return False
         self._settlement.dead_letter_malformed(message, error, settled or no_ack, no_ack)

@@ -19,7 +19,7 @@ from .broker_urls import reset_inherited_url
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
     from ..engines.redis.connect import Address, Broker
 
 

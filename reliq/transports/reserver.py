@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from .isolated import IsolatedDelivery
-    from .link import Linked
+    from .link import Link
     from .subscription import Subscription
     from .turns import Turns
 
@@ -41,6 +41,10 @@ _CLAIM_EVERY_S = 1.0
 _LAYOUT_KEPT_S = 5.0
 
 
+def _nothing() -> None:
+    """No event loop is to be woken."""
+
+
 class Reserver:
     """Asks the broker for the consumers of one transport.
 
@@ -50,17 +54,17 @@ class Reserver:
 
     def __init__(
         self,
-        transport: Linked,
+        link: Link,
         turns: Turns,
         options: Options,
         isolated: IsolatedDelivery,
-        wake: Callable[[], None],
     ) -> None:
-        self._transport = transport
+        self._link = link
         self._turns = turns
         self._options = options
         self._isolated = isolated
-        self._wake = wake
+        self.woken: Callable[[], None] = _nothing
+        """Called when something was reserved, perhaps by another thread."""
         self.asked_at = 0.0
         """When the broker was asked last."""
         self.failure: ReliqError | None = None
@@ -83,11 +87,11 @@ class Reserver:
 
     def wait_for_replies(self) -> None:
         """Wait for what was asked; not for long for a node that does not answer."""
-        store = self._transport.link.store
+        store = self._link.store
         store.wait_for_replies(_NODE_PATIENCE_S if store.has_nodes else inf)
 
     def _request(self) -> None:
-        store = self._transport.link.store
+        store = self._link.store
         wanting = self._turns.wanting(store)
         if len(wanting) == 1 and not store.has_nodes and (n := wanting[0].credit()) > 0:
             self._reserve(wanting[0], n)
@@ -101,7 +105,7 @@ class Reserver:
             wanting = [item for item in wanting if item not in asked]
 
     def _reserve(self, item: Subscription, n: int) -> None:
-        link = self._transport.link
+        link = self._link
         self.asked_at = monotonic()
         item.asked(n)
         if self._too_late(item):
@@ -145,7 +149,7 @@ class Reserver:
 
     def _ask_places(self, queue: str) -> Sequence[str]:
         asked_at = monotonic()
-        names = names_of(self._transport.link.store, queue)
+        names = names_of(self._link.store, queue)
         if len(self._places) >= MOST_REMEMBERED:
             self._places.clear()
         self._places[queue] = names, asked_at
@@ -153,9 +157,9 @@ class Reserver:
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
-        link = self._transport.link
+        link = self._link
         link.session.duties.poll(link.store, queue)
-        link = self._transport.link  # another one, where that has found us to be a child
+        link = self._link  # another one, where that has found us to be a child
         company = self._isolated.company
         if not no_ack and ISOLATION.active:
             if not self._isolated.may_get(queue):
@@ -180,7 +184,7 @@ class Reserver:
 
     def reserving(self, consumer: str) -> bool:
         """Whether a reserve is under way as this consumer: what it took is not known yet."""
-        return self._transport.link.store.consumer == consumer and (
+        return self._link.store.consumer == consumer and (
             self._getting or any(item.in_flight for item in list(self._turns.subscriptions))
         )
 
@@ -188,7 +192,7 @@ class Reserver:
         """Begin to reserve for every subscription that wants and has credit."""
         if ISOLATION.active:
             self._ask_isolated()
-        self._post_requests(self._turns.wanting(self._transport.link.store))
+        self._post_requests(self._turns.wanting(self._link.store))
 
     def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
         """Begin to reserve for each that has credit; return which have."""
@@ -207,7 +211,7 @@ class Reserver:
         It may be the only consumer that was woken when the message was published, so
         that no other knows when it is due.
         """
-        link = self._transport.link
+        link = self._link
         if item.due:
             item.due_at = None  # until the answer says what is due next
             answer = partial(self._promoted, item)
@@ -231,7 +235,7 @@ class Reserver:
                 self._post(item, n, self._isolated.company)
 
     def _post(self, item: Subscription, n: int, company: int) -> None:
-        link = self._transport.link
+        link = self._link
         self.asked_at = monotonic()
         answer = partial(self._reserved, item)
         try:
@@ -245,21 +249,21 @@ class Reserver:
 
     def _not_reserved(self, item: Subscription) -> None:
         """Ask again, and look for what a reserve without an answer may have leased."""
-        link = self._transport.link
+        link = self._link
         item.answered()
         item.want()
         if not item.no_ack:
             link.session.outbox.reserve_lost(item.queue, link.store.consumer)
 
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
-        link = self._transport.link
+        link = self._link
         if isinstance(result, ReliqError):
             if self._goes_on_without(item, result):
                 return
             self._not_reserved(item)
             if not self._lost_a_node(result):
                 self.failure = result
-            self._wake()
+            self.woken()
             return
         if result.deliveries and not item.no_ack:
             if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
@@ -275,7 +279,7 @@ class Reserver:
             self.held_back.add(item.queue)
         if item in self._turns.subscriptions:
             item.reserved(result)
-            self._wake()
+            self.woken()
         else:  # cancelled while the reserve was under way
             item.answered()
             link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
@@ -310,7 +314,7 @@ class Reserver:
 
     @property
     def _has_others(self) -> bool:
-        return goes_on(self._transport.link.store)
+        return goes_on(self._link.store)
 
     def ask_again(self, queue: str) -> None:
         """Note that a message of *queue*, perhaps a poison candidate, is finished or back."""
@@ -353,7 +357,7 @@ class Reserver:
         if item is None or item.in_flight or item.buffer:
             return False
         company = self._isolated.alone
-        n = item.channel.qos_.credit(UNLIMITED)
+        n = item.qos.credit(UNLIMITED)
         if company == ALONE and n > 0:
             item.asked(n)
         elif monotonic() - item.asked_at >= _CLAIM_EVERY_S:

@@ -10,7 +10,7 @@ import logging
 import sys
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..consumer import log_events
 from ..errors import BrokerUnavailable
@@ -21,48 +21,48 @@ from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
 from .job_ends import JobEnds
 from .message import in_words
-from .parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ..store.protocol import Store
+    from .declarations import Declarations
+    from .deliverer import Deliverer
+    from .eventloop import EventLoop
+    from .link import Link
     from .message import Message
     from .qos import QoS
+    from .reserver import Reserver
 
 logger = logging.getLogger("reliq")
-
-
-class SettlingTransport(Parts, Protocol):
-    """What settling needs of a transport."""
-
-    def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages, now or at the end of this tick of the loop."""
-
-
-class Holder(Protocol):
-    """Whose messages they are: a channel, open or closed."""
-
-    closed: bool
-    qos_: QoS
-
-    @property
-    def transport(self) -> SettlingTransport:
-        """What it consumes over."""
 
 
 class Settlement:
     """Tells the broker, the log and the signals."""
 
-    def __init__(self, channel: Holder) -> None:
-        self._channel = channel
-        self.jobs = JobEnds(channel)
+    def __init__(
+        self,
+        over: Any,
+        link: Link,
+        qos: QoS,
+        declarations: Declarations,
+        loop: EventLoop,
+        reserver: Reserver,
+        deliverer: Deliverer,
+    ) -> None:
+        self._over = over  # the transport, by which a Celery worker is known
+        self._link = link
+        self._qos = qos
+        self._declarations = declarations
+        self._loop = loop
+        self._reserver = reserver
+        self._deliverer = deliverer
+        self.jobs = JobEnds(over, link, qos, loop)
 
     @property
     def _store(self) -> Store:
         """A connection that works also after the channel was closed."""
-        link = self._channel.transport.link
-        return link.session.spare_store() if self._channel.closed else link.store
+        return self._link.session.spare_store() if self._qos.closed else self._link.store
 
     # -- what a consumer asks for
 
@@ -74,7 +74,7 @@ class Settlement:
                 self.jobs.ack(message)
         rest = [message for message in readable if BATCH not in message.headers]
         for queue, group in groupby(rest, attrgetter("queue")):
-            self._channel.transport.ack(queue, [message.delivery_tag for message in group])
+            self._loop.ack(queue, [message.delivery_tag for message in group])
         unreadable = [message for message in messages if message.decode_error is not None]
         if unreadable:
             self.dead_letter(unreadable)
@@ -85,11 +85,10 @@ class Settlement:
         Refused, and logged, when the lease was lost meanwhile.
         """
         here()
-        transport = self._channel.transport
-        message = self._channel.qos_.take(delivery_tag)
+        message = self._qos.take(delivery_tag)
         messages = [] if message is None else [message]
         error = sys.exc_info()[1]
-        if message is not None and error is not None and WATCH.takes_from(transport):
+        if message is not None and error is not None and WATCH.takes_from(self._over):
             message.error = in_words(error)  # Celery rejects what it cannot understand
         if requeue:
             self.release("nacked", messages)
@@ -97,16 +96,16 @@ class Settlement:
                 self.jobs.returned(one)
         else:
             self.dead_letter(messages)
-        transport.deliverer.credit_regained()
+        self._deliverer.credit_regained()
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of the channel back."""
         here()
-        messages = list(self._channel.qos_.delivered.values())
-        self._channel.qos_.delivered.clear()
+        messages = list(self._qos.delivered.values())
+        self._qos.delivered.clear()
         for kind, some in self._by_how(how, messages):
             self.release(kind, some)
-        self._channel.transport.deliverer.credit_regained()
+        self._deliverer.credit_regained()
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while somebody else has the messages.
@@ -114,15 +113,15 @@ class Settlement:
         Who has only the error that a callback raised, a log for example, has its message too,
         and nobody works on that: it goes back as soon as the broker can be told.
         """
-        messages = self._channel.qos_.let_go()
+        messages = self._qos.let_go()
         left = [message for message in messages if message.callback_raised]
         for how, some in self._by_how("released", left):
             for queue, leases in _leases_of(some):
-                self._channel.transport.link.session.outbox.release_later(queue, how, leases)
+                self._link.session.outbox.release_later(queue, how, leases)
 
     def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
         """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
-        leases = self._channel.transport.link.session.leases
+        leases = self._link.session.leases
         failed = [message for message in messages if leases.failed(message.delivery_tag)]
         if how != "released" or not failed:
             return [(how, messages)]
@@ -136,8 +135,7 @@ class Settlement:
 
         Raises BrokerUnavailable.
         """
-        transport = self._channel.transport
-        outbox = transport.link.session.outbox
+        outbox = self._link.session.outbox
         groups = iter(_leases_of(messages))
         for queue, leases in groups:
             store = self._store
@@ -147,7 +145,7 @@ class Settlement:
                 for other, rest in groups:
                     outbox.release_later(other, how, rest)
                 raise
-            transport.reserver.ask_again(queue)
+            self._reserver.ask_again(queue)
             _report(released.refused, queue, how)
             log_events.at_the_limit(queue, released.dead)
             if released.dead:
@@ -157,7 +155,7 @@ class Settlement:
 
     def dead_letter(self, messages: list[Message]) -> None:
         """Give up *messages*; the channel has that again for which it raises BrokerUnavailable."""
-        outbox = self._channel.transport.link.session.outbox
+        outbox = self._link.session.outbox
         for message in messages:
             self.jobs.tell(message)
             queue, tag, headers = message.queue, message.delivery_tag, message.headers
@@ -167,7 +165,7 @@ class Settlement:
             try:
                 refused = outbox.dead_letter(store, queue, reason, text, leases)
             except BrokerUnavailable:
-                self._channel.qos_.put_back(message)
+                self._qos.put_back(message)
                 raise
             _report(refused, queue, reason)
             if not refused:
@@ -181,7 +179,7 @@ class Settlement:
     ) -> None:
         """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
         message.malformed, message.error = True, in_words(error)
-        if settled or self._channel.qos_.take(message.delivery_tag) is None:
+        if settled or self._qos.take(message.delivery_tag) is None:
             _, text = message.verdict
             log_events.raised(message.queue, message.delivery_tag, text, no_ack)
             return
@@ -198,7 +196,7 @@ class Settlement:
                 error,
             )
             return
-        session, store, _ = self._channel.transport.link
+        session, store = self._link.session, self._link.store
         leases, reason, text = [Lease(tag, delivery.token)], "undecodable", str(error)
         if not session.outbox.dead_letter(store, queue, reason, text, leases):
             self._tell_dead(queue, tag, {}, max(delivery.failed, 0), reason, text)
@@ -208,7 +206,7 @@ class Settlement:
         self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
     ) -> None:
         log_events.dead_lettered(queue, tag, reason, error)
-        store = self._channel.transport.link.store
+        store = self._link.store
         emit(
             message_dead,
             store.broker,
@@ -223,17 +221,15 @@ class Settlement:
 
     def _make_room(self, queue: str) -> None:
         """Have the next message come: one of *queue* became a dead letter."""
-        transport = self._channel.transport
-        transport.reserver.ask_again(queue)
-        transport.loop.note_dead_letter()
-        transport.deliverer.credit_regained()
+        self._reserver.ask_again(queue)
+        self._loop.note_dead_letter()
+        self._deliverer.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
-        transport = self._channel.transport
-        declared = transport.declarations.queues.get(queue)
+        declared = self._declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
-            transport.link.session.duties.route_soon(queue)
+            self._link.session.duties.route_soon(queue)
 
 
 def _leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:

@@ -30,11 +30,10 @@ from .publishing import Publishing
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from ..consumer.session import StoreFactory
+    from ..consumer.sessions import StoreFactory
+    from ..routing.outgoing import Outgoing
     from ..spool.journal import Journal
     from .link import Link
-    from .outgoing import Outgoing
-    from .sending import Entry, NotStored
     from .subscription import Subscription
 
 _TRANSIENT = 1
@@ -103,47 +102,53 @@ class SpoolPublishing(Publishing):
     """Publishes into the journal."""
 
     knows_routes = False
+    spool_max = 0
+    """How many messages the journal takes."""
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Append *item*; the number of an earlier try at a broker goes with it."""
         tag = properties.get("delivery_tag")
-        routes = self._transport.link.routes
+        routes = self._link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
         about = unpack(declared) if declared else {"type": ""}
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
         if about["type"] != "fanout" or not transient:  # else it is for those who listen now
-            self._append([(item, tag if type(tag) is PublishTag else None)])
+            item.tag = tag if type(tag) is PublishTag else None
+            self.send((item,))
 
-    def send(self, link: Link, entries: Sequence[Entry], redeclare: object) -> NotStored:
-        """Append the messages of a publish batch, all or none."""
-        del link, redeclare
-        self._append([(entry.outgoing, entry.tag) for entry in entries])
-        for entry in entries:
-            entry.reached = True
-        return [], []
-
-    def _append(self, items: Sequence[tuple[Outgoing, PublishTag | None]]) -> None:
-        journal = cast("SpoolStore", self._transport.link.store).journal
-        levels = {item.confirm.level for item, _ in items}
-        if "replicated" in levels or any(BATCH in item.headers for item, _ in items):
+    def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
+        """Append messages, all or none."""
+        del link
+        journal = cast("SpoolStore", self._link.store).journal
+        levels = {item.confirm.level for item in items}
+        if "replicated" in levels or any(BATCH in item.headers for item in items):
             raise MessageRefused(
                 f"{journal}: a spool takes no job of a batch, and cannot confirm that a message "
                 "is replicated; nothing was stored: publish when a broker answers"
             )
         rows = []
-        for item, tag in items:
-            now, broker, tried = int(time() * 1000), None, {}
+        for item in items:
+            tag, now, broker, tried = item.tag, int(time() * 1000), None, {}
             for queue, known in list(tag.numbers.items()) if tag is not None else ():
                 # Tried elsewhere now: this process publishes under another name from here on.
                 PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, str(journal))
                 tried[queue], broker = (known.tag, known.number, known.publisher), known.broker
             own = str(tag) if tried else new_tag(item.rank)
-            kept = (item.envelope, item.rank, item.delay_ms, item.ttl_ms, item.create, item.key)
+            kept = (
+                item.envelope,
+                item.rank,
+                item.delay_left_ms,
+                item.ttl_ms,
+                item.create,
+                item.key,
+            )
             sent = (broker, BROKERS.data.get(broker or ""), now if tried else None)
             row = (item.exchange, item.routing_key, now, pack([own, *kept, tried]), *sent)
             rows.append(row)
-        journal.add(rows, self._transport.options.spool_max, fsync="fsynced" in levels)
-        PUBLISHER.wait_for_replies(*[tag for _, tag in items if tag is not None])
+        journal.add(rows, self.spool_max, fsync="fsynced" in levels)
+        for item in items:
+            item.spooled = True
+        PUBLISHER.wait_for_replies(*[item.tag for item in items if item.tag is not None])
 
 
 class SpoolConsumers(Consumers):
@@ -152,7 +157,7 @@ class SpoolConsumers(Consumers):
     def add(self, subscription: Subscription) -> None:
         """Raise BrokerUnavailable; where a Celery worker begins, once a broker answers."""
         subscription.ended()
-        failback = self._parts.failback
+        failback = self._failback
         while failback.url == failback.spool and not failback.due:
             if WATCH.stopping or not WATCH.connects:
                 break
@@ -193,8 +198,14 @@ class Transport(BaseTransport):
     def _make_parts(self) -> None:
         super()._make_parts()
         self._at_broker = self.publishing
-        made = (self, self.declarations, self.publishing.posting, self.unroutable)
-        self.publishing, self.consumers = SpoolPublishing(*made), SpoolConsumers(self)
+        made = self.link, self.declarations, self.failback, self.publishing.posting
+        self.publishing = SpoolPublishing(*made, self.unroutable)
+        self.publishing.spool_max = self.options.spool_max
+
+    def _begin_to_consume(self) -> None:
+        super()._begin_to_consume()
+        consuming = self.turns, self.deliverer, self.loop, self.failback
+        self.consumers = SpoolConsumers(self.link, self.declarations, *consuming)
 
     def move_to(self, other: Link) -> None:
         """Go on over a broker; consumers connect anew."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
 from ..message.queue_names import queue_of
@@ -13,10 +13,10 @@ from ..message.queue_names import queue_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..consumer.session import Session
+    from ..consumer.sessions import Session
     from ..store.values import Delivery, Promoted, Reservation
     from .isolated import IsolatedDelivery
-    from .message import Message
+    from .qos import QoS
 
 # What one reserve brings at most where the prefetch is unlimited.
 UNLIMITED = 100
@@ -28,68 +28,22 @@ _PROMPT_S = 0.05
 _PROMOTE_EVERY_S = 0.05
 
 
-class Prefetch(Protocol):
-    """What a channel may have unacked."""
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is a limit to what may be unacked."""
-
-    def can_consume(self) -> bool:
-        """Whether one more message may be delivered."""
-
-    def credit(self, most: int) -> int:
-        """Return how many messages may be reserved now, at most *most*."""
-
-    def well_stocked(self, most: int) -> bool:
-        """Whether at least half of what may be reserved is here or asked for."""
-
-
-class LetsGo(Protocol):
-    """What becomes of a channel's messages."""
-
-    def let_go(self) -> None:
-        """Keep the leases of unacked messages only while somebody else has the messages."""
-
-
-class Consumer(Protocol):
-    """Whose messages they are: a channel."""
-
-    @property
-    def qos_(self) -> Prefetch:
-        """What it may have unacked."""
-
-    @property
-    def settlement(self) -> LetsGo:
-        """What becomes of its messages."""
-
-
-class Receives(Protocol):
-    """How a channel takes what is delivered."""
-
-    def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now the channel's; None: it is a dead letter."""
-
-    def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
-        """Note a failed delivery; False where the application is to have the exception."""
-
-
 class Subscription:
     """The state of one ``basic_consume``."""
 
     def __init__(
         self,
-        channel: Consumer,
-        receiver: Receives,
+        qos: QoS,
+        deliver: Callable[[Delivery], None],
         queue: str,
         tag: str,
         no_ack: bool,
-        callback: Callable[[Any], Any],
         session: Session,
         isolated: IsolatedDelivery,
     ) -> None:
-        self.channel = channel
-        self._receiver = receiver
+        self.qos = qos
+        self.deliver = deliver
+        """Hands a delivery to the application; what that raises is the caller's."""
         self._session = session
         self.queue = queue
         """Which it takes from: one of the partitions, where the queue is divided."""
@@ -98,7 +52,6 @@ class Subscription:
         """By name, what takes from the other partitions of its queue for the same consumer."""
         self.tag = tag
         self.no_ack = no_ack
-        self.callback = callback
         self.buffer: deque[Delivery] = deque()
         self._isolated = isolated
         self._dropped = weakref.finalize(
@@ -120,8 +73,7 @@ class Subscription:
     def for_partition(self, name: str) -> Subscription:
         """Return what takes from the partition *name* of its queue for the same consumer."""
         return Subscription(
-            *(self.channel, self._receiver, name, self.tag, self.no_ack, self.callback),
-            *(self._session, self._isolated),
+            *(self.qos, self.deliver, name, self.tag, self.no_ack, self._session, self._isolated)
         )
 
     @property
@@ -154,16 +106,16 @@ class Subscription:
             return NO_ACK_AHEAD - len(self.buffer)
         if ISOLATION.active and self._isolated.shuts_out(self.began_at):
             return 0
-        return self.channel.qos_.credit(UNLIMITED)
+        return self.qos.credit(UNLIMITED)
 
     def can_deliver(self) -> bool:
         """Whether a buffered message may be delivered now."""
-        return bool(self.buffer) and (self.no_ack or self.channel.qos_.can_consume())
+        return bool(self.buffer) and (self.no_ack or self.qos.can_consume())
 
     @property
     def running_low(self) -> bool:
         """Whether it is time to ask for more, so that the next messages are here in time."""
-        return self._wanted and not self.in_flight and len(self.buffer) <= self._batch // 2
+        return self._wanted and self.asked_for <= 0 and len(self.buffer) <= self._batch // 2
 
     def asked(self, n: int) -> None:
         """Note that a reserve of up to *n* messages is under way."""
@@ -200,21 +152,6 @@ class Subscription:
 
     def _note_due(self, next_due_ms: int, when: float) -> None:
         self.due_at = when + next_due_ms / 1000 if next_due_ms >= 0 else None
-
-    def deliver(self) -> None:
-        """Hand one buffered message to the application; what it raises is the caller's.
-
-        Unless a Celery worker's own code raises for what is in the message: then that
-        becomes a dead letter, and the worker goes on.
-        """
-        delivery = self.buffer.popleft()
-        message = self._receiver.open(delivery, self.no_ack)
-        if message is not None:
-            try:
-                self.callback(message)
-            except BaseException as exc:
-                if not self._receiver.callback_raised(message, exc, self.no_ack):
-                    raise
 
     def ended(self) -> None:
         """Note that it was cancelled in order."""

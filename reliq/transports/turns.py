@@ -8,16 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
-from .qos import Credit
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..store.protocol import Store
-    from .subscription import Consumer, Subscription
+    from .qos import QoS
+    from .subscription import Subscription
 
 # While some queues keep a consumer busy, one whose notification is unheard is asked so often.
 _UNHEARD_S = 1.0
+
+
+class Credit:
+    """The credit of channels, looked up once for each: it is a sum over all consumers."""
+
+    def __init__(self) -> None:
+        self._left: dict[QoS, int] = {}
+
+    def of(self, item: Subscription) -> int:
+        """Return how many messages may be reserved for *item*."""
+        if item.no_ack:
+            return item.credit()
+        if item.qos not in self._left:
+            self._left[item.qos] = item.credit()
+        return self._left[item.qos]
+
+    def use(self, item: Subscription, n: int) -> None:
+        """Note that *n* of it are spoken for; where there is no limit there is none."""
+        if item.qos.limited:
+            self._left[item.qos] -= max(n, 0)
 
 
 class Turns:
@@ -41,6 +60,8 @@ class Turns:
 
     def _begin(self) -> None:
         self._cycle: Any = cycle_by_name(self._strategy)()
+        self.only = self.subscriptions[0] if len(self.subscriptions) == 1 else None
+        """The subscription, where there is but one."""
         self._of_queue: dict[str, list[Subscription]] = {}
         for item in self.subscriptions:
             self._of_queue.setdefault(item.of_queue, []).append(item)
@@ -93,14 +114,14 @@ class Turns:
     def _next_of(self, found: Sequence[Subscription]) -> list[Subscription]:
         """Leave out all but the next partition where something of another is here or on its way."""
         stocked = {
-            (item.channel, item.tag)
+            (item.qos, item.tag)
             for item in self.subscriptions
             if item.is_divided and (item.buffer or item.in_flight)
         }
         left: list[Subscription] = []
-        asked: set[tuple[Consumer, str]] = set()
+        asked: set[tuple[QoS, str]] = set()
         for item in found:
-            consumer = (item.channel, item.tag)
+            consumer = (item.qos, item.tag)
             if consumer not in stocked or consumer not in asked:
                 left.append(item)
             asked.add(consumer)
@@ -134,12 +155,12 @@ class Turns:
             yield wanting[0], wanting[0].credit()
             return
         credit = Credit()
-        rivals = Counter(item.channel for item in wanting if not item.no_ack)
+        rivals = Counter(item.qos for item in wanting if not item.no_ack)
         for item in wanting:
             n = credit.of(item)
             if not item.no_ack:
                 if self._split and n > 1:
-                    n = max(1, n // rivals[item.channel])
-                rivals[item.channel] -= 1
+                    n = max(1, n // rivals[item.qos])
+                rivals[item.qos] -= 1
                 credit.use(item, n)
             yield item, n

@@ -9,7 +9,7 @@ from ..errors import Unroutable
 
 if TYPE_CHECKING:
     from ..options import Options
-    from .link import Linked
+    from .link import Link
 
 logger = logging.getLogger("reliq")
 
@@ -21,8 +21,8 @@ _said: set[tuple[str, str, str]] = set()
 class UnroutableMessages:
     """Says it, of one transport. Of the application's threads: one step each."""
 
-    def __init__(self, transport: Linked, options: Options) -> None:
-        self._transport = transport
+    def __init__(self, link: Link, options: Options) -> None:
+        self._link = link
         self._options = options
 
     def report(self, exchange: str, routing_key: str) -> None:
@@ -33,7 +33,7 @@ class UnroutableMessages:
             what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
         if self._options.unroutable == "error":
             raise Unroutable(f"{what}; the message was not stored")
-        _, store, routes = self._transport.link
+        store, routes = self._link.store, self._link.routes
         late_reply = exchange.startswith("reply.") and exchange.endswith(".pidbox")
         if late_reply or (exchange and routes.cached(exchange).type == "fanout"):
             return  # nothing unusual: nobody waits for that reply any more, or listens

@@ -6,7 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from .brokers import Broker
     from .series import Series
 
-logger = logging.getLogger("reliq")
 
 # Rates are those of the last seconds.
 _RATES_S = 10.0

@@ -60,8 +60,9 @@ _tell_stacks()
 if os.environ.get("RELIQ_CHAOS_BATCHES"):
     batch_passes._EVERY_S = 3.0
     batch_passes._AGAIN_MS = 2000
+    batch_passes._RESTS_MS = 2000
     batch_passes._SWEPT_EVERY_S = 10.0
-    lost_jobs.LostJobs.sweep.__defaults__ = (20_000,)
+    lost_jobs.MISSING_MS = 20_000
     failback._SWEPT_EVERY_S = 5.0
 
 

@@ -71,14 +71,14 @@ def register() -> None:
 
 def break_batches():
     """Publish each callback of a batch twice, and count every third failure as a success."""
-    published, publication = batch_callbacks._published, batch_callbacks._publication
+    published, outgoing = batch_callbacks._published, batch_callbacks._outgoing
     change, ends = JobEnds._change, count(1)
 
     def twice(*args):
         return published(*args) and published(*args)
 
-    def another(*args):
-        return publication(*args)._replace(tag=new_tag(0), number=random.randrange(2**32))
+    def another(batch, message, _number):
+        return outgoing(batch, message._replace(tag=new_tag(0)), random.randrange(2**32))
 
     def confused(self, message):
         found = change(self, message)
@@ -86,5 +86,5 @@ def break_batches():
             return found._replace(state="succeeded", text="")
         return found
 
-    batch_callbacks._published, batch_callbacks._publication = twice, another
+    batch_callbacks._published, batch_callbacks._outgoing = twice, another
     JobEnds._change = confused

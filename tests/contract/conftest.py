@@ -8,6 +8,7 @@ import pytest
 
 from reliq.store.jobs import STATES
 from tests.contract.engines import ENGINES, EXCLUDED
+from tests.contract.jobs import job_of
 from tests.contract.steps import Steps
 
 
@@ -94,7 +95,7 @@ def state(batches):
     """Return a function that says the state of a job; None where there is none."""
 
     def ask(job="j"):
-        found = batches.job("b", job)
+        found = job_of(batches, "b", job)
         return found and found.state
 
     return ask

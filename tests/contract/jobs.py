@@ -30,3 +30,8 @@ def end(state, job="j", token=1, retries=0, why=""):
 def lost(job="j", tag=TAG, why="rejected"):
     """Say that the broker has given up on a message."""
     return Change("end", job, "lost", tag=tag, queue="q", text=why)
+
+
+def job_of(batches, batch, job):
+    """Return what is known of a job, None where there is none."""
+    return next((one for part in batches.jobs(batch) for one in part if one.id == job), None)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.contract.steps import LONG_MS, message
@@ -120,7 +122,7 @@ def test_hundreds_are_acked_in_one_call(store, number):
 def test_an_ack_is_for_one_queue(store):
     """The same tag in another queue is another message."""
     sent = message()
-    store.publish(sent, sent._replace(queue="r"))
+    store.publish(sent, replace(sent, queue="r"))
     store.take()
     store.take(queue="r")
     assert 1 == store.ack(sent.tag)

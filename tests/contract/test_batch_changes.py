@@ -5,7 +5,7 @@ import pytest
 from reliq.errors import BatchClosed, ConfigurationError, MessageRefused, NotFound
 from reliq.store.jobs import CANCELLED, DONE, NO_JOB, UNCHANGED, Change
 from reliq.transports import job_entries
-from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost
 
 SEAL, CANCEL = Change("seal"), Change("cancel")
 
@@ -31,7 +31,7 @@ def test_a_worker_of_another_queue_is_no_earlier_one(change, batches):
     """Its message was moved there while it waited to be given out again."""
     change(enter(), begin(token=9))
     assert [DONE] == change(Change("begin", "j", "", 0, 1, TAG, "r", "s/2"))
-    assert "r" == batches.job("b", "j").queue
+    assert "r" == job_of(batches, "b", "j").queue
     assert [DONE] == change(end("error", token=1))
 
 
@@ -69,7 +69,7 @@ def test_numbers_that_nobody_would_say(change, batches, number):
     change(enter(retries=number), begin(retries=number, token=number))
     assert [DONE] == change(end("succeeded", retries=number, token=number))
     assert {"succeeded": 1} == counted(batches)
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert (job.retries, job.token) == (max(0, min(number, 2**53 - 1)),) * 2
 
 
@@ -77,7 +77,7 @@ def test_numbers_that_nobody_would_say(change, batches, number):
 def test_a_number_is_kept_as_it_is(change, batches, number):
     """However many digits it has."""
     change(enter(), begin(token=number, retries=number))
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert (number, number) == (job.retries, job.token)
     assert [UNCHANGED] == change(begin(token=number - 1, retries=number))
 
@@ -88,7 +88,7 @@ def test_a_number_is_kept_as_it_is(change, batches, number):
 def test_each_change_has_its_own_time(change, batches):
     """Several in one step too: what was seen of a job is not taken for what came after."""
     change(enter("i"), enter(), begin(), Change("return", "j", token=1))
-    first, last = batches.job("b", "i").since_ms, batches.job("b", "j").since_ms
+    first, last = job_of(batches, "b", "i").since_ms, job_of(batches, "b", "j").since_ms
     assert first + 2 == last
     seen = str(first)
     assert [UNCHANGED] == change(Change("lose", "j", tag=TAG, text=seen))
@@ -135,7 +135,7 @@ def test_a_retry_that_is_published_under_another_tag(change, state, batches):
     change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
     assert [DONE] == change(enter(tag="c" * 30, retries=1))
     assert "retrying" == state()
-    assert "c" * 30 == batches.job("b", "j").tag
+    assert "c" * 30 == job_of(batches, "b", "j").tag
 
 
 # -- in one step, or in several
@@ -228,7 +228,7 @@ def test_an_id_that_cannot_be_kept(change, batches, job):
 def test_the_longest_id(change, batches):
     """Of 255 characters."""
     change(enter("ü" * 255))
-    assert "ü" * 255 == batches.job("b", "ü" * 255).id
+    assert "ü" * 255 == job_of(batches, "b", "ü" * 255).id
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_the_largest_step(change, batches, store):
 def test_a_tag_that_is_none_of_ours(change, batches, tag):
     """Who has put it there did not use reliq: the job counts, its message is not known."""
     change(enter(tag=tag, queue="a|b"), begin(tag=tag))
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert ("", "q") == (job.tag, job.queue)
     assert [DONE] == change(end("succeeded"))
 
@@ -269,21 +269,21 @@ def test_a_tag_that_is_none_of_ours(change, batches, tag):
 def test_a_queue_of_any_name(change, batches, queue):
     """It is what it was."""
     change(enter(queue=queue))
-    assert (TAG, queue) == (batches.job("b", "j").tag, batches.job("b", "j").queue)
+    assert (TAG, queue) == (job_of(batches, "b", "j").tag, job_of(batches, "b", "j").queue)
 
 
 def test_who_works_on_a_job(change, batches):
     """As long as somebody does."""
     change(enter(), begin(who="s|1" + "x" * 300))
-    assert "s/1" + "x" * 252 == batches.job("b", "j").worker
+    assert "s/1" + "x" * 252 == job_of(batches, "b", "j").worker
     change(begin(token=2, who="s/2"))
     assert ["s/2"] == [job.worker for part in batches.jobs("b") for job in part]
     change(Change("return", "j", token=2))
-    assert "" == batches.job("b", "j").worker
+    assert "" == job_of(batches, "b", "j").worker
     change(begin(token=3), enter(tag=OTHER_TAG, retries=1))
-    assert "" == batches.job("b", "j").worker
+    assert "" == job_of(batches, "b", "j").worker
     change(begin(retries=1, tag=OTHER_TAG), end("succeeded", retries=1))
-    assert "" == batches.job("b", "j").worker
+    assert "" == job_of(batches, "b", "j").worker
 
 
 # -- revoked

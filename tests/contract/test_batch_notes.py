@@ -4,7 +4,7 @@ import pytest
 
 from reliq.store.jobs import Change, Note
 from reliq.store.limits import PROGRESS_LISTED, REPORTS_KEPT, REPORTS_OF_A_JOB
-from tests.contract.jobs import OTHER_TAG, begin, end, enter, lost
+from tests.contract.jobs import OTHER_TAG, begin, end, enter, job_of, lost
 
 
 def said(batches, job="j", progress=(3, 10, "checking"), report="", token=1, retries=0):
@@ -51,9 +51,9 @@ def test_reports_are_appended(change, batches):
 def test_nothing_of_it_is_counted(change, batches):
     """The state of the job, and the counters, stay."""
     change(enter(), begin())
-    before, job = batches.batch("b"), batches.job("b", "j")
+    before, job = batches.batch("b"), job_of(batches, "b", "j")
     said(batches, report="price is missing")
-    assert (before, job) == (batches.batch("b"), batches.job("b", "j"))
+    assert (before, job) == (batches.batch("b"), job_of(batches, "b", "j"))
 
 
 def test_a_job_reports_so_often(change, batches):

@@ -11,7 +11,7 @@ from reliq.message.delivery_tag import new_tag
 from reliq.message.envelope import pack
 from reliq.store.jobs import PARENT, Change
 from reliq.transfer.batch_callbacks import CallbackMessage, packed, publish_due
-from tests.contract.jobs import begin, end, enter
+from tests.contract.jobs import begin, end, enter, job_of
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
@@ -192,7 +192,7 @@ def test_a_parent_is_told_of_the_end(store, batches, opened, look, ends, expecte
     opened("b", *changes, SEAL, **{PARENT: "parent"})
     look()
     look()
-    assert (expected, 1) == (batches.job("parent", "b").state, batches.batch("parent").total)
+    assert (expected, 1) == (job_of(batches, "parent", "b").state, batches.batch("parent").total)
     assert batches.batch("parent").ended_ms
 
 
@@ -205,4 +205,4 @@ def test_a_child_of_a_cancelled_parent(batches, opened, look):
     assert batches.batch("b").cancelled_ms
     batches.change("b", [begin()])
     look()
-    assert {"cancelled"} == {batches.job("parent", "b").state, batches.job("b", "j").state}
+    assert {"cancelled"} == {job_of(batches, "parent", "b").state, job_of(batches, "b", "j").state}

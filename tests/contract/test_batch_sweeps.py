@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from reliq.consumer import batch_passes
+from reliq.consumer import batch_passes, lost_jobs
 from reliq.consumer.batch_passes import BatchPasses
+from reliq.consumer.lost_jobs import Sweep
 from reliq.store.jobs import Change
 from tests.contract.jobs import begin, enter, seal
 from tests.support.waiting import wait_until
@@ -27,6 +28,7 @@ def tick(store, batches, change, monkeypatch):
     now_ms = store.store.now_ms
     monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + OLD_MS)
     monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step a tick
+    monkeypatch.setattr(lost_jobs, "_AT_ONCE", 300)
     duties = deque()
     passes = BatchPasses(duties)
     passes.soon("b")
@@ -56,6 +58,16 @@ def test_it_goes_on_over_another_connection(store, other, tick):
     ticks = iter(range(MOST_TICKS))
     while tick(other.store) < JOBS:
         next(ticks)
+
+
+def test_a_sweep_takes_few_steps(store, change):
+    """A thousand jobs a step: on a busy machine each tick makes one step only."""
+    for start in range(0, JOBS, 200):
+        change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
+    sweep, steps = Sweep("b", store.store.now_ms() + OLD_MS, lambda _: None), 1
+    while sweep.step(store.store):
+        steps += 1
+    assert steps <= 3
 
 
 def test_a_doubt_is_looked_into_soon(store, batches, change, monkeypatch):

@@ -16,7 +16,7 @@ from reliq.store.jobs import (
     UNCHANGED,
     Change,
 )
-from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost, seal
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost, seal
 from tests.support.waiting import wait_until
 
 # -- a batch
@@ -37,7 +37,7 @@ def test_there_is_none(batches):
     """Nothing is noted for it."""
     assert batches.batch("b") is None
     assert batches.change("b", [enter()]) is None
-    assert batches.job("b", "j") is None
+    assert job_of(batches, "b", "j") is None
     assert [] == [job for part in batches.jobs("b") for job in part]
     assert [] == batches.failures("b", 10)
 
@@ -60,7 +60,7 @@ def test_when_a_job_was_added_last(batches, change):
     assert 0 == batches.batch("b").added_ms
     change(enter("first"))
     first_ms = batches.batch("b").added_ms
-    assert first_ms == batches.job("b", "first").since_ms
+    assert first_ms == job_of(batches, "b", "first").since_ms
     change(begin("first"), enter("first", retries=1), end("failed", "first", why="no"))
     assert first_ms == batches.batch("b").added_ms
     wait_until(lambda: change(enter(uuid4().hex)) and batches.batch("b").added_ms > first_ms)
@@ -73,7 +73,7 @@ def test_names_are_apart(batches):
         assert batches.open_batch(name, name, {name: name})
         assert [DONE] == batches.change(name, [enter(name, queue=name)]).outcomes
     for name in names:
-        record, job = batches.batch(name), batches.job(name, name)
+        record, job = batches.batch(name), job_of(batches, name, name)
         assert (name, {name: name}, 1) == (record.name, record.fields, record.total)
         assert (name, name, TAG) == (job.id, job.queue, job.tag)
 
@@ -86,7 +86,7 @@ def test_it_is_forgotten(batches, change):
     assert [] == batches.batches(10)
     assert batches.open_batch("b", "again", {})
     assert 0 == batches.batch("b").total
-    assert batches.job("b", "j") is None
+    assert job_of(batches, "b", "j") is None
 
 
 # -- the life of a job
@@ -95,10 +95,10 @@ def test_it_is_forgotten(batches, change):
 def test_a_job_succeeds(change, state, batches):
     """It waits, is worked on, and has succeeded; each is said of it once."""
     assert [DONE] == change(enter())
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert ("j", "waiting", 0, 0, TAG, "q") == (*job[:4], job.tag, job.queue)
     assert [DONE] == change(begin(token=7))
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert ("working", 7) == (job.state, job.token)
     assert [DONE] == change(end("succeeded", token=7))
     assert "succeeded" == state()
@@ -174,7 +174,7 @@ def test_a_retry_keeps_its_job(change, state, batches):
     assert "retrying" == state()
     assert [UNCHANGED] == change(end("error", token=9))
     assert [DONE] == change(begin(retries=1, token=2, tag=OTHER_TAG))
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert ("working", 1, 2, OTHER_TAG) == (job.state, job.retries, job.token, job.tag)
     assert [DONE] == change(end("succeeded", retries=1, token=2))
     assert 1 == batches.batch("b").total
@@ -184,7 +184,7 @@ def test_another_message_of_a_job_that_is_worked_on(change, batches):
     """One of the same try changes nothing."""
     change(enter(), begin())
     assert [UNCHANGED] == change(enter(tag=OTHER_TAG))
-    assert TAG == batches.job("b", "j").tag
+    assert TAG == job_of(batches, "b", "j").tag
 
 
 # -- publishing that fails
@@ -260,7 +260,7 @@ def test_a_dead_letter_that_is_replayed_waits(change, state, batches):
     change(enter(), begin(), lost(), Change("seal"))
     assert batches.batch("b").ended_ms
     assert [DONE] == change(Change("replay", "j", tag=OTHER_TAG, queue="r"))
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert ("waiting", OTHER_TAG, "r") == (job.state, job.tag, job.queue)
     assert [] == batches.failures("b", 10)
     assert 0 == batches.batch("b").ended_ms
@@ -283,7 +283,7 @@ def test_a_replay_that_is_begun_before_it_is_heard_of(change, state):
 def test_what_is_found_nowhere_is_lost(change, state, batches):
     """If nothing was said of it since it was looked for."""
     change(enter(), seal())
-    seen = str(batches.job("b", "j").since_ms)
+    seen = str(job_of(batches, "b", "j").since_ms)
     assert [UNCHANGED] * 2 == change(
         Change("lose", "j", tag=TAG, text=str(int(seen) - 1)),
         Change("lose", "j", tag=OTHER_TAG, text=seen),
@@ -295,13 +295,13 @@ def test_what_is_found_nowhere_is_lost(change, state, batches):
 
 def lose(batches, *jobs):
     """Return what says that nothing is found of jobs that are as they are now."""
-    seen = [batches.job("b", job) for job in jobs]
+    seen = [job_of(batches, "b", job) for job in jobs]
     return [Change("lose", job.id, tag=job.tag, text=str(job.since_ms)) for job in seen]
 
 
 def later(store, batches, job):
     """Wait until the broker's clock says another time than that of a job."""
-    since_ms = batches.job("b", job).since_ms
+    since_ms = job_of(batches, "b", job).since_ms
     wait_until(lambda: store.store.now_ms() > since_ms, interval_s=0.001)
 
 
@@ -311,7 +311,7 @@ def test_what_was_never_stored_is_taken_out(store, change, batches):
     later(store, batches, "i")
     change(enter("j"), enter("k"))
     change(enter("l")._replace(text="more"), Change("seal"))
-    assert batches.job("b", "l").since_ms == batches.batch("b").heard_ms
+    assert job_of(batches, "b", "l").since_ms == batches.batch("b").heard_ms
     assert [DONE, *[NEVER_STORED] * 3] == change(*lose(batches, "i", "j", "k", "l"))
     record = batches.batch("b")
     assert (1, 1, True) == (record.total, record.counts["error"], record.ended_ms > 0)

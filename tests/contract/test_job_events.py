@@ -11,7 +11,7 @@ from reliq.message.envelope import Envelope, decode, encode
 from reliq.routing import partitions
 from reliq.store.jobs import UNCHANGED, Change
 from reliq.transfer.numbered import publication, to_queue
-from tests.contract.jobs import begin
+from tests.contract.jobs import begin, job_of
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
@@ -195,7 +195,7 @@ def test_one_that_is_moved_to_another_queue_waits_there(store, batches, state, p
     store.declare("r")
     assert 1 == to_queue(store.store, "q", "r", [sent.tag])
     told(store)
-    job = batches.job("b", "j")
+    job = job_of(batches, "b", "j")
     assert ("waiting", "r", []) == (job.state, job.queue, why(batches))
     assert {job.tag: "there"} == store.store.whereabouts("r", [job.tag])
 
@@ -209,7 +209,7 @@ def test_a_move_that_was_cut_off(store, batches, state, publish):
     stored = publication("r", "q", move, low, move.envelope)
     store.publish(stored)
     assert 1 == to_queue(store.store, "q", "r", [sent.tag])
-    assert ("waiting", stored.tag) == (state(), batches.job("b", "j").tag)
+    assert ("waiting", stored.tag) == (state(), job_of(batches, "b", "j").tag)
     (taken,) = store.take(queue="r")
     where = 0, int(taken.token), taken.tag, "r"
     batches.change("b", [Change("begin", "j", "", *where), Change("end", "j", "error", *where)])
@@ -227,9 +227,9 @@ def test_told_twice(store, batches, state, publish):
     (event,) = events(store)
     batch, change = change_of("q", event)
     batches.change(batch, [change])
-    since = batches.job("b", "j").since_ms
+    since = job_of(batches, "b", "j").since_ms
     told(store)
-    assert ("error", since) == (state(), batches.job("b", "j").since_ms)
+    assert ("error", since) == (state(), job_of(batches, "b", "j").since_ms)
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["replayed", "dead again"])
@@ -242,10 +242,10 @@ def test_told_late(store, batches, state, publish, again):
         reject(store)
     stale = [change_of("q", event)[1] for event in events(store)]
     told(store)
-    known = batches.job("b", "j")
+    known = job_of(batches, "b", "j")
     for change in stale:
         assert [UNCHANGED] == batches.change("b", [change]).outcomes
-    assert known == batches.job("b", "j")
+    assert known == job_of(batches, "b", "j")
     assert state() == ("waiting" if again else "error")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.lost_jobs import LostJobs
+from reliq.consumer.lost_jobs import Sweep
 from reliq.message.delivery_tag import new_tag
 from reliq.routing.partitions import declare
 from reliq.store.jobs import Change
-from tests.contract.jobs import begin, seal
+from tests.contract.jobs import begin, job_of, seal
 from tests.contract.steps import LONG_MS, message
 from tests.contract.test_job_events import job_message, publish, why  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
@@ -18,11 +18,10 @@ from tests.support.waiting import wait_until
 def sweep(store, batches):
     """Return a function that looks for lost jobs of the batch "b", and returns how many."""
     soon = []
-    jobs = LostJobs(soon.append)
 
     def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
-        looking = jobs.sweep("b", store.store.now_ms(), missing_ms)
+        looking = Sweep("b", store.store.now_ms(), soon.append, missing_ms=missing_ms)
         while looking.step(store.store):
             pass
         return batches.batch("b").counts["error"] - before
@@ -126,7 +125,7 @@ def test_another_worker_took_it_over(store, sweep, publish, batches, state):  # 
     """Between two looks: the next looks anew."""
     works(store, batches, publish(), "s")
     assert 0 == sweep()
-    batches.change("b", [begin(token=9, tag=batches.job("b", "j").tag, who="t")])
+    batches.change("b", [begin(token=9, tag=job_of(batches, "b", "j").tag, who="t")])
     assert [0, 1] == [sweep(), sweep()]
     assert ["its worker t was lost, or does not know it"] == why(batches)
 
@@ -192,5 +191,5 @@ def test_a_retry_that_was_withdrawn(store, sweep, publish, batches):  # noqa: F8
     retry = new_tag(5, job=True)
     batches.change("b", [Change("enter", "j", "waiting", 1, tag=retry, queue="q")])
     batches.change("b", [Change("withdraw", "j", "", 1, tag=retry)])
-    assert first.tag == batches.job("b", "j").tag
+    assert first.tag == job_of(batches, "b", "j").tag
     assert 0 == sweep()

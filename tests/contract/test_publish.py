@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -80,9 +81,9 @@ def test_a_stale_route_uses_up_no_number(store):
     store.declare()
     store.store.bind("e", True, [b"one"])
     retried = message(exchange="e", number=1, low_water=1)
-    assert [STALE] == store.publish(retried._replace(version=b"old"))
+    assert [STALE] == store.publish(replace(retried, version=b"old"))
     version = store.store.bindings_version("e")
-    assert [STORED] == store.publish(retried._replace(version=version))
+    assert [STORED] == store.publish(replace(retried, version=version))
 
 
 def test_a_route_through_bindings_that_are_gone_is_stale(store):
@@ -100,7 +101,7 @@ def test_a_retry_is_stored_once(store):
     first = message(number=1, low_water=1, envelope=b"first")
     store.publish(first)
     assert [DUPLICATE] == store.publish(first)
-    assert [DUPLICATE] == store.publish(first._replace(tag=new_tag(5), envelope=b"second"))
+    assert [DUPLICATE] == store.publish(replace(first, tag=new_tag(5), envelope=b"second"))
     assert [b"first"] == envelopes(store.reserve(9))
     assert 1 == store.ledger("published")
 

@@ -131,8 +131,13 @@ def arrive(store, low_water, moves, queue="other"):
     return store.publish(
         *(
             message(
-                queue, move.envelope, publisher="move:q", number=move.number, low_water=low_water
-            )._replace(moved=True)
+                queue,
+                move.envelope,
+                publisher="move:q",
+                number=move.number,
+                low_water=low_water,
+                moved=True,
+            )
             for move in moves
         )
     )

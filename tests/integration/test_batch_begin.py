@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliq.batches import Batch
-from reliq.consumer.lost_jobs import LostJobs
+from reliq.consumer.lost_jobs import Sweep
 from tests.support.waiting import wait_until
 
 APP = "tests.integration.apps.late_begin"
@@ -19,9 +19,8 @@ def test_a_job_between_its_ack_and_its_begin_is_not_lost(site, pool):
         site.send("end_early", "succeed")
     store = batch._connected()
     wait_until(lambda: not store.status("celery").stored, what="the message to be acknowledged")
-    lost = LostJobs(lambda _: None)
     for _ in range(2):
-        sweep = lost.sweep(batch.id, store.now_ms(), -1000)
+        sweep = Sweep(batch.id, store.now_ms(), lambda _: None, missing_ms=-1000)
         while sweep.step(store):
             pass
     assert 1 == batch.status().counts["working"]

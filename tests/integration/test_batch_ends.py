@@ -70,7 +70,7 @@ def test_a_job_that_no_queue_takes(app, url):
         batch.map("t", range(2), app=app, exchange="nobody", routing_key="x")
     status = batch.status()
     batch.close()
-    assert (0, True) == (status.total, status.ended is not None)
+    assert (0, True) == (status.total, status.ended_ms is not None)
 
 
 def test_a_job_without_a_name(app, url):

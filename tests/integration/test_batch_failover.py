@@ -12,7 +12,7 @@ from reliq import BrokerTimeout, PartlyPublished
 from reliq.admin import Inspector
 from reliq.batches import Batch
 from reliq.store.jobs import Change
-from reliq.transports import batch as batch_module
+from reliq.transports import publishing
 from tests.integration.test_celery_failover import brokers  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
 
@@ -118,7 +118,7 @@ def test_the_next_try_of_a_job_whose_batch_is_not_there(redis_factory, brokers):
 def test_jobs_that_the_first_broker_may_have_are_uncertain(redis_factory, monkeypatch):
     """The second one has no such batch; of what was sent to the first it knows nothing."""
     a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
-    send = batch_module.send
+    send = publishing.send
 
     def send_and_hear_nothing(*args):
         send(*args)
@@ -128,7 +128,7 @@ def test_jobs_that_the_first_broker_may_have_are_uncertain(redis_factory, monkey
     app = Celery(broker=[server.url("reliq") for server in (a, b)], set_as_current=False)
     task = app.task(name="t", shared=False)(send_and_hear_nothing)
     with closing(app), Batch("jobs", app=app) as batch:
-        monkeypatch.setattr(batch_module, "send", send_and_hear_nothing)
+        monkeypatch.setattr(publishing, "send", send_and_hear_nothing)
         with pytest.raises(PartlyPublished) as caught:
             batch.map(task, range(3), retry=True)
         found = caught.value

@@ -13,7 +13,7 @@ from kombu import Queue
 import reliq
 from reliq import Batch, BatchClosed, PartlyPublished
 from reliq.admin import Inspector
-from reliq.consumer.lost_jobs import LostJobs
+from reliq.consumer.lost_jobs import Sweep
 from tests.support.audits import assert_balanced
 from tests.support.interrupts import Interrupter
 from tests.support.site import close_app
@@ -126,7 +126,7 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
 def looked_at(batch):
     """Return the jobs after a look at all of them, now."""
     store = batch._connected()
-    look = LostJobs(lambda _: None).sweep(batch.id, store.now_ms(), missing_ms=-1)
+    look = Sweep(batch.id, store.now_ms(), lambda _: None, missing_ms=-1)
     while look.step(store):
         pass
     return batch.status().total
@@ -135,7 +135,7 @@ def looked_at(batch):
 @pytest.mark.parametrize("how", ["together", "one by one"])
 def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
     """What was not sent is out of the batch at once, what was on its way after a look."""
-    files = ("job_entries.py", "transports/batch.py", "sending.py", "publishing.py")
+    files = ("job_entries.py", "transports/publish_buffer.py", "sending.py", "publishing.py")
     publish = partial(batch.map, one, range(3)) if how == "together" else one.delay
     point = 1
     with batch:
@@ -164,7 +164,7 @@ def test_a_child_that_was_forked_in_the_block(one, batch):
         assert 0 == os.waitpid(child, 0)[1]
         one.delay(1)
     status = batch.status()
-    assert (2, True) == (status.total, status.sealed is not None)
+    assert (2, True) == (status.total, status.sealed_ms is not None)
 
 
 def test_middleware_may_refuse_a_job(one, batch, redis_url):

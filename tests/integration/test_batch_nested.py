@@ -11,7 +11,7 @@ from reliq.admin import Inspector
 from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
-from tests.contract.jobs import TAG, begin, end, enter, lost
+from tests.contract.jobs import TAG, begin, end, enter, job_of, lost
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
@@ -57,11 +57,11 @@ def test_it_is_entered_when_it_is_opened(make):
         with make() as child:
             assert {"waiting": 1} == counts(parent)
             change(child, enter())
-    assert None is parent.status().ended
-    assert child.id == parent._connected().batches.job(parent.id, child.id).id
+    assert None is parent.status().ended_ms
+    assert child.id == job_of(parent._connected().batches, parent.id, child.id).id
     change(child, begin(), end("succeeded"))
     assert {"succeeded": 1} == counts(parent)
-    assert parent.status().ended
+    assert parent.status().ended_ms
 
 
 def test_an_empty_one_succeeds(make):
@@ -98,7 +98,7 @@ def test_it_succeeds_only_if_all_its_jobs_do(make, ends, state, why):
     status = parent.status()
     assert {state: 1} == counts(parent)
     assert why in status.failures[0].reason
-    assert status.ended
+    assert status.ended_ms
 
 
 def test_a_dead_letter_in_it_is_replayed(make):
@@ -120,10 +120,10 @@ def test_three_levels(make):
     """The end of the innermost is that of all."""
     with make() as outer, make() as middle, make() as inner:
         change(inner, enter(), begin())
-    assert [None] * 3 == [batch.status().ended for batch in (outer, middle, inner)]
+    assert [None] * 3 == [batch.status().ended_ms for batch in (outer, middle, inner)]
     change(inner, end("succeeded"))
     assert [{"succeeded": 1}] * 3 == [counts(batch) for batch in (outer, middle, inner)]
-    assert all(batch.status().ended for batch in (outer, middle, inner))
+    assert all(batch.status().ended_ms for batch in (outer, middle, inner))
 
 
 @pytest.mark.parametrize("how", ["seal", "cancel"])
@@ -160,7 +160,7 @@ def test_cancel_is_for_those_in_it(make):
     with make() as outer, make() as middle, make() as inner:
         change(inner, enter())
     outer.cancel()
-    assert all(batch.status().cancelled for batch in (outer, middle, inner))
+    assert all(batch.status().cancelled_ms for batch in (outer, middle, inner))
     change(inner, begin())
     assert {"cancelled": 1} == counts(outer) == counts(middle) == counts(inner)
 
@@ -174,7 +174,7 @@ def test_an_operator_cancels_those_in_it(make, url, was_cancelled):
         tell(outer, Change("cancel"))
     with Inspector(url) as inspector:
         assert inspector.cancel_batch(outer.id) is not was_cancelled
-    assert all(batch.status().cancelled for batch in (outer, middle, inner))
+    assert all(batch.status().cancelled_ms for batch in (outer, middle, inner))
     change(inner, begin())
     assert {"cancelled": 1} == counts(outer) == counts(middle) == counts(inner)
 
@@ -185,7 +185,7 @@ def test_an_operator_cannot_cancel_what_has_ended(make, url):
         pass
     with Inspector(url) as inspector:
         assert not inspector.cancel_batch(parent.id)
-    assert not parent.status().cancelled
+    assert not parent.status().cancelled_ms
     assert {"succeeded": 1} == counts(parent)
 
 
@@ -269,7 +269,7 @@ def test_who_was_to_cancel_the_child_died(make, passes):
         change(child, enter())
     tell(parent, Change("cancel"))
     passes.make(child)
-    assert child.status().cancelled
+    assert child.status().cancelled_ms
 
 
 @pytest.mark.slow

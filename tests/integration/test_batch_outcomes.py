@@ -240,7 +240,7 @@ def test_a_job_that_adds_jobs(jobs):
     """To its batch, which is sealed: tasks, many at a time, and a batch in it."""
     with jobs.batch() as batch:
         jobs.site.send("end_late", "add", countdown=1)
-    assert batch.status().sealed
+    assert batch.status().sealed_ms
     status = batch.wait(ENDS_S)
     batch.close()
     assert {"succeeded": 5, "failed": 1} == {k: n for k, n in status.counts.items() if n}

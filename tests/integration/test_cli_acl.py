@@ -17,6 +17,7 @@ from reliq.admin import ROLES, Inspector, acl_rule
 from reliq.engines.urls import connect
 from reliq.store.jobs import DONE, Change, Note
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
+from tests.contract.jobs import job_of
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
 from tests.integration.test_web_guard import walk
@@ -147,7 +148,7 @@ def look_at_batch(batches):
     """Read all there is of it."""
     assert 1 == batches.batch("b").total
     assert ["b"] == batches.batches(10)
-    assert "waiting" == batches.job("b", "j").state
+    assert "waiting" == job_of(batches, "b", "j").state
     assert 1 == len([job for part in batches.jobs("b") for job in part])
     assert [] == batches.failures("b", 10)
     batches.progress("b", 10), batches.reports("b", 10)

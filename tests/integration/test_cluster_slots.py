@@ -265,7 +265,6 @@ def test_every_script_of_a_queue_is_called():
     of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
     of_others |= {"note_bound", "declare_exchange", "wake"}
     of_batches = {"open_batch", "change_jobs", "note_job", "said", "list_batch", "next_batches"}
-    of_batches |= {"postpone_batch", "schedule_batch"}
     kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}
     everything = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
     assert everything - of_others - of_batches - kombu <= set(CALLS)

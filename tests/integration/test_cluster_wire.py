@@ -12,12 +12,11 @@ import pytest
 from kombu import Connection
 
 from reliq.engines.redis.cluster.address import cluster_address
-from reliq.engines.redis.cluster.request import Request
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.keys import queue_keys, queues
-from reliq.engines.redis.wire import Wire
+from reliq.engines.redis.posts import Posts
 from reliq.errors import BrokerTimeout, BrokerUnavailable, NotConfirmed
 from reliq.options import parse
 from reliq.store.values import STALE
@@ -131,6 +130,9 @@ def test_a_handler_that_raises_ends_nothing(cluster, connect):
     caller.join(20)
     assert [None] == got
     assert wire.call(("SET", key, "1")) == b"OK"
+    with pytest.raises(KeyError):
+        wire.wait_for_replies()
+    assert not wire.waiting
 
 
 def test_a_connection_that_is_made_anew_is_counted(cluster, connect):
@@ -170,24 +172,6 @@ def test_a_handler_may_ask_for_a_slot_that_is_not_served(cluster, connect):
     waits.join(20)
     assert not waits.is_alive()
     assert [None] == got
-
-
-def test_a_thread_is_served_in_order(cluster, connect):
-    """Also where another connection learns first that the slot has moved."""
-    wire, other = connect(cluster), connect(cluster)
-    source, target = not_the_anchor(cluster)
-    key, elsewhere = next(keys_at(cluster, source)), next(keys_at(cluster, target))
-    for one in (wire, other):
-        one.call(("GET", key))
-        one.call(("GET", elsewhere))
-    migration = Migration(source, target, key)
-    migration.open()
-    migration.end()
-    wire.post(("RPUSH", key, "first"))  # its reply, not read yet: MOVED
-    other.call(("EXISTS", key))
-    wire.post(("RPUSH", key, "second"))
-    wire.wait_for_replies()
-    assert [b"first", b"second"] == wire.call(("LRANGE", key, 0, -1))
 
 
 def test_what_was_interrupted_is_not_sent_later(cluster, open_store):
@@ -242,7 +226,7 @@ def test_a_slot_is_bound_to_nothing_that_was_interrupted_before_it_was_sent(clus
     frozen.freeze()
     try:
         with interrupted(0.4):
-            wire.requests([(("GET", key), None), (("GET", other), None)])
+            wire.exchange([(("GET", key), None), (("GET", other), None)])
     finally:
         frozen.thaw()
     follows(wire, key, source, cluster.owner(slot_of(queues(""))))
@@ -259,19 +243,9 @@ def test_a_slot_is_bound_to_nothing_that_was_posted_in_vain(cluster, connect, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "send", interrupt)  # no signal can be made to come just there
+        patch.setattr(Posts, "post", interrupt)  # no signal can be made to come just there
         with pytest.raises(KeyboardInterrupt):
             wire.post(("GET", key))
-    follows(wire, key, source, target)
-
-
-def test_a_slot_that_moves_is_found_whatever_is_said_to_be_under_way(cluster, connect):
-    """A request that never ends binds its slot to a connection, but not for ever."""
-    wire = connect(cluster, socket_timeout=5.0)
-    source, target = not_the_anchor(cluster)
-    key = next(keys_at(cluster, source))
-    wire.call(("SET", key, "1"))
-    wire._begin_on(Request(slot_of(key), ("GET", key), None, 0.0))
     follows(wire, key, source, target)
 
 
@@ -446,7 +420,7 @@ def test_a_node_that_no_thread_dials_is_dialled_later(cluster, connect, no_threa
     told: list[object] = []
     with no_threads():
         wire.post(("GET", next(keys)), told.append)
-        wait_until(lambda: told, timeout_s=20)
+        wait_until(lambda: wire.receive() or told, timeout_s=20)
     assert isinstance(told[0], BrokerTimeout)
     wire.post(("GET", next(keys)), told.append)
     wait_until(lambda: wire.receive() or told[1:], timeout_s=20)

@@ -53,7 +53,7 @@ def test_nobody_else_waits_for_who_waits_for_a_reply(client, blackhole):
 
     def ask():
         with pytest.raises(BrokerTimeout):
-            transport.link.store.status("q")
+            transport.link.store.reserve("q", 1, 60_000, False)
 
     waiting = threading.Thread(target=ask)
     waiting.start()

@@ -24,7 +24,7 @@ from reliq.routing import partitions
 from reliq.routing.publish_ids import PUBLISHER
 from reliq.signals import message_published
 from reliq.store.values import Layout
-from reliq.transports import postponed, reserver
+from reliq.transports import late_queues, reserver
 from tests.integration.kombu_client import FAST
 from tests.support.waiting import wait_until
 
@@ -304,7 +304,7 @@ def test_what_is_only_sent_reaches_an_open_partition(client, operator):
     for number in range(8):
         connection.Producer().publish(number, routing_key="q")
     store_of(connection).wait_for_replies()
-    connection.transport.loop.do_deferred()
+    connection.transport.publishing.posting.do_deferred()
     store_of(connection).wait_for_replies()
     assert [8, 0, 0, 0] == counts(connection)
 
@@ -345,7 +345,7 @@ def test_partitions_that_do_not_come_are_asked_for_ever_less(connection, operato
     transport = connection.transport
     store, registration = store_of(connection), transport.link.session.registration
     now = [1e9]
-    monkeypatch.setattr(postponed, "monotonic", lambda: now[0])
+    monkeypatch.setattr(late_queues, "monotonic", lambda: now[0])
     asked = []
     for method in ("attach", "layout"):
         ask = getattr(store, method)

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from reliq.admin import Inspector
-from reliq.consumer.lost_jobs import LostJobs
+from reliq.consumer.lost_jobs import Sweep
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.integrations.outcomes import BATCH
@@ -45,7 +45,6 @@ class Steps:
     def __init__(self, server) -> None:
         self.raw = server.client()
         self.store = RedisStore(address(server.url()), parse({}), WORKER)
-        self.lost_jobs = LostJobs(lambda _: None)
         self.longest_ms = defaultdict(float)
         pid = self.raw.info("server")["process_id"]
         self._thread = Path(f"/proc/{pid}/task/{pid}/schedstat")
@@ -130,7 +129,7 @@ def begun(steps, batch, by_tag, count):
 def looked_at(steps):
     """Look for lost jobs, list, show and audit."""
     store, batches = steps.store, steps.store.batches
-    sweep = steps.lost_jobs.sweep("b", store.now_ms() + HOUR_MS)
+    sweep = Sweep("b", store.now_ms() + HOUR_MS, lambda _: None)
     while sweep.step(store):
         pass
     with Inspector(f"reliq://{store.broker.partition('://')[2]}") as inspector:

@@ -13,7 +13,7 @@ from reliq.engines.urls import address
 from reliq.errors import BrokerRefused, ReliqError
 from reliq.options import parse
 from reliq.store.jobs import DONE, UNCHANGED, Change, Note
-from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
+from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost
 
 K = batch_keys("", "b")
 LISTS = (batches(""), batches_opened(""))
@@ -23,7 +23,7 @@ COUNTERS = (
 )
 FLAGS = (
     *("sealed", "cancelled", "ended", "due_failure", "due_complete", "due_success"),
-    *("said_failure", "said_complete", "said_success", "created", "postponed"),
+    *("said_failure", "said_complete", "said_success", "created", "added"),
 )
 OWN = {
     **dict.fromkeys((K.failures, K.progressed, *LISTS), "zadd"),
@@ -50,7 +50,7 @@ class Batch:
         retry = enter("r", tag=OTHER_TAG, retries=1)
         self.batches.change("b", [*(begin(job) for job in jobs[1:]), retry, *ends, Change("seal")])
         self._note()
-        self.since = str(self.batches.job("b", "w").since_ms)
+        self.since = str(job_of(self.batches, "b", "w").since_ms)
         self.dumps = self.contents()
 
     def _note(self):
@@ -105,7 +105,7 @@ class Batch:
             "note": self._note,
             "said": lambda: self.batches.said("b", "failure"),
             "next": lambda: self.batches.next_batches(10, 1000),
-            "postpone": lambda: self.batches.postpone("b", 1000),
+            "look later": lambda: self.batches.look_later({"b": 1000}),
             "open again": lambda: self.batches.open_batch("b", "enrol", {}),
             "open": lambda: self.batches.open_batch("new", "enrol", {}),
             "forget": lambda: self.batches.forget_batch("b"),
@@ -118,7 +118,7 @@ class Batch:
         self.batches.failures("b", 10)
         self.batches.progress("b", 10)
         self.batches.reports("b", 10)
-        return [self.batches.job("b", job) for job in "wkrsfexc"], list(self.batches.jobs("b"))
+        return [job_of(self.batches, "b", job) for job in "wkrsfexc"], list(self.batches.jobs("b"))
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_a_job_that_cannot_be_read(batch, caplog):
     result = batch.batches.change("b", [begin("torn"), end("error", "torn"), begin("w")])
     assert [UNCHANGED, UNCHANGED, DONE] == result.outcomes
     assert b"junk" == batch.raw.hget(K.jobs, "torn")
-    assert batch.batches.job("b", "torn") is None
+    assert job_of(batch.batches, "b", "torn") is None
     assert 8 == len([job for part in batch.batches.jobs("b") for job in part])
     assert "'torn'" in caplog.text
     assert "jobs of batch 'b'" in caplog.text

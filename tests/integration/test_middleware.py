@@ -18,7 +18,7 @@ from celery.schedules import schedule
 import reliq
 from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable, ConfigurationError
-from reliq.integrations.middleware import apply_publish, chain_of
+from reliq.integrations.middleware import PublishContext, apply_publish, chain_of
 from reliq.message.envelope import decode
 from tests.support.audits import assert_balanced
 from tests.support.site import close_app
@@ -267,12 +267,12 @@ def test_the_first_protocol(make_app, stored):
 
 def test_who_publishes_past_celery(app):
     """apply_publish runs the chain; it does nothing where there is none."""
-    given = {"name": "add", "task_id": "7", "properties": {}, "args": (), "kwargs": {}}
+    given = {"name": "add", "id": "7", "properties": {}, "options": {}, "args": (), "kwargs": {}}
     headers = {}
-    apply_publish(app, headers=headers, options={}, **given)
+    apply_publish(PublishContext(app=app, headers=headers, **given))
     assert {} == headers
     reliq.add_middleware(app, Stamp())
-    apply_publish(app, headers=headers, options={}, **given)
+    apply_publish(PublishContext(app=app, headers=headers, **given))
     assert {"stamp": "middleware"} == headers
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reliq.consumer.dead_consumers import Orphans
+from reliq.consumer.dead_consumers import DeadConsumers
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import BrokerUnavailable
@@ -47,7 +47,7 @@ class Looker:
 
     def __init__(self, steps):
         self.steps = steps
-        self.orphans = Orphans(
+        self.orphans = DeadConsumers(
             "looker",
             SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
             consumes=lambda queue: queue == "q",

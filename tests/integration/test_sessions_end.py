@@ -36,7 +36,7 @@ def left():
     sessions = list(SESSIONS.by_key.values())
     return {
         "sessions": sorted(str(item.key) for item in sessions),
-        "transports": sum(len(item.carriers) for item in sessions),
+        "transports": sum(len(item.transports) for item in sessions),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": Counter(filter(None, map(_kind, Path("/proc/self/fd").iterdir()))),
     }

@@ -121,7 +121,7 @@ def test_a_post_of_an_event_loop_waits_for_no_idle_server(fresh_redis):
     """What is posted is what finds out that the server is silent."""
     options = Options(socket_timeout=4.0, health_check_interval=0.2)
     with closing(Wire(address(fresh_redis.url()), options, "test")) as wire:
-        wire.connect()
+        wire.fileno()  # as the loop does, which watches it
         wire.disable_reconnect()
         time.sleep(0.3)  # so that it is idle for long
         fresh_redis.freeze()

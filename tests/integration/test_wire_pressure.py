@@ -6,16 +6,13 @@ import socket
 import ssl
 import threading
 from contextlib import closing
-from math import inf
 
 import pytest
 
 from reliq.engines.poll import readable
-from reliq.engines.redis import scripts
 from reliq.engines.redis.connect import Address
-from reliq.engines.redis.conversation import Conversation
+from reliq.engines.redis.posts import Post, Posts
 from reliq.engines.redis.stream import Readable, Stream, pack
-from reliq.engines.redis.unanswered import Asked
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
 from reliq.errors import BrokerTimeout, BrokerUnavailable
@@ -23,8 +20,8 @@ from reliq.options import Options
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-from .test_wire_threads import dialled
-from .test_wire_turns import ended, is_in, started
+from .test_wire_threads import dialled, is_in
+from .test_wire_turns import ended, started
 
 LARGE = b"x" * 4_000_000  # more than both ends of a pair of sockets take
 
@@ -38,25 +35,26 @@ class Connection:
 
 
 class Peer:
-    """A server that is played by the test, and the conversation with it."""
+    """A server that is played by the test, and what is posted to it."""
 
     def __init__(self, timeout_s):
         ours, self.sock = socket.socketpair()
-        self.conversation = Conversation(Address(), timeout_s)
+        self.posts = Posts(Address(), timeout_s, lambda _error: None)
         self.stream = Stream(Connection(ours))
-        self.conversation.begin(self.stream)
+        self.posts.begin(self.stream)
 
-    def write(self, *command, handler=None, script=None):
-        """Write the command; return what is asked."""
-        asked = Asked(command, script, 0.0, handler)
-        self.conversation.write(pack(command), (asked,), inf)
-        return asked
+    def write(self, *command, handler=print, script=None):
+        """Write the command; return what is posted."""
+        post = Post(command, script, 0.0, handler)
+        self.posts.post(pack(command), post)
+        return post
 
     def call(self, *command):
         """Return the reply."""
-        asked = self.write(*command)
-        self.conversation.wait_for((asked,))
-        return asked.reply
+        came = []
+        self.write(*command, handler=came.append)
+        self.posts.wait_for(lambda: bool(came))
+        return came[0]
 
     def take(self, size):
         """Take so many bytes of what was written."""
@@ -78,8 +76,7 @@ def peer_of():
     yield make
     for peer in peers:
         peer.sock.close()
-        with peer.conversation.lock:
-            peer.conversation._fail(BrokerUnavailable("the test is over"))
+        peer.posts.hang_up(BrokerUnavailable("the test is over"))
 
 
 class Held:
@@ -118,7 +115,7 @@ def test_who_writes_reads_when_another_no_longer_does(peer_of):
     reads = started(peer.call, "ECHO", "1")
     wait_until(lambda: is_in(reads, "wait"))
     writes = started(peer.call, "ECHO", LARGE)
-    wait_until(lambda: is_in(writes, "writable"))
+    wait_until(lambda: peer.stream.unsent)
     peer.sock.sendall(b"+1\r\n")
     assert ended(reads)
     peer.sock.settimeout(20)
@@ -127,8 +124,8 @@ def test_who_writes_reads_when_another_no_longer_does(peer_of):
     assert ended(writes)
 
 
-def test_who_waits_for_a_handler_does_not_write(peer_of):
-    """The handler's end would not wake it: it would wait for room."""
+def test_who_posts_writes_while_another_is_in_a_handler(peer_of):
+    """It waits for room only: not for the end of the handler."""
     peer = peer_of()
     begun, may_end = threading.Event(), threading.Event()
 
@@ -137,22 +134,14 @@ def test_who_waits_for_a_handler_does_not_write(peer_of):
         may_end.wait(30)
 
     peer.write("ECHO", "1", handler=handle)
-    hands_out = started(peer.conversation.wait)
+    hands_out = started(peer.posts.wait)
     peer.sock.sendall(b"+1\r\n")
     assert begun.wait(20)
-    calls = started(peer.call, "ECHO", "2")
-    wait_until(lambda: is_in(calls, "wait"))
-    peer.stream.scripts.add(scripts.LEASES_OF.sha)  # it had it, and forgets it
-    command = ("EVALSHA", scripts.LEASES_OF.sha, 1, "key", LARGE)
-    posts = started(lambda: peer.write(*command, handler=print, script=scripts.LEASES_OF))
+    posts = started(lambda: peer.write("ECHO", LARGE))
     peer.take(len(LARGE))
     assert ended(posts)
-    peer.sock.sendall(b"+2\r\n-NOSCRIPT\r\n")  # it is sent again, and not taken
-    wait_until(lambda: is_in(calls, "_wait_for_handlers"))
     may_end.set()
-    assert ended(calls)
     assert ended(hands_out)
-    assert peer.stream.unsent
 
 
 class Renegotiates:
@@ -209,9 +198,20 @@ def test_who_writes_looks_at_the_time_too(peer_of, monkeypatch):
 def test_what_is_answered_and_not_taken_is_given_up(peer_of):
     """Nothing is unanswered then, and still it takes too long."""
     peer = peer_of(0.5)
+    writes = started(peer.write, "ECHO", LARGE)
+    wait_until(lambda: peer.stream.unsent)
     peer.sock.sendall(b"-ERR\r\n")
-    assert ended(started(peer.write, "ECHO", LARGE))
-    assert peer.conversation.stream is None
+    assert ended(writes)
+    assert peer.posts.stream is None
+
+
+def test_a_reply_to_nothing_ends_the_connection(peer_of):
+    """The next one would be taken for that of another command."""
+    peer = peer_of()
+    peer.sock.sendall(b"+1\r\n")
+    with pytest.raises(BrokerUnavailable):
+        peer.posts.receive()
+    assert peer.posts.stream is None
 
 
 def test_what_has_come_is_not_too_late(fresh_redis):
@@ -220,7 +220,7 @@ def test_what_has_come_is_not_too_late(fresh_redis):
         replies = []
         wire.post(("ECHO", "1"), replies.append)
         wait_until(lambda: readable([wire.fileno()], 0))
-        wait_until(lambda: wire._conversation._unanswered.overdue)
+        wait_until(lambda: wire.silent_s > 0.2)
         wire.check()
         wire.wait_for_replies()
         assert [b"1"] == replies
@@ -232,7 +232,7 @@ def test_what_has_not_come_is_too_late(fresh_redis):
         fresh_redis.freeze()
         replies = []
         wire.post(("ECHO", "1"), replies.append)
-        wait_until(lambda: wire._conversation._unanswered.overdue)
+        wait_until(lambda: wire.silent_s > 0.2)
         with pytest.raises(BrokerTimeout):
             wire.check()
         fresh_redis.thaw()

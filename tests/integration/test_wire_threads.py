@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -20,7 +21,7 @@ from tests.support.waiting import wait_until
 def dialled(server, **options):
     """Return a connected wire to *server*."""
     wire = Wire(address(server.url()), Options(**options), "test")
-    wire.connect()
+    wire.connect_to_post()
     return wire
 
 
@@ -59,42 +60,53 @@ class Caller(threading.Thread):
 
 def waits(wire, *command):
     """Return a thread that has called *command* and waits for its reply."""
+    wire.call(("PING",))  # so that there is a connection
     caller = Caller(wire, *command)
-    wait_until(lambda: wire.waiting)
+    wait_until(lambda: is_in(caller, "wait"))
     return caller
+
+
+def is_in(thread, function):
+    """Whether *thread* is in a function of that name."""
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 def test_who_waits_holds_up_nobody_who_posts(wire, fresh_redis):
     """What is posted is written, and reading without waiting returns, while another waits."""
+    caller = waits(wire, "BLPOP", "called", "20")
     fresh_redis.freeze()
-    caller = waits(wire, "ECHO", "called")
     replies: list[object] = []
     wire.post(("ECHO", "posted"), replies.append)
     wire.receive()
     assert caller.is_alive()
     fresh_redis.thaw()
-    assert b"called" == caller.answer()
     wire.wait_for_replies()
     assert [b"posted"] == replies
+    wire.call(("RPUSH", "called", "1"))
+    assert [b"called", b"1"] == caller.answer()
 
 
 def test_a_close_ends_what_is_waited_for(wire, fresh_redis):
     """At once, and the other thread hears why."""
+    callers = [waits(wire, "BLPOP", "nothing", "20") for _ in range(2)]
     fresh_redis.freeze()
-    reads, waits_too = waits(wire, "ECHO", "1"), Caller(wire, "ECHO", "2")
     replies: list[object] = []
     wire.post(("ECHO", "3"), replies.append)
     wire.close()
     assert 1 == len(replies)
-    for came in (*replies, reads.answer(), waits_too.answer()):
+    for came in (*replies, *(caller.answer() for caller in callers)):
         assert isinstance(came, BrokerUnavailable)
         assert not isinstance(came, BrokerTimeout)
 
 
 def test_all_who_wait_hear_of_a_timeout(wire, fresh_redis):
-    """Who reads notices, and who waits for it is told."""
+    """Also those whose connection is still being opened."""
+    caller = waits(wire, "BLPOP", "nothing", "20")
     fresh_redis.freeze()
-    callers = [waits(wire, "ECHO", "1"), *(Caller(wire, "ECHO", number) for number in range(5))]
+    callers = [caller, *(Caller(wire, "ECHO", number) for number in range(5))]
     for caller in callers:
         assert isinstance(caller.answer(), BrokerTimeout)
     assert not wire.alive
@@ -151,12 +163,15 @@ def test_a_wait_for_replies_is_for_what_was_posted_before_it(wire):
     """What others ask meanwhile may take as long as it likes."""
     replies: list[object] = []
     wire.post(("ECHO", "1"), replies.append)
-    caller = Caller(wire, "BLPOP", "nothing", "2")
-    wait_until(lambda: wire.client_id and wire.waiting)
+    later: list[object] = []
+    waiting = threading.Thread(target=wire.wait_for_replies)
+    waiting.start()
+    wait_until(lambda: replies)
+    wire.post(("BLPOP", "nothing", "2"), later.append)
+    waiting.join(1)
+    assert not waiting.is_alive()
+    assert ([b"1"], []) == (replies, later)
     wire.wait_for_replies()
-    assert ([b"1"], None) == (replies, caller.came)
-    assert caller.is_alive()
-    caller.answer()
 
 
 def test_handlers_that_raise(wire):
@@ -210,13 +225,20 @@ def test_handlers_may_use_each_others_connections(fresh_redis):
 def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
     """It is written as the server takes it; what others write meanwhile comes behind it."""
     large = b"x" * 30_000_000
+    replies: list[object] = []
     fresh_redis.freeze()
-    caller = waits(wire, "ECHO", large)
-    small = Caller(wire, "ECHO", "small")
+    caller = Caller(wire, "ECHO", large)
+    posts = threading.Thread(target=wire.post, args=(("ECHO", large), replies.append))
+    posts.start()
     time.sleep(0.2)  # so that both have written what the socket takes; either way it holds
+    small = threading.Thread(target=wire.post, args=(("ECHO", "small"), replies.append))
+    small.start()
     fresh_redis.thaw()
     assert large == caller.answer()
-    assert b"small" == small.answer()
+    for thread in (posts, small):
+        thread.join(20)
+    wire.wait_for_replies()
+    assert {large, b"small"} == set(replies)
 
 
 def test_a_command_that_a_server_does_not_take(wire, fresh_redis):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections import deque
 from contextlib import closing
-from itertools import count
 
 import pytest
 
 from reliq.engines.poll import readable
-from reliq.engines.redis import unanswered
-from reliq.engines.redis.connect import Address
+from reliq.engines.redis import posts, stream
 from reliq.engines.redis.stream import Readable
-from reliq.engines.redis.unanswered import Asked, Unanswered
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
 from reliq.options import Options
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-from .test_wire_threads import Caller, dialled, waits
+from .test_wire_threads import dialled, is_in
 
 LARGE = b"x" * 30_000_000  # more than the sockets of both sides take
 
@@ -47,7 +43,7 @@ def proxy(fresh_redis):
 def narrow(proxy):
     """Return a wire by way of the proxy."""
     wire = Wire(address(proxy.url()), Options(socket_timeout=60.0), "test")
-    wire.connect()
+    wire.connect_to_post()
     yield wire
     wire.close()
 
@@ -65,22 +61,17 @@ def ended(thread):
     return not thread.is_alive()
 
 
-def is_in(thread, function):
-    """Whether *thread* is in a function of that name."""
-    frame = sys._current_frames().get(thread.ident)
-    while frame is not None and frame.f_code.co_name != function:
-        frame = frame.f_back
-    return frame is not None
+def taken(wire):
+    """How many bytes the socket of what is posted has taken."""
+    stream = wire.posts.stream
+    return stream.written - len(stream.unsent)
 
 
 def takes_some(wire, proxy):
     """Let the proxy take more; return when who writes over *wire* has noted that."""
-    conversation = wire._conversation
-    sent = conversation.stream.sent
+    sent = taken(wire)
     proxy.allow(len(LARGE) // 10)
-    wait_until(lambda: conversation.stream.sent > sent)
-    with conversation.lock:
-        pass
+    wait_until(lambda: taken(wire) > sent)
 
 
 # -- forks
@@ -99,7 +90,7 @@ child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 signal.alarm(20)
-seen, begun = [], module.Conversation
+seen, begun = [], module.Posts
 
 def begin(*arguments):
     # What another thread sees that looks in the middle of it.
@@ -108,7 +99,7 @@ def begin(*arguments):
     thread.join()
     return begun(*arguments)
 
-module.Conversation = begin
+module.Posts = begin
 assert b"PONG" == wire.call(("PING",))
 assert [False] == seen, seen
 """
@@ -138,6 +129,27 @@ wire.post(("ECHO", "parent"), fork)
 wire.wait_for_replies()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+LOCKED = """
+import ctypes
+wire.connect_to_post()
+held = threading.Event()
+
+def hold():
+    with wire.posts._lock:
+        held.set()
+        time.sleep(60)
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = ctypes.PyDLL(None).fork()  # runs no hooks
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+signal.alarm(20)
+came = []
+wire.post(("ECHO", "child"), came.append)
+wire.wait_for_replies()
+os._exit(0 if came == [b"child"] else 1)
+"""
 
 
 def run(script, url):
@@ -157,6 +169,11 @@ def test_a_child_is_in_no_handler_of_its_parent(redis_url):
     run(IN_A_HANDLER, redis_url)
 
 
+def test_a_child_finds_no_lock_that_its_parent_holds(redis_url):
+    """Also where the fork runs no hooks, and a thread of the parent is posting."""
+    run(LOCKED, redis_url)
+
+
 # -- reading
 
 
@@ -166,18 +183,21 @@ def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch
 
     def wait(self, timeout_s):
         if threading.current_thread() is reader:
-            may_poll.wait(30)  # it has the turn, and does not run for a moment
+            may_poll.wait(30)  # it drives, and does not run for a moment
         polls(self, timeout_s)
 
     monkeypatch.setattr(Readable, "wait", wait)
     came: list[object] = []
-    reader = threading.Thread(target=lambda: came.append(narrow.call(("ECHO", "1"))), daemon=True)
+    narrow.post(("ECHO", "1"), came.append)
+    reader = threading.Thread(target=narrow.wait_for_replies, daemon=True)
     reader.start()
     wait_until(lambda: is_in(reader, "wait") and readable([narrow.fileno()], 0))
     proxy.allow(0)
     writer = started(narrow.post, ("SET", "k", LARGE))
-    wait_until(lambda: narrow._conversation.stream.unsent)
+    wait_until(lambda: narrow.posts.stream.unsent)
     takes_some(narrow, proxy)
+    narrow.receive()
+    assert [] == came
     may_poll.set()
     assert ended(reader)
     assert [b"1"] == came
@@ -186,8 +206,8 @@ def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch
     narrow.wait_for_replies()
 
 
-def test_who_waits_for_a_handler_does_not_read(wire, fresh_redis):
-    """The handler's end would not wake it: it would wait for what others have asked."""
+def test_who_waits_for_a_handler_waits_for_nothing_else(wire):
+    """What is posted meanwhile may take as long as it likes."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handle(_reply):
@@ -197,43 +217,12 @@ def test_who_waits_for_a_handler_does_not_read(wire, fresh_redis):
     wire.post(("ECHO", "1"), handle)
     handing_out = started(wire.wait_for_replies)
     assert begun.wait(20)
-    fresh_redis.freeze()
-    caller = waits(wire, "ECHO", "2")
+    waits_too = started(wire.wait_for_replies)
+    wait_until(lambda: is_in(waits_too, "_wait"))
     wire.post(("BLPOP", "nothing", "0"), patience_s=60.0)
-    fresh_redis.thaw()
-    wait_until(lambda: is_in(caller, "_wait_for_handlers"))
     may_end.set()
-    assert b"2" == caller.answer()
+    assert ended(waits_too)
     assert ended(handing_out)
-
-
-def test_what_is_handed_out_is_looked_at_while_another_takes_it():
-    """It takes the last one at any point of the look."""
-    code, handed_out = Unanswered.undelivered.fget.__code__, Unanswered(Address(), 1.0)
-    asked = Asked(("PING",), None, 0.0, print)
-    for point in count(1):
-        handed_out.arrived, left = deque([asked]), point
-
-        def trace(frame, event, _argument):
-            nonlocal left
-            if frame.f_code is not code:
-                return None
-            frame.f_trace_opcodes = True
-            if event == "opcode":
-                left -= 1
-                if left == 0:
-                    handed_out.arrived.clear()
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            assert handed_out.undelivered in {True, False}
-        finally:
-            sys.settrace(before)
-        if left > 0:
-            break
-    assert point > 4
 
 
 def test_a_timeout_of_a_month(fresh_redis):
@@ -247,7 +236,7 @@ def test_a_timeout_of_a_month(fresh_redis):
 
 def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
     """Not for those that others have written behind them."""
-    stream = narrow._conversation.stream
+    stream = narrow.posts.stream
     proxy.allow(0)
     threads = []
     for command in (("SET", "k", LARGE), ("PING",), ("SET", "k", LARGE * 2)):
@@ -263,17 +252,30 @@ def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
     narrow.wait_for_replies()
 
 
-def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch):
+@pytest.mark.parametrize("posted", [False, True])
+def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch, posted):
     """As long as the server goes on taking some of it."""
     now = 0.0
-    monkeypatch.setattr(unanswered, "monotonic", lambda: now)
+    monkeypatch.setattr(stream, "monotonic", lambda: now)
+    monkeypatch.setattr(posts, "monotonic", lambda: now)
     with closing(Wire(address(proxy.url()), Options(socket_timeout=3.0), "test")) as wire:
-        wire.connect()
+        came: list[object] = []
+        wire.connect_to_post()
         proxy.allow(0)
-        caller = Caller(wire, "SET", "k", LARGE)
-        wait_until(lambda: wire._conversation.stream.unsent)
+        if posted:
+            sender = started(wire.post, ("SET", "k", LARGE), came.append)
+            written_over = wire.posts.stream
+        else:
+            written_over = wire.posts.stream
+            wire.calls.add(written_over)
+            sender = started(lambda: came.append(wire.call(("SET", "k", LARGE))))
+        wait_until(lambda: written_over.unsent)
         for _ in range(4):
             now += 2.0
-            takes_some(wire, proxy)
+            left = len(written_over.unsent)
+            proxy.allow(len(LARGE) // 10)
+            wait_until(lambda left=left: len(written_over.unsent) < left)
         proxy.allow(None)
-        assert b"OK" == caller.answer()
+        assert ended(sender)
+        wire.wait_for_replies()
+        assert [b"OK"] == came

@@ -7,6 +7,7 @@ shrunk by Hypothesis and printed as a trace of steps with their answers.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +136,10 @@ class Model(DeadLetters, Surroundings):
             number = self.made if publisher else 0
             low = retriable[0].number if retriable else number
             item = Publication(
-                QUEUE, tag, body, rank, publisher, number, low, delay_ms, ttl_ms, exchange, version
-            )._replace(create=create)
+                *(QUEUE, tag, body, rank, publisher, number, low, delay_ms, ttl_ms, exchange),
+                *(version,),
+                create=create,
+            )
             items.append(item)
             self.tags.append(tag)
             if publisher:
@@ -167,7 +170,7 @@ class Model(DeadLetters, Surroundings):
         stale = bool(alike[0].exchange) and alike[0].version != self.version
         if not (stale and self.broker.routes_beside):
             return self.oracle.publish(alike, self.version, now)
-        routed = [item._replace(version=self.version) for item in alike]
+        routed = [replace(item, version=self.version) for item in alike]
         self.oracle.publish(routed, self.version, now)
         return [STALE] * len(alike)
 
@@ -197,7 +200,7 @@ class Model(DeadLetters, Surroundings):
                 self.leases += [Lease(d.tag, d.token) for d in got.deliveries]
             else:
                 self.finished |= {d.tag: d for d in got.deliveries}
-            return [tuple(d)[:5] for d in got.deliveries], got[2:]
+            return [astuple(d)[:5] for d in got.deliveries], got[2:]
 
         def expect(now: int) -> Any:
             want = oracle.reserve(store.consumer, n, lease_ms, no_ack, company, now)

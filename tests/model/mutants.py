@@ -307,8 +307,8 @@ MUTANTS = (
     Mutant(
         "batches: a cancelled one takes jobs",
         "change_jobs",
-        "if is.cancelled then\n    return -1\n  elseif not job",
-        "if false then\n    return -1\n  elseif not job",
+        "if is.cancelled and not (job and is_open[job.state]) then",
+        "if false then",
     ),
     Mutant(
         "batches: a sealed one takes jobs of any",
@@ -349,8 +349,20 @@ MUTANTS = (
     Mutant(
         "batches: an earlier delivery begins",
         "change_jobs",
-        "if older(job, new) or not is_open[job.state] and not again then",
-        "if not is_open[job.state] and not again then",
+        "elseif older(job, new) then",
+        "elseif false then",
+    ),
+    Mutant(
+        "batches: an earlier delivery begins alone",
+        "change_jobs",
+        "begins and (retries < tried or retries == tried and (was == 'k' or token <= known))",
+        "false",
+    ),
+    Mutant(
+        "batches: the last one's success is one of many",
+        "change_jobs",
+        "not begins and is[9] and is[1] + is[2] + is[3] + is[4] < 2",
+        "false",
     ),
     Mutant(
         "batches: a begin that is said again",
@@ -489,8 +501,8 @@ MUTANTS = (
     Mutant(
         "batches: a withdrawn job is counted",
         "change_jobs",
-        "found[id] = nil\n    count(job.state, -1)",
-        "found[id] = nil",
+        "else\n    found[id] = nil\n    count(job.state, -1)",
+        "else\n    found[id] = nil",
     ),
     Mutant(
         "notes: of what has ended",

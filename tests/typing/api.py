@@ -338,9 +338,10 @@ def middleware(app: Any) -> None:
     """Add some to an app; apply them as who makes messages without Celery does."""
     reliq.add_middleware(app, Tenant(), reliq.Middleware())
     headers: dict[str, Any] = {}
-    apply_publish(
-        app, name="a", task_id="1", headers=headers, properties={}, args=(), kwargs={}, options={}
+    context = PublishContext(
+        app=app, name="a", id="1", headers=headers, properties={}, args=(), kwargs={}, options={}
     )
+    apply_publish(context)
 
 
 def enrol_all(task: Any, rows: Iterable[int], report: Any) -> str:

@@ -8,8 +8,7 @@ from celery.utils.saferepr import saferepr
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reliq.integrations.argument_texts import text_of
-from reliq.integrations.call_template import task_ids
+from reliq.integrations.call_template import task_ids, text_of
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.decimals()

@@ -85,7 +85,6 @@ def duties():
     """Return the duties of a session that has nothing else to do."""
     registration = SimpleNamespace(subscriptions=set(), expected_back=False, queues=())
     leases = SimpleNamespace(period_s=1.0, held={}, overstayed=dict, due=lambda _all: {})
-    debtor = SimpleNamespace(owes=False)
     outbox = SimpleNamespace(resend=lambda _seconds: None)
     running = SimpleNamespace(tell=lambda *_args, **_known: None)
     reports = JobReports(ignore_result)
@@ -93,12 +92,13 @@ def duties():
     return BackgroundDuties(
         "me",
         Options(),
-        debtor,
         leases,
         outbox,
         registration,
         running,
         reports,
+        owes=lambda: False,
+        send_owed=lambda _store, _patience_s: None,
         is_of_this_process=lambda _name: False,
     )
 
@@ -107,7 +107,7 @@ def turn(duties, store, *more):
     """Have one turn of the background loop; return how long it took."""
     began = store.clock.now
     duties.tick(store)
-    duties._later.extend(more)
+    duties._deferred.extend(more)
     duties.do_all_later(store, renews=True)
     return store.clock.now - began
 
@@ -125,19 +125,19 @@ def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
 
 def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
     """A debt that comes up meanwhile is sent within a slice of duties, as is one from its reply."""
-    seen = []
+    seen, owed = [], []
 
     def send_owed(_store, _patience_s):
         seen.append("ack")
-        duties._debtor.owes = len(seen) == 2  # its reply acknowledges another message
+        owed[:] = ["another"] * (len(seen) == 2)  # its reply acknowledges another message
 
     def look(number, _store):
         seen.append(number)
         store.clock.now += 0.06  # longer than a slice of duties
         if number == 0:
-            duties._debtor.owes = True
+            owed.append("ack")
 
-    duties._debtor.send_owed = send_owed
+    duties._owes, duties._send_all_owed = owed.__len__, send_owed
     turn(duties, store, *(partial(look, number) for number in range(4)))
     assert [0, "ack", 1, "ack", 2, 3] == seen
 
@@ -150,7 +150,7 @@ def test_leases_are_renewed_while_duties_take_long(duties, store):
     def slow(left, _store):
         store.clock.now += 0.7
         if left:
-            duties._later.append(partial(slow, left - 1))
+            duties._deferred.append(partial(slow, left - 1))
 
     assert turn(duties, store, partial(slow, 19)) > 13.0
     assert max(b - a for a, b in pairwise([*renewed, store.clock.now])) < 1.0

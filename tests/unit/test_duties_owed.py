@@ -1,16 +1,16 @@
 """What a session does besides delivering, while one of several nodes is away."""
 
 from contextlib import nullcontext
+from weakref import WeakSet
 
 import pytest
 
 from reliq.consumer import duties
-from reliq.consumer.carriers import Carriers
 from reliq.consumer.job_reports import JobReports
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.consumer.registration import Registration
-from reliq.consumer.running_tasks import Running
+from reliq.consumer.running_tasks import RunningTasks
 from reliq.errors import BrokerTimeout
 from reliq.options import parse
 from reliq.store.values import ignore_result
@@ -57,9 +57,9 @@ def clock(monkeypatch):
 def test_what_is_owed_is_tried_once_at_a_time(clock):
     """However often it could not be sent: who tries waits, and others have work."""
     options, debtor, store = parse({}), Debtor(), Store()
-    leases, running, carriers = Leases(options), Running(), Carriers()
-    outbox = Outbox(leases, carriers, running)
-    registration = Registration(carriers, 1.0)
+    leases, running, transports = Leases(options), RunningTasks(), WeakSet()
+    outbox = Outbox(leases, transports, running)
+    registration = Registration(transports, 1.0)
     leases.begin()
     outbox.begin()
     running.begin("me")
@@ -69,12 +69,13 @@ def test_what_is_owed_is_tried_once_at_a_time(clock):
     found = duties.BackgroundDuties(
         "me",
         options,
-        debtor,
         leases,
         outbox,
         registration,
         running,
         reports,
+        owes=lambda: debtor.owes,
+        send_owed=debtor.send_owed,
         is_of_this_process=bool,
     )
     tries = []

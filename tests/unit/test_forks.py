@@ -11,8 +11,8 @@ CODE = """
 import ctypes, os, sys
 from reliq import forks
 if sys.argv[1] == "pid":
-    forks._mark = forks._Pid()
-    forks._mark[0] = 1
+    forks.PROCESS = forks._Pid()
+    forks.PROCESS[0] = 1
 class Owner:
     lock = forks.OwnLock()
 owner, seen = Owner(), [forks.here()]

@@ -5,13 +5,13 @@ import logging
 from contextlib import nullcontext
 from time import monotonic
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 
-from reliq.consumer.carriers import Carriers
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
-from reliq.consumer.running_tasks import Running
+from reliq.consumer.running_tasks import RunningTasks
 from reliq.errors import BrokerTimeout, BrokerUnavailable
 from reliq.options import parse
 from reliq.store.values import Delivery, Lease, Released
@@ -26,10 +26,10 @@ class Message:
 class Watched(Leases):
     """Leases that look, whenever one is let go, whether the outbox has it by then."""
 
-    def settle(self, tags):
+    def settle(self, tags, now=0.0):
         """Let go, and note what was owed as that began."""
         self.owed.append(not self.outbox.is_empty)
-        super().settle(tags)
+        return super().settle(tags, now)
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def leases():
     """Return leases that hold one message of "q": tag "t", token "1"."""
     leases = Watched(parse({}))
     leases.begin()
-    running = Running()
+    running = RunningTasks()
     running.begin("me")
-    leases.outbox = Outbox(leases, Carriers(), running)
+    leases.outbox = Outbox(leases, WeakSet(), running)
     leases.outbox.begin()
     leases.owed = []
     leases.take([delivery()], monotonic(), LEASE_MS)

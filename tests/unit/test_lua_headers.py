@@ -25,6 +25,7 @@ from reliq.options import Options
 from reliq.store.jobs import Change, Note
 from reliq.store.scanning import Position
 from reliq.store.values import Delivery, Lease, Move, Publication
+from tests.model.mutants import MUTANTS
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
@@ -297,6 +298,12 @@ def test_what_a_script_defines_it_uses(name):
     assert set(filter(None, named.split(", "))) == set(_LIMIT.findall(code)) - {"KEYS", "ARGV"}
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_its_script(mutant):
+    """The text that tests/model breaks on purpose stands in the script once."""
+    assert 1 == SCRIPTS[mutant.script].count(mutant.text)
+
+
 def test_every_file_is_loaded():
     """Each file is a Script of scripts.py, and each Script is a file."""
     loaded = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
@@ -315,6 +322,8 @@ class RecordingWire(Wire):
     def execute(self, script, keys, args):
         """Run other scripts as if they had said yes."""
         return super().execute(script, keys, args) if script.name == self.wanted else 1
+
+    execute_in_order = execute
 
     def call(self, command, script=None):
         """Raise what would be sent of that script."""
@@ -402,9 +411,7 @@ CALLS = {
     "change_jobs": lambda store: store.batches.change("b", [Change("enter", "j", "waiting")] * 2),
     "note_job": lambda store: store.batches.note("b", Note("j", progress=(1, 2, "x"))),
     "said": lambda store: store.batches.said("b", "complete"),
-    "next_batches": lambda store: store.batches.next_batches(10, 1000),
-    "postpone_batch": lambda store: store.batches._postponing.end("b", "1"),
-    "schedule_batch": lambda store: store.batches._postponing.end("b", "1"),
+    "next_batches": lambda store: store.batches.look_later({"b": 1000}),
     "wake": wake,
     # Kombu's own keys are named by its options, its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),

@@ -2,7 +2,7 @@ import gc
 import subprocess
 import sys
 import threading
-from time import monotonic
+from dataclasses import replace
 
 import pytest
 
@@ -212,7 +212,7 @@ def test_tried_elsewhere_a_message_is_in_doubt(publisher):
     first = publisher.number(tag, "q", 5, "a")
     assert not first.unconfirmed
     assert first == publisher.number(tag, "q", 5, "a")
-    assert first._replace(unconfirmed=True) == publisher.number(tag, "q", 5, "b")
+    assert replace(first, unconfirmed=True) == publisher.number(tag, "q", 5, "b")
     assert first == publisher.number(tag, "q", 5, "a")
 
 
@@ -354,6 +354,6 @@ def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publis
 
 def test_how_long_numbers_are_kept():
     """An hour at first; a day of who has lasted, or has a spool."""
-    assert SHORT_MS == kept_ms(monotonic(), long=False)
-    assert LONG_MS == kept_ms(monotonic() - SAID_EVERY_S, long=False)
-    assert LONG_MS == kept_ms(monotonic(), long=True)
+    assert SHORT_MS == kept_ms(0.0, long=False)
+    assert LONG_MS == kept_ms(SAID_EVERY_S, long=False)
+    assert LONG_MS == kept_ms(0.0, long=True)

@@ -73,7 +73,7 @@ def flat_of(leases: Iterable[Lease]) -> list[str]:
 
 
 class StoreBase:
-    """A store's connection to one server. Two sockets: commands and notifier."""
+    """A store's connections to one server: for calls, for posts, and for the notifier."""
 
     _wire: Commands
     _notifier: Notifier
@@ -86,7 +86,7 @@ class StoreBase:
         self.partitions: dict[str, int] = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
-        self._ack_commands: dict[str, tuple[Command, bytes]] = {}
+        self._ack_commands: dict[str, Command] = {}
         self._publish_constants: dict[tuple[str, str], Command] = {}
         self._kept: dict[tuple[str, str], float] = {}
         # Queue and publisher: whose numbers this connection has let the server keep.
@@ -148,13 +148,13 @@ class StoreBase:
 
     @property
     def epoch(self) -> int:
-        """How often the command socket was opened."""
-        return self._wire.dials
+        """How often the server was connected to, after it was lost."""
+        return self._wire.connections
 
     @property
     def registered_by(self) -> object:
         """The connection by which the register knows this store."""
-        return self._wire.dials
+        return self._wire.connections, self._wire.client_id
 
     def connect(self) -> None:
         """Open the command socket unless it is open; raises BrokerUnavailable."""
@@ -226,6 +226,7 @@ class StoreBase:
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id), "" for what is not told."""
+        self._wire.connect_to_post()
         info: bytes = self._ask_if_allowed("INFO", "server") or b""
         fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
         return str(self._wire.client_id or ""), fields.get(b"run_id", b"").decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, ReliqError, again
@@ -17,6 +16,7 @@ from ...store.jobs import (
     Change,
     Changed,
     Job,
+    JobFailure,
     Note,
     Progress,
     Report,
@@ -25,12 +25,10 @@ from ...store.jobs import (
     checked_note,
     one_step,
 )
-from ...store.limits import BATCH
-from ...store.limits import batches as parted
+from ...store.limits import BATCH, chunks
 from ...store.unreadable import left_out, number
 from . import keys, scripts
-from .base import text_of, texts
-from .postponing import Postponing
+from .base import text_of, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,7 +70,6 @@ class RedisBatches:
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
-        self._postponing = Postponing(wire, prefix)
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
         """Make *batch* unless there is one; whether there was none."""
@@ -103,36 +100,20 @@ class RedisBatches:
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
         """Change jobs, in order."""
-        cancelled, due, outcomes = False, False, []
-        for part in parted(checked(changes), BATCH):
-            command = self._change(batch, part, by)
-            reply = self._wire.call(command, scripts.CHANGE_JOBS)
-            found = _changed(reply)
-            if found is None:
-                return None
-            if noted := _postponed(reply):
-                self._postponing.end(batch, noted)
-            cancelled, due = found.cancelled, found.due
-            outcomes += found.outcomes
-        return Changed(cancelled, outcomes, due)
+        parts = [self._change(batch, part, by) for part in chunks(checked(changes), BATCH)]
+        replies = self._wire.exchange([(command, scripts.CHANGE_JOBS) for command in parts])
+        found = [done for reply in replies if (done := _changed(reply)) is not None]
+        if not found or len(found) < len(parts):
+            return None
+        last = found[-1]
+        return last._replace(outcomes=[one for done in found for one in done.outcomes])
 
     def post_change(
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends."""
-
-        def replied(reply: Reply) -> None:
-            if isinstance(reply, ReliqError):
-                on_result(reply)
-            elif noted := _postponed(reply):
-                self._postponing.post_end(batch, noted, partial(ended, reply))
-            else:
-                on_result(_changed(reply))
-
-        def ended(reply: Reply, error: Reply) -> None:
-            on_result(error if isinstance(error, ReliqError) else _changed(reply))
-
-        self._wire.post(self._change(batch, one_step(changes), ""), replied, scripts.CHANGE_JOBS)
+        command = self._change(batch, one_step(changes), "")
+        self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
         names = scripts.CHANGE_JOBS.named(
@@ -177,14 +158,17 @@ class RedisBatches:
 
     def next_batches(self, limit: int, again_ms: int) -> list[str]:
         """Return the ids of up to *limit* batches that are due to be looked after."""
+        return texts(self._take_due(max(limit, 0), again_ms))
+
+    def _take_due(self, *args: int | str) -> Reply:
         names = scripts.NEXT_BATCHES.named(
             batches=keys.batches(self._prefix), guard=keys.guard_of_all(self._prefix)
         )
-        return texts(self._wire.execute(scripts.NEXT_BATCHES, names, (max(limit, 0), again_ms)))
+        return self._wire.execute(scripts.NEXT_BATCHES, names, args)
 
-    def postpone(self, batch: str, until_ms: int) -> bool:
-        """Have *batch* looked after no sooner than that, where it has ended; whether so."""
-        return self._postponing.postpone(batch, until_ms)
+    def look_later(self, at_ms: Mapping[str, int]) -> None:
+        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each."""
+        self._take_due(0, 0, *[part for batch, at in at_ms.items() for part in (at, batch)])
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
@@ -197,7 +181,7 @@ class RedisBatches:
         self, batches: Sequence[str], fields: Sequence[str] = ()
     ) -> list[BatchRecord | ReliqError | None]:
         """Return what is known of each of *batches*; some hundred in one round trip."""
-        replies = [reply for part in parted(batches) for reply in self._records(part, fields)]
+        replies = [reply for part in chunks(batches) for reply in self._records(part, fields)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # not of one, but of this user's rights
             raise again(refused[0])
@@ -227,11 +211,6 @@ class RedisBatches:
         found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
         return texts(found)
 
-    def job(self, batch: str, job: str) -> Job | None:
-        """Return what is known of a job."""
-        stored = self._wire.call(("HGET", self._named(batch)["jobs"], job))
-        return None if stored is None else self._read(batch, [(job, stored)]).get(job)
-
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs, some hundred at a time, in no order."""
         after = ""
@@ -255,8 +234,8 @@ class RedisBatches:
         left_out(str(self._wire.address), f"jobs of batch {batch!r}", wrong)
         return {name: job for name, job in jobs.items() if job is not None}
 
-    def failures(self, batch: str, limit: int, skip: int = 0) -> list[tuple[str, int, str]]:
-        """Return (job, when in ms, why) of up to *limit* that failed, those of last first."""
+    def failures(self, batch: str, limit: int, skip: int = 0) -> list[JobFailure]:
+        """Return up to *limit* jobs that failed, the last first."""
         if limit < 1:
             return []
         names = self._named(batch)
@@ -267,7 +246,7 @@ class RedisBatches:
             return []
         why = self._wire.call(("HMGET", names["errors"], *jobs))
         return [
-            (text_of(job), number(when), text_of(text or b""))
+            JobFailure(text_of(job), number(when), text_of(text or b""))
             for job, when, text in zip(jobs, found[1::2], why, strict=True)
         ]
 
@@ -350,12 +329,7 @@ def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
 def _changed(reply: Reply) -> Changed | None:
     if reply[0] == 0:
         return None
-    return Changed(reply[1] & 1 != 0, reply[3:], reply[1] & _DUE != 0)
-
-
-def _postponed(reply: Reply) -> str:
-    """Return what is noted of a batch that was postponed, and goes on; "": it was not, or stays."""
-    return "" if reply[0] == 0 else text_of(reply[2])
+    return Changed(reply[1] & 1 != 0, reply[2:], reply[1] & _DUE != 0)
 
 
 def _job(name: str, stored: bytes) -> Job | None:

@@ -1,11 +1,14 @@
-"""What a store's commands go over: one wire, or one to each node of a cluster."""
+"""Commands: how a store sends its commands, to one server or to the nodes of a cluster."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...errors import BrokerUnavailable, ReliqError, again
 from ...store.values import ignore_result
+from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,64 +16,106 @@ if TYPE_CHECKING:
     from ...options import Confirm, Options
     from ...store.values import Publication
     from .connect import Broker
+    from .posts import OnReply
     from .scripts import Script
     from .stream import Command, Reply
-    from .unanswered import OnReply
 
 
-class Commands(Protocol):
-    """See :class:`.wire.Wire`."""
+class Commands(ABC):
+    """A command is called, and its reply waited for; or posted, and its reply read later.
 
+    Between a call and a post there is no order.
+    """
+
+    address: Broker
     options: Options
+    connections = 0
+    """Grows whenever the broker is connected to anew, after it was lost."""
+
+    # -- the connections
 
     @property
-    def address(self) -> Broker:
-        """The broker."""
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether the broker is connected to, and was not lost since."""
 
     @property
-    def client_id(self) -> int:
-        """The server's name for the connection."""
+    @abstractmethod
+    def waiting(self) -> bool:
+        """Whether a posted command has no reply yet."""
 
     @property
+    @abstractmethod
     def dials(self) -> int:
         """Grows whenever a connection is opened."""
 
     @property
+    @abstractmethod
     def connected_at(self) -> float:
-        """When the connection began to be opened (monotonic clock)."""
+        """When the broker began to be connected to (monotonic clock)."""
 
     @property
-    def alive(self) -> bool:
-        """Whether it is connected."""
+    @abstractmethod
+    def client_id(self) -> int:
+        """The server's name for the connection that is posted over; 0 where it is not known."""
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a posted command has no reply yet."""
-
+    @abstractmethod
     def connect(self) -> None:
         """Dial unless connected; raises BrokerUnavailable."""
 
+    @abstractmethod
+    def connect_to_post(self) -> None:
+        """Have the connection that is posted over; raises BrokerUnavailable."""
+
+    @abstractmethod
     def descriptors(self) -> Mapping[int, object]:
-        """Return the descriptors to watch for replies, each with what it belongs to."""
+        """Return the descriptors to watch for replies, each with its owner; dials if need be."""
 
+    @abstractmethod
     def disable_reconnect(self) -> None:
-        """Never dial again, where an event loop watches one descriptor."""
+        """Never connect anew, where an event loop watches one descriptor."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
 
-    def check(self) -> None:
-        """Raise BrokerTimeout if the oldest unanswered command waits too long."""
+    # -- calls
 
-    def post(
-        self,
-        command: Command,
-        on_reply: OnReply = ignore_result,
-        script: Script | None = None,
-        patience_s: float = 0.0,
-    ) -> None:
-        """Write *command* now; *on_reply* gets its reply or a ReliqError, later."""
+    @abstractmethod
+    def replies(
+        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
+    ) -> list[Reply]:
+        """Do as :meth:`exchange` does; a refusal of a command is its reply."""
 
+    def exchange(
+        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
+    ) -> list[Reply]:
+        """Write all *commands* at once and return their replies: one round trip to each node.
+
+        Not atomic, and in order only within a slot. Raises the first error among the replies,
+        after all have come. *patience_s* is how long the commands themselves may take, beyond
+        socket_timeout.
+        """
+        ordered = self.replies(commands, patience_s)
+        for reply in ordered:
+            if isinstance(reply, ReliqError):
+                raise again(reply)
+        return ordered
+
+    def call(self, command: Command, script: Script | None = None) -> Reply:
+        """Write *command*, wait for its reply and return it; raises ReliqError."""
+        (reply,) = self.replies(((command, script),))
+        if isinstance(reply, ReliqError):
+            raise again(reply)
+        return reply
+
+    def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
+        """Run *script* and return its reply; raises ReliqError. Atomic on its server."""
+        return self.call(("EVALSHA", script.sha, len(keys), *keys, *args), script)
+
+    # -- posts
+
+    @abstractmethod
     def post_packed(
         self,
         data: bytes,
@@ -81,6 +126,20 @@ class Commands(Protocol):
     ) -> None:
         """Write *data*, which is *command* packed; otherwise as :meth:`post`."""
 
+    def post(
+        self,
+        command: Command,
+        on_reply: OnReply = ignore_result,
+        script: Script | None = None,
+        patience_s: float = 0.0,
+    ) -> None:
+        """Write *command* now; *on_reply* gets its reply or a ReliqError, later.
+
+        Raises BrokerUnavailable when it could not be written; *on_reply* is then
+        not called. Over a cluster *on_reply* is called, unless all of it was closed.
+        """
+        self.post_packed(pack(command), command, on_reply, script, patience_s)
+
     def post_script(
         self,
         script: Script,
@@ -89,28 +148,31 @@ class Commands(Protocol):
         on_reply: OnReply = ignore_result,
     ) -> None:
         """Post *script*; see :meth:`post`."""
+        self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
 
-    def call(self, command: Command, script: Script | None = None) -> Reply:
-        """Write *command*, wait for its reply and return it; raises ReliqError."""
+    @abstractmethod
+    def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
+        """Run *script* behind what was posted to its server before; raises ReliqError."""
 
-    def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script* and return its reply; raises ReliqError."""
-
-    def exchange(
-        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
-    ) -> list[Reply]:
-        """Write all *commands* at once and return their replies; raises the first error."""
-
-    def replies(
-        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
-    ) -> list[Reply]:
-        """Do as :meth:`exchange` does; what a command is refused with is its reply."""
-
+    @abstractmethod
     def receive(self) -> None:
-        """Read what has come, without waiting, and hand it out."""
+        """Read what has come, without waiting, and call its handlers.
 
+        Leaves it to a thread that reads already, because it waits for a reply: the background
+        loop, which looks after many connections, must not be blocked with it. Raises
+        BrokerUnavailable when the only connection is found broken.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise BrokerTimeout if the only server is late with the reply to a post."""
+
+    @abstractmethod
     def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait until every posted command has its reply; at most *timeout_s*."""
+        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
+
+        Raises BrokerUnavailable where the only connection fails meanwhile.
+        """
 
 
 class Confirming(Protocol):
@@ -123,3 +185,11 @@ class Confirming(Protocol):
         self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
     ) -> None:
         """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*."""
+
+
+def require_reached(replies: list[Reply]) -> list[Reply]:
+    """Return *replies*; raises the BrokerUnavailable among them."""
+    for reply in replies:
+        if isinstance(reply, BrokerUnavailable):
+            raise again(reply)
+    return replies

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...store.limits import BATCH, MOST_REMEMBERED, batches
+from ...store.limits import BATCH, MOST_REMEMBERED, chunks
 from ...store.unreadable import number
 from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation, ignore_result
 from . import scripts
-from .base import StoreBase, text_of, then
+from .base import StoreBase, then
 from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.protocol import OnResult
-    from .stream import Command, Reply
+    from .stream import Reply
 
 
+_TEXT = "utf-8", "surrogateescape"
 _LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4
 
 
@@ -37,12 +39,12 @@ class RedisConsuming(StoreBase):
     def _reservation(queue: str, reply: Reply) -> Reservation:
         next_due_ms, lease_ms, left, token, tags, envelopes, counts, places = reply
         deliveries = [
-            Delivery(queue, text_of(tag), str(token + i), count, envelope)
+            Delivery(queue, str(tag, *_TEXT), str(token + i), count, envelope)
             for i, (tag, envelope, count) in enumerate(zip(tags, envelopes, counts, strict=True))
         ]
         if places:  # taken with no_ack
             deliveries = [
-                delivery._replace(place=place.decode(), expires_ms=number(expires, -1))
+                replace(delivery, place=place.decode(), expires_ms=number(expires, -1))
                 for delivery, place, expires in zip(
                     deliveries, places[::2], places[1::2], strict=True
                 )
@@ -60,9 +62,9 @@ class RedisConsuming(StoreBase):
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
     ) -> Reservation:
-        """Take up to *n* messages."""
+        """Take up to *n* messages, behind what was posted: acks make room for more."""
         names, args = self._reserve(queue, n, lease_ms, no_ack, company)
-        return self._reservation(queue, self._wire.execute(scripts.RESERVE, names, args))
+        return self._reservation(queue, self._wire.execute_in_order(scripts.RESERVE, names, args))
 
     def post_reserve(
         self,
@@ -94,32 +96,22 @@ class RedisConsuming(StoreBase):
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease."""
-        command = self._ack_commands.get(queue)
-        if command is None:
+        if queue not in self._ack_commands:
             names = scripts.ACK.of(self._keys(queue))
             if len(self._ack_commands) > MOST_REMEMBERED:
                 self._ack_commands.clear()
-            constant: Command = ("EVALSHA", scripts.ACK.sha, len(names), *names)
-            _, _, packed = pack(constant).partition(b"\r\n")
-            command = self._ack_commands[queue] = (constant, packed)
-        constant, packed = command
-        full = (*constant, *tags)
-        encoded = [tag.encode("utf-8", "surrogateescape") for tag in tags]
-        data = b"*%d\r\n%b%b" % (
-            len(full),
-            packed,
-            b"".join([b"$%d\r\n%b\r\n" % (len(tag), tag) for tag in encoded]),
-        )
-        self._wire.post_packed(data, full, on_result, scripts.ACK)
+            self._ack_commands[queue] = ("EVALSHA", scripts.ACK.sha, len(names), *names)
+        command = (*self._ack_commands[queue], *tags)
+        self._wire.post_packed(pack(command), command, on_result, scripts.ACK)
 
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
         """Store again what was taken with *no_ack* and never handed out."""
         names = scripts.HAND_BACK.of(self._keys(queue))
         back = 0
-        for batch in batches(deliveries):
+        for chunk in chunks(deliveries):
             args = [
                 part
-                for item in batch
+                for item in chunk
                 for part in (
                     item.tag,
                     item.place,

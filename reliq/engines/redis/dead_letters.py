@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...store import unreadable
 from ...store.inspection import DeadLetter
 from ...store.jobs import JobEvent
-from ...store.limits import batches
+from ...store.limits import chunks
 from ...store.unreadable import left_out, number
 from . import scripts
 from .base import StoreBase, flat_of, text_of, texts
@@ -35,8 +35,8 @@ class RedisDeadLetters(StoreBase):
         names = scripts.DEAD_LETTER.of(self._keys(queue))
         limit = self.options.dead_letter_max
         refused: list[str] = []
-        for batch in batches(leases):
-            args = (reason, error, limit, *flat_of(batch))
+        for chunk in chunks(leases):
+            args = (reason, error, limit, *flat_of(chunk))
             refused += texts(self._wire.execute(scripts.DEAD_LETTER, names, args))
         return refused
 
@@ -76,14 +76,14 @@ class RedisDeadLetters(StoreBase):
         """Put dead letters back into *queue*, uncounted; return the tags that were."""
         names = scripts.REPLAY.of(self._keys(queue))
         replayed: list[str] = []
-        for batch in batches(tags):
-            replayed += texts(self._wire.execute(scripts.REPLAY, names, batch))
+        for chunk in chunks(tags):
+            replayed += texts(self._wire.execute(scripts.REPLAY, names, chunk))
         return replayed
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
         """Remove dead letters for good; return how many."""
         names = scripts.PURGE_DEAD.of(self._keys(queue))
-        return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in batches(tags))
+        return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in chunks(tags))
 
     def job_events(self, queue: str, limit: int, after: int = 0) -> list[JobEvent]:
         """Return up to *limit* events of jobs of *queue*, in order."""

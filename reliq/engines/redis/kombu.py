@@ -12,7 +12,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS, batches
+from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
 from . import keys, scripts
 from .base import StoreBase, texts
 
@@ -134,11 +134,11 @@ class KombuRedis(StoreBase):
         seconds, micros = self._wire.call(("TIME",))
         before = int(seconds) + int(micros) / 1e6 - older_than_s
         tags = texts(self._wire.call(("ZRANGEBYSCORE", index, "-inf", repr(before))))
-        for batch in batches(tags):
-            found = self._wire.call(("HMGET", messages, *batch))
+        for chunk in chunks(tags):
+            found = self._wire.call(("HMGET", messages, *chunk))
             yield from (
                 KombuUnacked(tag, message)
-                for tag, message in zip(batch, found, strict=True)
+                for tag, message in zip(chunk, found, strict=True)
                 if message is not None
             )
 
@@ -183,8 +183,8 @@ class KombuRedis(StoreBase):
             unacked_index=f"{self._prefix}{self.layout.unacked_index_key}",
         )
         taken = 0
-        for batch in batches(routed):
-            pairs = [part for tag, queues in batch for queue in queues for part in (tag, queue)]
+        for chunk in chunks(routed):
+            pairs = [part for tag, queues in chunk for queue in queues for part in (tag, queue)]
             args = (target, repr(float(older_than_s)), MOVES_KEPT_MS, *pairs)
             taken += self._wire.execute(scripts.KOMBU_TAKE_UNACKED, names, args)
         return taken
@@ -192,7 +192,7 @@ class KombuRedis(StoreBase):
     def drop(self, numbers: Sequence[int]) -> int:
         """Forget what is stored elsewhere now; return how many. Dropping twice is harmless."""
         held = keys.kombu_held(self._prefix)
-        return sum(self._wire.call(("HDEL", held, *batch)) for batch in batches(numbers))
+        return sum(self._wire.call(("HDEL", held, *chunk)) for chunk in chunks(numbers))
 
     # -- into it
 
@@ -222,5 +222,5 @@ class KombuRedis(StoreBase):
             # The second is what keeps Kombu 5.7 from sweeping the first.
             for key in (keys.kombu_bindings, keys.kombu_permanent_bindings):
                 commands += [(("SADD", key(self._prefix, item.exchange), member), None)]
-        for batch in batches(commands):
-            self._wire.exchange(batch)
+        for chunk in chunks(commands):
+            self._wire.exchange(chunk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...store.limits import BATCH, batches
+from ...store.limits import BATCH, chunks
 from ...store.unreadable import number
 from ...store.values import How, Lease, Lost, Released, Restored, Returned
 from . import scripts
@@ -24,8 +24,8 @@ class RedisLeases(StoreBase):
         """Give messages back to their old place; a requeued one is counted."""
         names = scripts.RELEASE.of(self._keys(queue))
         result = Released([], [])
-        for batch in batches(leases):
-            args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(batch))
+        for chunk in chunks(leases):
+            args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(chunk))
             refused, died = self._wire.execute(scripts.RELEASE, names, args)
             result.refused.extend(texts(refused))
             for tag, count in zip(died[::2], died[1::2], strict=True):
@@ -35,24 +35,24 @@ class RedisLeases(StoreBase):
     def post_renew(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
-        """Extend leases; the result comes once for each batch."""
+        """Extend leases; the result comes once for each chunk."""
         names = scripts.RENEW.of(self._keys(queue))
 
         def parse(reply: Reply) -> Lost:
             tags, gone, extended_ms = reply
             return Lost(texts(tags), texts(gone), extended_ms)
 
-        for batch in batches(leases):
-            args = (lease_ms, *flat_of(batch))
+        for chunk in chunks(leases):
+            args = (lease_ms, *flat_of(chunk))
             self._wire.post_script(scripts.RENEW, names, args, then(parse, on_result))
 
     def post_end_leases(
         self, queue: str, leases: Sequence[Lease], on_result: OnResult[list[str]]
     ) -> None:
-        """End leases now; the result comes once for each batch."""
+        """End leases now; the result comes once for each chunk."""
         names = scripts.END_LEASES.of(self._keys(queue))
-        for batch in batches(leases):
-            args = flat_of(batch)
+        for chunk in chunks(leases):
+            args = flat_of(chunk)
             self._wire.post_script(scripts.END_LEASES, names, args, then(texts, on_result))
 
     def leases_of(self, queue: str, consumer: str) -> list[Lease]:

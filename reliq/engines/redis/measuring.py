@@ -10,7 +10,7 @@ from ...errors import BrokerRefused, ReliqError, again
 from ...message.delivery_tag import published_ms
 from ...store.history import Snapshot, snapshots
 from ...store.inspection import Measure, QueueStatus
-from ...store.limits import MINUTE_MS, batches
+from ...store.limits import MINUTE_MS, chunks
 from ...store.unreadable import left_out
 from ...store.values import Layout, Work
 from . import scripts
@@ -55,17 +55,17 @@ class RedisMeasuring(StoreBase):
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
         """Say of each of *tags* whether its message is in *queue*, some hundred at one instant."""
         names = scripts.WHEREABOUTS.of(self._keys(queue))
-        found: dict[str, Whereabouts] = {}
-        for some in batches(tags):
-            replies = self._wire.execute(scripts.WHEREABOUTS, names, some)
-            found.update(zip(some, (_WHEREABOUTS[reply] for reply in replies), strict=True))
-        return found
+        script = scripts.WHEREABOUTS
+        start = ("EVALSHA", script.sha, len(names), *names)
+        replies = self._wire.exchange([((*start, *some), script) for some in chunks(tags)])
+        found = (_WHEREABOUTS[reply] for part in replies for reply in part)
+        return dict(zip(tags, found, strict=True))
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
         """Return what there is of *queues*, each at one instant; none for one that is gone."""
         found: list[Measure] = []
         refused: dict[str, ReliqError] = {}
-        for names in batches(queues):
+        for names in chunks(queues):
             replies = self._wire.replies([self._measure_command(queue) for queue in names])
             for queue, reply in zip(names, replies, strict=True):
                 if isinstance(reply, BrokerRefused):
@@ -87,7 +87,7 @@ class RedisMeasuring(StoreBase):
         self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
     ) -> None:
         """Note counts and ledger of *queues*, each once a minute: one command for some of them."""
-        for names in batches(queues, _NOTED):
+        for names in chunks(queues, _NOTED):
             places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]
             self._wire.post_script(scripts.SNAPSHOT, places, (every_ms,), on_result)
 
@@ -114,7 +114,7 @@ class RedisMeasuring(StoreBase):
         nobody else sees.
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
-        for names in batches(queues, _SURVEYED):
+        for names in chunks(queues, _SURVEYED):
             places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
             self._wire.post_script(scripts.SURVEY, places, (self.consumer, *limits), on_reply)

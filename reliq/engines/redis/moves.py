@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...message.delivery_tag import is_of_job, new_tag, rank_of
-from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS, batches
+from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
 from ...store.values import Move
 from . import keys, scripts
 from .base import StoreBase, text_of
@@ -62,4 +62,4 @@ class RedisMoves(StoreBase):
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now; return how many."""
         names = scripts.MOVED.of(self._keys(queue))
-        return sum(self._wire.execute(scripts.MOVED, names, batch) for batch in batches(tags))
+        return sum(self._wire.execute(scripts.MOVED, names, chunk) for chunk in chunks(tags))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .commands import Commands
+    from .posts import OnReply
     from .stream import Reply
-    from .unanswered import OnReply
     from .wire import Wire
 
 logger = logging.getLogger("reliq")

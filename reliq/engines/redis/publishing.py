@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...message.queue_names import queue_of
 from ...store.limits import LONG_MS, MOST_REMEMBERED, MOVES_KEPT_MS, SHORT_MS, alike
@@ -28,20 +28,31 @@ class RedisPublishing(StoreBase):
 
     _checks_bindings = True
     """Whether the script that stores looks at the bindings' version: they are in its slot."""
+    _has_posted = False
 
     def _publish_command(self, items: Sequence[Publication]) -> Command:
         """Return the command that stores *items*, which differ in nothing but the message."""
         first = items[0]
+        if len(items) == 1:
+            return self._command_of_one(first, first.low_water)
+        command = [*self._command_of_one(first, max(item.low_water for item in items))]
+        for item in items[1:]:
+            command += item.tag, item.envelope, item.rank
+            command += item.number, item.delay_ms, item.ttl_ms
+        return tuple(command)
+
+    def _command_of_one(self, first: Publication, low_water: int) -> Command:
+        """Return the command that stores *first*, and others that may follow it."""
         queue, exchange, number = first.queue, first.exchange, first.number
         place = (queue, exchange)
-        constant = self._publish_constants.get(place)
-        if constant is None:
+        if place in self._publish_constants:
+            constant = self._publish_constants[place]
+        else:
             constant = self._publish_constant(*place)
         keep = 0
         if number:
             keep = MOVES_KEPT_MS if first.moved else self._keep_ms(queue, first.publisher)
-        low_water = first.low_water if len(items) == 1 else max(item.low_water for item in items)
-        head = (
+        return (
             *constant,
             1 if exchange or not first.create else 0,
             first.version if self._checks_bindings else b"",
@@ -56,13 +67,6 @@ class RedisPublishing(StoreBase):
             first.delay_ms,
             first.ttl_ms,
         )
-        if len(items) == 1:
-            return head
-        command: list[Any] = [*head]
-        for item in items[1:]:
-            command += item.tag, item.envelope, item.rank
-            command += item.number, item.delay_ms, item.ttl_ms
-        return tuple(command)
 
     def _publish_constant(self, queue: str, exchange: str) -> Command:
         """Return the part of a publish command that is the same for each message, and keep it."""
@@ -83,12 +87,14 @@ class RedisPublishing(StoreBase):
 
         Then it counts only where the server has none: it may have lost them since.
         """
-        keep = kept_ms(self._began, self.keeps_long)
+        now, place = monotonic(), (queue, publisher)
+        keep = kept_ms(now - self._began, self.keeps_long)
         if self._kept_epoch != self._wire.dials:
             self._kept, self._kept_epoch = {}, self._wire.dials
-        if monotonic() - self._kept.get((queue, publisher), -SAID_EVERY_S) < SAID_EVERY_S:
-            return -keep
-        self._kept.pop((queue, publisher), None)
+        if place in self._kept:
+            if now - self._kept[place] < SAID_EVERY_S:
+                return -keep
+            del self._kept[place]
         return keep
 
     def _note_kept(self, publications: Sequence[Publication], outcomes: Sequence[int]) -> None:
@@ -109,10 +115,21 @@ class RedisPublishing(StoreBase):
             self._wire.post(("HDEL", self._keys(queue).publishers, name))
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications* in one round trip; neighbours alike in one step."""
+        """Store *publications* in one round trip; neighbours alike in one step.
+
+        Behind those that were posted before: a queue keeps the order of its publishers.
+        """
+        if self._has_posted:
+            self._has_posted = False
+            self._wire.wait_for_replies()
         if len(publications) == 1:
-            command = self._publish_command(publications)
-            outcomes = self._outcomes(publications, self._wire.call(command, scripts.PUBLISH))
+            one = publications[0]
+            command = self._command_of_one(one, one.low_water)
+            outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
+            if outcomes[1:] or self.partitions:
+                outcomes = self._outcomes(publications, outcomes)
+            if (one.queue, one.publisher) in self._kept:
+                return outcomes
         else:
             groups = list(alike(publications))
             replies = self._wire.exchange(
@@ -163,6 +180,7 @@ class RedisPublishing(StoreBase):
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
         """Post what :meth:`publish` sends."""
+        self._has_posted = True
         groups = list(alike(publications))
         outcomes_of = partial(self._outcomes_of, groups)
         on_reply = gathered(len(groups), then(outcomes_of, on_result))
@@ -171,10 +189,10 @@ class RedisPublishing(StoreBase):
             self._wire.post(command, partial(on_reply, place), scripts.PUBLISH)
 
 
-def kept_ms(began: float, long: bool) -> int:
-    """Return for how many ms from now numbers are kept by who *began* (monotonic) to publish.
+def kept_ms(age_s: float, long: bool) -> int:
+    """Return for how many ms from now numbers are kept by who has published for *age_s*.
 
     *long*: for the long time from the first number on. A retry has to find them, and so has a
     first try that the network held back.
     """
-    return LONG_MS if long or monotonic() - began >= SAID_EVERY_S else SHORT_MS
+    return LONG_MS if long or age_s >= SAID_EVERY_S else SHORT_MS

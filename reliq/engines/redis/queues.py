@@ -73,7 +73,7 @@ class RedisQueues(StoreBase):
     def _delete(self, queue: str, conditions: tuple[bool, ...]) -> QueueDeleted:
         names = scripts.DELETE_QUEUE.of(self._keys(queue))
         flags = tuple(1 if condition else 0 for condition in conditions)
-        outcome, count = self._wire.execute(scripts.DELETE_QUEUE, names, flags)
+        outcome, count = self._wire.execute_in_order(scripts.DELETE_QUEUE, names, flags)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
 
     # -- partitions

@@ -68,14 +68,12 @@ PRODUCER = _role(
         scripts.ONCE,
         scripts.OPEN_BATCH,
         scripts.PAUSE,
-        scripts.POSTPONE_BATCH,
         scripts.PUBLISH,
         scripts.SAID,
-        scripts.SCHEDULE_BATCH,
         scripts.UNBOUND,
     ),
     sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire "
-    "smembers srem zrange zrem zscore",
+    "smembers srem zrange zrem",
 )
 WORKER = _role(
     PRODUCER,
@@ -141,7 +139,6 @@ OPERATOR = _role(
         scripts.MOVE_OUT,
         scripts.NOTE_BOUND,
         scripts.PAUSE,
-        scripts.POSTPONE_BATCH,
         scripts.PUBLISH,
         scripts.PURGE,
         scripts.PURGE_DEAD,
@@ -149,16 +146,15 @@ OPERATOR = _role(
         scripts.RENEW,
         scripts.REPLAY,
         scripts.SAID,
-        scripts.SCHEDULE_BATCH,
         scripts.UNBOUND,
         scripts.WHEREABOUTS,
     ),
-    sends="del get hdel hexists hsetnx set smembers srem zrem zscore",
+    sends="del get hdel hexists hsetnx set smembers srem zrem",
 )
 MIGRATION = _role(
     OPERATOR,
     runs=(scripts.KOMBU_ACCEPT, scripts.KOMBU_TAKE, scripts.KOMBU_TAKE_UNACKED),
-    sends="hvals llen sadd",
+    sends="hvals llen sadd zscore",
 )
 # At the Sentinels themselves.
 SENTINEL = _role(_DIALS, sends="sentinel|get-master-addr-by-name")

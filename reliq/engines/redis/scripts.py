@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...store import limits
 from .keys import QueueKeys
@@ -32,29 +31,31 @@ _USE = re.compile(r"^( *)-- use: (.+)$", re.MULTILINE)
 class Script:
     """One script: what EVAL sends, and the digest that EVALSHA sends instead."""
 
+    text: str
+    """The file, expanded."""
+    sha: str
+    keys: tuple[str, ...]
+    """The names of its KEYS, in the order of its header."""
+    of: Callable[[QueueKeys], tuple[str, ...]]
+    """Returns its KEYS for one queue, where all of them are the queue's own."""
+
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @cached_property
-    def text(self) -> str:
-        """The file, expanded."""
+    def __getattr__(self, wanted: str) -> Any:
+        """Read the file for the first of these; no lock, which a fork could leave held."""
+        if wanted not in {"text", "sha", "keys", "of"}:
+            raise AttributeError(wanted)
         written = (_FOLDER / f"{self.name}.lua").read_text("utf-8")
-        return _LIMITS.sub(_locals, _USE.sub(_functions, written))
+        self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)))
+        return vars(self)[wanted]
 
-    @cached_property
-    def sha(self) -> str:
-        """The name of the text in Redis's cache; SHA1 protects nothing here."""
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-    @cached_property
-    def keys(self) -> tuple[str, ...]:
-        """The names of its KEYS, in the order of its header."""
-        return tuple(_KEY.findall(self.text))
-
-    @cached_property
-    def of(self) -> Callable[[QueueKeys], tuple[str, ...]]:
-        """Returns its KEYS for one queue, where all of them are the queue's own."""
-        return _of_queue(self.keys)
+    def _take(self, text: str) -> None:
+        self.text = text
+        # SHA1 names a script in Redis's cache; it protects nothing here.
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.keys = tuple(_KEY.findall(text))
+        self.of = _of_queue(self.keys)
 
     def named(self, **keys: str) -> tuple[str, ...]:
         """Return its KEYS, each given by its name; others may be among them."""
@@ -63,7 +64,7 @@ class Script:
     def with_text(self, text: str) -> Script:
         """Return this script with another text."""
         other = Script(self.name)
-        other.text = text
+        other._take(text)
         return other
 
 
@@ -127,7 +128,6 @@ NOTE_JOB = Script("note_job")
 ONCE = Script("once")
 OPEN_BATCH = Script("open_batch")
 PAUSE = Script("pause")
-POSTPONE_BATCH = Script("postpone_batch")
 PROMOTE = Script("promote")
 PUBLISH = Script("publish")
 PURGE = Script("purge")
@@ -139,7 +139,6 @@ RESERVE = Script("reserve")
 RESTORE_VISIBLE = Script("restore_visible")
 SAID = Script("said")
 SCAN = Script("scan")
-SCHEDULE_BATCH = Script("schedule_batch")
 SNAPSHOT = Script("snapshot")
 SURVEY = Script("survey")
 TELL_RUNNING = Script("tell_running")

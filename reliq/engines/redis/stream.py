@@ -1,30 +1,40 @@
 """Stream: one connected socket, bytes out and replies in.
 
-Owns the socket, which never blocks, what it has not taken yet, and what has come of a reply so
-far. Knows nothing of what was asked, nor of what a reply is to. What goes wrong is an OSError
-here. Its user's lock is held around everything but the waits: a socket under TLS is read and
-written by one thread at a time.
+Owns the socket, which never blocks, the bytes it has not taken yet, and the part of a reply that
+has come. Knows nothing of scripts, nor of what a reply is to. Failures are those of
+:data:`FAILURES` here. One thread at a time uses it; any thread may :meth:`interrupt` it.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from math import inf
 from socket import SHUT_RDWR
 from ssl import SSLWantReadError, SSLWantWriteError
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import hiredis
 
-from ..poll import Readable, readable, writable
-from .connect import hang_up, socket_of
+from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from ..poll import Readable, writable
+from .connect import hang_up, socket_of, translate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
+
+    from .connect import Broker
 
 Reply: TypeAlias = Any
 Command: TypeAlias = tuple[Any, ...]
 
+FAILURES = (OSError, EOFError, ValueError, hiredis.ProtocolError)
+"""The exceptions of a stream that is broken."""
+SILENCE_S = 1.0
+"""After so long without a byte, the caller of :meth:`Stream.replies` may look elsewhere."""
 _READ_SIZE = 1 << 16
 _NUMBERS = frozenset((int, float))
 
@@ -47,27 +57,49 @@ def pack(command: Command) -> bytes:
     return packed
 
 
-class Stream:
-    """What a connection is once it is dialled and logged in."""
+def failure(exc: BaseException, address: Broker, limit_s: float) -> ReliqError:
+    """Return our error for one of :data:`FAILURES`."""
+    if isinstance(exc, TimeoutError):
+        return late(address, limit_s)
+    if isinstance(exc, OSError):
+        return translate(exc, address, limit_s)
+    return BrokerUnavailable(f"{address} closed the connection")
 
-    def __init__(self, connection: redis.connection.AbstractConnection) -> None:
+
+def late(address: Broker, limit_s: float) -> BrokerTimeout:
+    """Return the error of a reply that did not come in time."""
+    return BrokerTimeout(
+        f"{address} did not answer within {limit_s:g} s "
+        "(socket_timeout); whether the last command was carried out is not known"
+    )
+
+
+class Stream:
+    """A connection that was dialled and is logged in."""
+
+    def __init__(self, connection: redis.connection.AbstractConnection, client_id: int = 0) -> None:
         self._connection = connection
         self._sock = socket_of(connection)
         self._sock.settimeout(0.0)
-        self._reader = hiredis.Reader()
-        self._unsent = bytearray()
+        reader = hiredis.Reader()
+        self._feed = reader.feed
+        self.next_reply: Callable[[], Reply] = reader.gets
+        """Return the next reply that is complete; False where there is none."""
+        # TLS may hold decrypted bytes that no poll will ever announce.
+        self._pending: Callable[[], int] | None = getattr(self._sock, "pending", None)
+        self.client_id = client_id
+        """The server's name for the connection; 0 where it is not known."""
+        self.began = self.used = monotonic()
+        self.unsent = bytearray()
+        """The bytes that were written, and that the socket has not taken yet."""
         self.written = 0
-        """How many bytes were written so far."""
-        self.sent = 0
-        """How many of them the socket has taken."""
+        """The number of bytes that were written, taken by the socket or not."""
         self.scripts: set[str] = set()
         """Digests of the scripts whose text went over it: its server has them, unless flushed."""
         self.sends_texts = False
         """Whether all are sent as text: the server refuses EVALSHA."""
         self._reads_first = False  # whether TLS has to read before it can write
         self._readable = Readable(self._sock.fileno())
-        self._waiting: set[object] = set()
-        self._closed = False
 
     def fileno(self) -> int:
         """Return its descriptor."""
@@ -75,98 +107,110 @@ class Stream:
 
     # -- out
 
-    @property
-    def unsent(self) -> bool:
-        """Whether the socket has not taken yet all that was written."""
-        return bool(self._unsent)
-
     def write(self, data: bytes) -> None:
         """Write *data* as far as the socket takes it now; :meth:`flush` writes the rest."""
-        self.written += len(data)
-        if self._unsent:
-            self._unsent += data
+        size = len(data)
+        self.written += size
+        if self.unsent:
+            self.unsent += data
             return
-        sent = self._send(data)
-        if sent != len(data):
-            self._unsent += memoryview(data)[sent:]
-
-    def flush(self) -> bool:
-        """Write what is left, as far as the socket takes it now; whether it took some."""
-        sent = self._send(self._unsent) if self._unsent else 0
-        del self._unsent[:sent]
-        return sent > 0
-
-    def _send(self, data: bytes | bytearray) -> int:
-        sent, self._reads_first = 0, False
         try:
             sent = self._sock.send(data)
+        except (BlockingIOError, SSLWantReadError, SSLWantWriteError):
+            self.unsent += data
+            return
+        if sent != size:
+            self.unsent += memoryview(data)[sent:]
+
+    def flush(self) -> bool:
+        """Write the rest, as far as the socket takes it now; whether it took some."""
+        sent, self._reads_first = 0, False
+        try:
+            sent = self._sock.send(self.unsent) if self.unsent else 0
         except SSLWantReadError:
             self._reads_first = True
         except (BlockingIOError, SSLWantWriteError):
             pass
-        self.sent += sent
-        return sent
+        del self.unsent[:sent]
+        return sent > 0
 
     # -- in
 
     def read(self) -> bool:
-        """Take what has come; False where nothing has.
+        """Take the bytes that have come; False where there are none.
 
         Raises EOFError where the peer has closed the connection.
         """
-        sock, data = self._sock, b""
+        data = b""
         try:
-            data = sock.recv(_READ_SIZE)
+            data = self._sock.recv(_READ_SIZE)
             if not data:
                 raise EOFError
-            self._reader.feed(data)
-            # TLS may hold decrypted bytes that no poll will ever announce.
-            while pending := getattr(sock, "pending", int)():
-                self._reader.feed(sock.recv(pending))
+            self._feed(data)
+            if self._pending is not None:
+                while pending := self._pending():
+                    self._feed(self._sock.recv(pending))
         except (BlockingIOError, SSLWantReadError, SSLWantWriteError):
             return bool(data)
         return True
 
-    def next_reply(self) -> Reply:
-        """Return the next reply that is complete; False where there is none."""
-        return self._reader.gets()
-
-    # -- waits: between these two no lock is held, and the descriptor stays what it is
-
-    def begin_wait(self, who: object) -> None:
-        """Keep the descriptor until :meth:`end_wait`, also where the stream is closed."""
-        self._waiting.add(who)
-
-    def wait(self, timeout_s: float, *, reads: bool, writes: bool) -> None:
-        """Wait up to *timeout_s* until it can be read, or what is left can be written; or closed.
-
-        One thread at a time for each of the two.
-        """
-        if writes and not self._reads_first:
-            writable(self._sock.fileno(), timeout_s, or_readable=reads)
+    def wait(self, timeout_s: float) -> None:
+        """Wait up to *timeout_s* until it can be read, or takes the rest; or is interrupted."""
+        if self.unsent and not self._reads_first:
+            writable(self._sock.fileno(), timeout_s, or_readable=True)
         else:
             self._readable.wait(timeout_s)
 
-    def has_come(self) -> bool:
-        """Whether there is something to be read; nobody may wait for that meanwhile."""
-        return bool(readable((self._sock.fileno(),), 0.0))
+    def replies(
+        self,
+        count: int,
+        limit_s: float,
+        silent: Callable[[], None],
+        ends_at: float = inf,
+    ) -> list[Reply]:
+        """Return the *count* replies to what was written; writes the rest meanwhile.
 
-    def end_wait(self, who: object) -> None:
-        """Give the descriptor back; harmless where *who* does not wait."""
-        self._waiting.discard(who)
-        if self._closed and not self._waiting:
-            hang_up(self._connection)
+        Raises TimeoutError when nothing has moved for *limit_s*, or at *ends_at*. Calls *silent*
+        after each second without a byte, and at the end; it may raise.
+        """
+        replies: list[Reply] = []
+        self.used = since = monotonic()
+        left_s = limit_s if ends_at == inf else min(limit_s, ends_at - since)
+        while True:
+            if left_s > SILENCE_S:  # noqa: PLR1730 - min would be a call for each publish
+                left_s = SILENCE_S
+            if self.unsent:
+                self.wait(left_s)
+            else:
+                self._readable.wait(left_s)
+            # Before the time is looked at: the process may have been suspended. And before
+            # anything is written: TLS may have to read first.
+            if moved := self.read():
+                while (reply := self.next_reply()) is not False:
+                    replies.append(reply)
+                if len(replies) >= count:
+                    return replies
+            if self.unsent:
+                moved = self.flush() or moved
+            now = monotonic()
+            if moved:
+                self.used = since = now
+            else:
+                silent()
+            left_s = min(since + limit_s, ends_at) - now
+            if left_s <= 0:
+                raise TimeoutError
 
     # -- the end
 
     def close(self) -> None:
-        """Hang up; who waits is woken, and closes the descriptor."""
-        self._closed = True
-        if self._waiting:
-            with suppress(OSError):
-                self._sock.shutdown(SHUT_RDWR)
-        else:
-            hang_up(self._connection)
+        """Hang up; closing one that is closed is harmless."""
+        hang_up(self._connection)
+
+    def interrupt(self) -> None:
+        """End the wait of the thread that uses it: that finds it closed by the peer."""
+        with suppress(OSError, ValueError):
+            self._sock.shutdown(SHUT_RDWR)
 
     def abandon(self) -> None:
         """Let go of a socket that is the parent's as well: closing the descriptor sends nothing."""

@@ -14,9 +14,8 @@ from kombu.utils.imports import symbol_by_name
 
 from ...errors import ConfigurationError
 from .chain import CHAIN, Chain, Middleware, chain_of
-from .deliver import request_class
 from .publish import watch_publishing
-from .run import calling, watch_ends
+from .worker import calling, request_class, watch_ends
 
 
 def add_middleware(app: Any, *middleware: Middleware) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .chain import PublishContext, chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
 _CREATE, _SEND = "create_task_message", "send_task_message"
 
@@ -95,36 +95,15 @@ def _maker(amqp: Any, name: str) -> Callable[[], Any]:
     return get
 
 
-def apply_publish(
-    app: Any,
-    *,
-    name: str,
-    task_id: str,
-    headers: dict[str, Any],
-    properties: Mapping[str, Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> None:
-    """Run `publish` of *app*'s chain for a message that is not made by Celery.
+def apply_publish(context: PublishContext) -> None:
+    """Run `publish` of an app's chain for a message that is not made by Celery.
 
-    It may change *headers*, which are to be complete. Raises what the middleware raises: the
+    It may change the headers, which are to be complete. Raises what the middleware raises: the
     message is not to be stored then. Does nothing for an app without middleware.
     """
-    chain = chain_of(app)
+    chain = chain_of(context.app)
     if chain is not None:
-        chain.publish(
-            PublishContext(
-                app=app,
-                name=name,
-                id=task_id,
-                headers=headers,
-                args=args,
-                kwargs=kwargs,
-                properties=properties,
-                options=options,
-            )
-        )
+        chain.publish(context)
 
 
 def _prepared(app: Any, message: Any, options: dict[str, Any]) -> _Prepared:
@@ -138,15 +117,17 @@ def _prepared(app: Any, message: Any, options: dict[str, Any]) -> _Prepared:
     held = _HELD.get()
     if held is not None:
         held.append((dict(properties), options))
-        return _Prepared(headers, properties, body, sent_event)
-    apply_publish(
-        app,
-        name=name,
-        task_id=task_id,
-        headers=headers,
-        properties=properties,
-        args=args,
-        kwargs=kwargs,
-        options=options,
-    )
+    else:
+        apply_publish(
+            PublishContext(
+                app=app,
+                name=name,
+                id=task_id,
+                headers=headers,
+                args=args,
+                kwargs=kwargs,
+                properties=properties,
+                options=options,
+            )
+        )
     return _Prepared(headers, properties, body, sent_event)

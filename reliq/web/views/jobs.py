@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...admin.names import STAGES
+from ...admin import STAGES
 from ...errors import NotFound
 from ..asked import PAGE
 from .look import Pager, pager

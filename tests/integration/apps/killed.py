@@ -25,8 +25,9 @@ __all__ = ["app"]
 
 batch_passes._EVERY_S = 0.2
 batch_passes._AGAIN_MS = 100
+batch_passes._RESTS_MS = 100
 batch_passes._SWEPT_EVERY_S = 0.2
-lost_jobs.LostJobs.sweep.__defaults__ = (4000,)
+lost_jobs.MISSING_MS = 4000
 failback._SWEPT_EVERY_S = 1.0
 # Longer than a broker is away.
 app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}

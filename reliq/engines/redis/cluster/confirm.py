@@ -1,8 +1,8 @@
 """Confirming over a cluster: each node is asked about what it has stored.
 
-Over the connection on which it said that it has. Another connection, or another node that has the
-slot by now, says nothing of it: a replica that was promoted before it had the message would answer
-that all of its own replicas have what it has.
+While the connections to it have not broken since it said so. A server that was started anew, or
+another node that has the slot by now, says nothing of it: a replica that was promoted before it had
+the message would answer that all of its own replicas have what it has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Noted(threading.local):
     """What a thread has published: over which connection it was stored."""
 
     def __init__(self) -> None:
-        self.by_tag: dict[str, Wire | None] = {}
+        self.by_tag: dict[str, tuple[Wire | None, int]] = {}
 
 
 class ClusterConfirmer:
@@ -48,7 +48,7 @@ class ClusterConfirmer:
         if len(noted) > _MOST_NOTED:
             noted.clear()
         for item in publications:
-            noted[item.tag] = wire
+            noted[item.tag] = wire, 0 if wire is None else wire.calls.broken
 
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused where the cluster cannot say that a write is on disk."""
@@ -71,16 +71,17 @@ class ClusterConfirmer:
             return
         ends_at = monotonic() + timeout_ms / 1000
         noted = self._noted.by_tag
-        by_wire: dict[Wire | None, list[Publication]] = {}
+        by_wire: dict[tuple[Wire | None, int], list[Publication]] = {}
         for item in publications:
-            by_wire.setdefault(noted.pop(item.tag, None), []).append(item)
-        for wire, items in by_wire.items():
+            by_wire.setdefault(noted.pop(item.tag, (None, 0)), []).append(item)
+        for (wire, broken), items in by_wire.items():
             left_ms = max(int((ends_at - monotonic()) * 1000), 1)
-            self._confirm_over(wire, level, replicas, left_ms, items)
+            self._confirm_over(wire, broken, level, replicas, left_ms, items)
 
     def _confirm_over(
         self,
         wire: Wire | None,
+        broken: int,
         level: Confirm,
         replicas: int,
         timeout_ms: int,
@@ -95,7 +96,8 @@ class ClusterConfirmer:
                 if not self._cluster.heed_redirection(exc):
                     raise
             else:
-                return
+                if wire.alive and wire.calls.broken == broken:
+                    return  # it was the same server all the time
         queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
         raise NotConfirmed(
             f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that has "

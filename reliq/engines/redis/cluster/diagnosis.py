@@ -16,7 +16,6 @@ from ....store.inspection import BrokerInfo, Finding, Node
 from ..base import StoreBase
 from ..server import FARTHEST_S, Server
 from ..server_info import number_of, parse
-from ..unanswered import Asked
 from .nodes import PATIENCE_S
 from .open_slots import judge_open_slots, open_slots
 from .replica_users import look_at_replicas
@@ -94,15 +93,7 @@ class ClusterDiagnosis(StoreBase):
         with suppress(ReliqError):
             self._cluster.slots.refresh(self.options, self._cluster.name)
         sizes = self._cluster.slots.sizes
-        asked: dict[Place, tuple[Wire, Asked] | None] = {}
-        for place, wire in self._cluster.each_master():
-            asked[place] = None
-            if not isinstance(wire, ReliqError):
-                question = Asked(("INFO", "memory"), None, 0.0)
-                with suppress(BrokerUnavailable):
-                    wire.send((question,))
-                    asked[place] = (wire, question)
-        return [_node(place, sizes[place], sent) for place, sent in asked.items()]
+        return [_node(place, sizes[place], wire) for place, wire in self._cluster.each_master()]
 
     # -- doctor
 
@@ -176,16 +167,17 @@ def _sum(values: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _node(place: Place, slots: int, sent: tuple[Wire, Asked] | None) -> Node:
-    if sent is None:
-        return Node(str(place), up=False, slots=slots, memory_bytes=None)
-    wire, question = sent
-    with suppress(BrokerUnavailable):
-        wire.wait_for((question,), PATIENCE_S)
-    reply: Any = question.reply if question.finished else BrokerUnavailable("no answer")
+def _node(place: Place, slots: int, wire: Wire | ReliqError) -> Node:
+    reply: Any = wire
+    if not isinstance(wire, ReliqError):
+        try:
+            reply = wire.ask(("INFO", "memory"), PATIENCE_S)
+        except ReliqError as exc:
+            reply = again(exc)
     memory = number_of(parse(reply).get("used_memory")) if isinstance(reply, bytes) else None
-    up = not isinstance(reply, BrokerUnavailable)
-    return Node(str(place), up=up, slots=slots, memory_bytes=memory)
+    return Node(
+        str(place), up=not isinstance(reply, BrokerUnavailable), slots=slots, memory_bytes=memory
+    )
 
 
 def _named(finding: Finding, places: list[Place], count: int) -> Finding:

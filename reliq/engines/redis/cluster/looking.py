@@ -17,7 +17,6 @@ from ....store.inspection import Told, Untold
 from .. import keys
 from ..base import text_of, texts
 from ..measuring import RedisMeasuring
-from ..unanswered import Asked
 from . import advice
 from .nodes import PATIENCE_S
 from .slots import slot_of
@@ -57,23 +56,16 @@ class ClusterLooking(RedisMeasuring):
 
     def _ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
         """Yield each master with its reply; an error is one, and then there may be no wire."""
-        sent: list[tuple[Place, Wire, Asked]] = []
         for place, wire in self._cluster.each_master():
             if isinstance(wire, ReliqError):
                 yield place, None, wire
                 continue
-            asked = Asked(command, None, 0.0)
+            reply: Reply
             try:
-                wire.send((asked,))
-            except BrokerUnavailable as exc:
-                yield place, None, again(exc)
-                continue
-            sent.append((place, wire, asked))
-        for place, wire, asked in sent:
-            with suppress(BrokerUnavailable):  # it is the reply
-                wire.wait_for((asked,), PATIENCE_S)
-            silent = BrokerUnavailable(f"{place} does not answer")
-            yield place, wire, asked.reply if asked.finished else silent
+                reply = wire.ask(command, PATIENCE_S)
+            except ReliqError as exc:
+                reply = again(exc)
+            yield place, wire, reply
 
     def answering(self) -> tuple[list[tuple[Place, Wire]], dict[Place | None, str]]:
         """Return the nodes that answer within a second; and of the others, and of None, why not.

@@ -11,13 +11,13 @@ import logging
 import threading
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
-from ..unanswered import Asked
 from ..wire import Wire
 from . import advice
 
@@ -50,9 +50,17 @@ class Nodes:
     """Guards its state. Nobody waits under it."""
 
     def __init__(
-        self, slots: SlotMap, options: Options, name: str, changed: Callable[[], None]
+        self,
+        slots: SlotMap,
+        options: Options,
+        name: str,
+        changed: Callable[[], None],
+        silent: Callable[[Place], None],
     ) -> None:
-        """Connect as *name*; *changed* is called when a connection was opened, or could not be."""
+        """Connect as *name*; *changed* is called when a connection was opened, or could not be.
+
+        *silent* is called after each second in which a call to a node has heard nothing.
+        """
         self._slots = slots
         self._options = replace(
             options,
@@ -62,18 +70,23 @@ class Nodes:
         )
         self._name = name
         self._changed = changed
+        self._silent = silent
         self._wires: dict[Place, Wire] = {}
         self._failures: dict[Place, _Failure] = {}
-        self._jobs: dict[Place, deque[Callable[[], None]]] = {}
+        self._jobs: dict[Place | None, deque[Callable[[], None]]] = {}
         self._closed = False
         self.left_alone_s = 0.0
         """So long a node that could not be reached is not tried again, at least."""
-        self.dials = 0
-        """How many were opened, also those that have failed since."""
+        self._dials_before = 0
 
     def all(self) -> list[tuple[Place, Wire]]:
         """Return the connections, also those that have failed."""
         return list(self._wires.items())
+
+    @property
+    def dials(self) -> int:
+        """How many connections were opened, also those that have failed since."""
+        return self._dials_before + sum(wire.dials for _, wire in self.all())
 
     def open(self, place: Place | None) -> Wire | None:
         """Return the connection to a node; None where there is none."""
@@ -87,6 +100,7 @@ class Nodes:
             return wire
         self.require_reachable(place)
         wire = Wire(self._slots.address(place), self._options, self._name)
+        wire.calls.silent = partial(self._silent, place)
         try:
             wire.connect()
         except ReliqError as exc:
@@ -100,14 +114,19 @@ class Nodes:
             self._slots.away.discard(place)
             there = self.open(place)
             if there is None and not self._closed:
+                self._forget(place)
                 self._wires[place] = there = wire
-                self.dials += 1
         if there is not wire:
             wire.close()
         if there is None:
             raise BrokerUnavailable(f"{wire.address}: this connection was closed")
         self._changed()
         return there
+
+    def _forget(self, place: Place) -> None:
+        wire = self._wires.pop(place, None)
+        if wire is not None:
+            self._dials_before += wire.dials
 
     def require_reachable(self, place: Place) -> None:
         """Raise BrokerUnavailable where it was not, a moment ago."""
@@ -129,6 +148,13 @@ class Nodes:
             self._failures[place] = _Failure(error, pause_s)
             self._slots.away.add(place)
 
+    def unreachable(self, wire: Wire, error: ReliqError) -> None:
+        """Give a connection up: no other one to its node can be opened."""
+        for place, known in self.all():
+            if known is wire:
+                self.failed(place, again(error))
+                self.drop(place, wire, again(error))
+
     def silent(self, wire: Wire) -> None:
         """Note that a node did not answer in time over *wire*: it is away until it does."""
         for place, known in self.all():
@@ -139,7 +165,7 @@ class Nodes:
         """Give a connection up; *error* is the reply to all that has none."""
         with self._lock:
             if self._wires.get(place) is wire:
-                del self._wires[place]
+                self._forget(place)
         wire.hang_up(error)
 
     def close(self) -> None:
@@ -154,45 +180,46 @@ class Nodes:
     # -- in another thread
 
     def connect_soon(self, place: Place) -> None:
-        """Have another thread dial, unless one does."""
+        """Have another thread open the connection that is posted over, unless one does."""
         if not self._jobs.get(place):
-            self.do_soon(place, lambda: self._try(place))
+            self.do_soon(place, partial(self._try, place))
 
     def _try(self, place: Place) -> None:
         try:
-            self.connect(place)
-        except ReliqError:
-            self._changed()
+            self.connect(place).connect_to_post()
+        except ReliqError as exc:
+            logger.debug("%s", exc)
+        self._changed()
 
     def look_soon(self, place: Place) -> None:
         """Have another thread find out whether a node that was away answers, unless one does."""
         failure = self._failures.get(place)
         if not self._jobs.get(place) and (failure is None or monotonic() >= failure.until):
-            self.do_soon(place, lambda: self._look(place))
+            self.do_soon(place, partial(self._look, place))
 
     def _look(self, place: Place) -> None:
-        asked = Asked(("PING",), None, 0.0)  # there may be a connection that is silent
         try:
-            wire = self.connect(place)
-            wire.send((asked,))
-        except ReliqError:
+            self.connect(place).ask(("PING",), PATIENCE_S)  # one there is may be silent
+        except BrokerUnavailable:
             self._changed()
-            return
-        wire.wait_for((asked,), PATIENCE_S)
-        if asked.finished and not isinstance(asked.reply, BrokerUnavailable):
+        except ReliqError:
+            pass  # a refusal is an answer, too
+        else:
             self._slots.away.discard(place)
 
-    def do_soon(self, place: Place, job: Callable[[], None]) -> None:
+    def do_soon(self, place: Place | None, job: Callable[[], None]) -> None:
         """Have another thread do *job*, which waits for a node: after the others for that one.
 
-        Raises BrokerUnavailable where no thread can be had.
+        None: for any node; not where another thread does such a job. Raises BrokerUnavailable
+        where no thread can be had.
         """
         with self._lock:
             if self._closed:
                 return
             jobs = self._jobs.get(place)
             if jobs is not None:
-                jobs.append(job)
+                if place is not None:
+                    jobs.append(job)
                 return
             self._jobs[place] = deque([job])
         try:
@@ -204,10 +231,10 @@ class Nodes:
             with self._lock:
                 self._jobs.pop(place, None)
             if isinstance(exc, RuntimeError):
-                raise BrokerUnavailable(f"{place} cannot be connected to: {exc}") from exc
+                raise BrokerUnavailable(f"{place or 'a node'} cannot be asked: {exc}") from exc
             raise
 
-    def _run(self, place: Place) -> None:
+    def _run(self, place: Place | None) -> None:
         while True:
             with self._lock:
                 jobs = self._jobs.get(place)

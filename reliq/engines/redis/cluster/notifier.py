@@ -266,7 +266,7 @@ class ClusterNotifier:
         """Open the connection of a part: in another thread, since it may take a while."""
         try:
             self._cluster.nodes.require_reachable(part.place)
-            part.wire.connect()
+            part.wire.connect_to_post()
             part.wire.disable_reconnect()
         except ReliqError as exc:
             part.wire.close()
@@ -366,7 +366,7 @@ class ClusterNotifier:
         free = [
             number
             for number, what in found.items()
-            if not (isinstance(what, Wire) and what.read_by_another)
+            if not (isinstance(what, Wire) and what.posts.read_by_another)
         ]
         return free, len(free) < len(found)
 

@@ -1,16 +1,15 @@
-"""Request: a command that is on its way to whichever node has its slot."""
+"""Request: one command to a slot of a cluster, and its fate."""
 
 from __future__ import annotations
 
 from itertools import count
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from .slots import slot_of
-
 if TYPE_CHECKING:
+    from ..posts import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
-    from ..unanswered import Asked, OnReply
     from ..wire import Wire
 
 _numbers = count()
@@ -21,23 +20,26 @@ _KEYLESS = frozenset(
 
 
 class Request:
-    """One command, and what has become of it."""
+    """A command that is called, or posted: with the handler of its reply."""
 
     __slots__ = (
+        "advice",
         "answered_by",
-        "begun",
+        "began",
         "command",
+        "due",
         "finished",
-        "given_up",
+        "lost",
         "moves",
         "number",
         "on_reply",
-        "parked_at",
         "patience_s",
+        "pause_s",
         "reply",
         "script",
-        "sent",
         "slot",
+        "way",
+        "why",
     )
 
     def __init__(
@@ -45,7 +47,7 @@ class Request:
         slot: int,
         command: Command,
         script: Script | None,
-        patience_s: float,
+        patience_s: float = 0.0,
         on_reply: OnReply | None = None,
     ) -> None:
         self.slot = slot
@@ -53,23 +55,34 @@ class Request:
         self.script = script
         self.patience_s = patience_s
         self.on_reply = on_reply
-        """Who is told of the reply; None where a thread waits for it."""
         self.number = next(_numbers)
-        """Its place among those of its slot."""
-        self.parked_at: float | None = None
-        """When it began to wait for its slot to be served; None where it never did."""
+        self.began = monotonic()
         self.moves = 0
         """How often a node has named another one."""
-        self.begun: Wire | None = None
-        """Over which wire it is under way, or about to be: its slot is bound to that."""
-        self.sent: tuple[Wire, Asked] | None = None
-        """Over which wire it went last."""
+        self.why = self.advice = self.way = ""
+        """Why its slot was not served, what to do about that, and where the slot goes."""
+        self.lost = False
+        """Whether that stays so until somebody does something."""
+        self.pause_s = 0.0
+        """How long to wait before it is sent again."""
+        self.due: float | None = None
+        """When a post is sent again; None while it is under way."""
         self.answered_by: Wire | None = None
-        """Over which wire its reply came."""
+        """The connections over which its reply came."""
         self.reply: Reply = None
         self.finished = False
-        self.given_up = False
-        """Whether nobody waits for it any more: it is not sent again."""
+
+    @property
+    def told(self) -> str:
+        """Why its slot is not served, and what to do about that, for an error."""
+        why = f"{self.why}; {self.way}" if self.way else self.why
+        why = (why or "no reason is known").removesuffix(".")
+        return f"{why}. What to do: {self.advice}" if self.advice else why
+
+    def finish(self, reply: Reply, wire: Wire | None = None) -> None:
+        """Note the reply that came over *wire*."""
+        self.reply, self.answered_by = reply, wire
+        self.finished = True
 
 
 def next_number() -> int:
@@ -83,9 +96,3 @@ def key_of(command: Command) -> str | bytes | None:
     if name in {"EVALSHA", "EVAL"}:
         return command[3] if int(command[2]) else None
     return None if name in _KEYLESS else command[1]
-
-
-def slot_for(command: Command, anchor: int) -> int:
-    """Return the slot of *command*; *anchor* where it has no key."""
-    key = key_of(command)
-    return anchor if key is None else slot_of(key)

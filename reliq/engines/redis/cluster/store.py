@@ -11,7 +11,6 @@ from ....store.limits import MINUTE_MS, MOVES_KEPT_MS, alike
 from ....store.values import STALE
 from .. import keys, scripts
 from ..store import RedisStore
-from ..unanswered import Asked
 from .batches import ClusterBatches
 from .confirm import ClusterConfirmer
 from .diagnosis import ClusterDiagnosis
@@ -75,18 +74,12 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
                 refusals.append(f"{slots.uncovered} slots have no node")
         for slot, key in self._a_key_of_each_master():
             try:
-                wire = self._wire.wire_of(slot)
-                asked = Asked(("DEL", key), None, 0.0)
-                wire.send((asked,))
-                wire.wait_for((asked,), PATIENCE_S)
-            except ReliqError as exc:
+                self._wire.wire_of(slot).ask(("DEL", key), PATIENCE_S)
+            except ReliqError as exc:  # noqa: PERF203 - one of few
                 refusals.append(str(exc))
-                continue
-            if asked.finished and not isinstance(asked.reply, ReliqError):
+            else:
                 if not whole:
                     return
-                continue
-            refusals.append(str(asked.reply or f"{wire.address} does not answer"))
         if refusals or not whole:
             raise BrokerUnavailable(f"{self.broker} does not take writes: {'; '.join(refusals)}")
 

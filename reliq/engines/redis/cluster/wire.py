@@ -1,14 +1,16 @@
-"""The wire of a cluster: a wire's methods, over one connection to each node.
+"""The wire of a cluster: a wire's methods, over connections to each node.
 
 A command goes to the node that has the slot of its first key; one without a key to the anchor,
-the node of what belongs to no queue. Where that is the wrong node, or the slot is on its way,
-nobody else hears of it: see :mod:`.parked`. Whoever waits waits for one node only.
+the node of what belongs to no queue. A node that is the wrong one, or that does not serve the slot
+now, has not carried it out: a call is sent again by the thread that waits for it, a post by those
+that read (:mod:`.retries`), until ``socket_timeout``. A call waits for one node only.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
@@ -20,21 +22,22 @@ from ....forks import OwnLock, here
 from ....store.values import ignore_result
 from ...pipe import Pipe
 from .. import keys
-from ..stream import pack
-from ..unanswered import Asked
+from ..commands import Commands, require_reached
+from ..posts import Post
+from ..stream import SILENCE_S, pack
 from . import advice
-from .nodes import Nodes
-from .parked import Parked
-from .request import Request, key_of, next_number, slot_for
+from .nodes import PATIENCE_S, Nodes
+from .request import Request, key_of, next_number
+from .retries import Retries, lengthen
 from .slots import Place, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     from ....options import Options
+    from ..posts import OnReply
     from ..scripts import Script
-    from ..stream import Command, Reply
-    from ..unanswered import OnReply
+    from ..stream import Command, Reply, Stream
     from ..wire import Wire
     from .address import ClusterAddress
 
@@ -43,26 +46,15 @@ _NOT_HERE = re.compile(r"^(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|LOADING|MASTERDOWN|REA
 _MOVED = re.compile(r"^MOVED (\d+) (.*):(\d+)$")
 _ASK = re.compile(r"^ASK (\d+) (\S+)")
 _ON_ITS_WAY = frozenset({"ASK", "TRYAGAIN"})
-# Of those: where the whole map may be out of date.
-_DOUBTFUL = frozenset({"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"})
 # A node may name another that does not know of it yet, and names it in turn.
 _MOVES_AT_ONCE = 3
-# After so much silence other nodes are asked who has its slots: a frozen node never says.
-_SILENCE_S = 1.0
-# So often they are asked who has the slots of a node that is away, while somebody needs to know.
+# A node that has not answered a call for so long is away, until it answers.
+_SILENT_S = 0.9
+# So often the nodes are asked who has which slot, while somebody needs to know.
 _LOOK_EVERY_S = 1.0
-# Past socket_timeout, whoever waits for what is parked looks after it itself.
-_LATE_S = 1.0
-
-
-class _UnderWay:
-    """What was asked of a slot and has no reply yet: over one connection, for its order."""
-
-    __slots__ = ("count", "wire")
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.count = 0
+# A thread that waits for posts looks so often at those that are sent again, and at other nodes.
+_LOOK_AGAIN_S = 0.005
+_READS_S = 0.02
 
 
 class _Patience(threading.local):
@@ -71,11 +63,13 @@ class _Patience(threading.local):
     ends_at = inf
 
 
-class ClusterWire:
+class ClusterWire(Commands):
     """See :class:`..commands.Commands`."""
 
     _lock = OwnLock()
-    """Guards what is under way, by slot. Nobody waits under it."""
+    """Guards that a child begins anew, once. Nobody waits under it."""
+
+    address: ClusterAddress
 
     def __init__(self, address: ClusterAddress, options: Options, name: str) -> None:
         self.address = address
@@ -86,9 +80,7 @@ class ClusterWire:
         self._dials_before = 0
         self._lost_s = inf
         # Before that nothing is late, and no node in doubt: it is asked for each ack.
-        self._late_after_s = min(options.socket_timeout, _SILENCE_S)
-        self.connections = 0
-        """How often the cluster was connected to, after all of it was lost."""
+        self._late_after_s = min(options.socket_timeout, SILENCE_S)
         self._connected = False
         self._closed = False
         self._pipe = Pipe()
@@ -97,10 +89,12 @@ class ClusterWire:
 
     def _begin(self) -> None:
         process = here()
-        self.nodes = Nodes(self.slots, self.options, self.name, self._nodes_changed)
+        self.nodes = Nodes(
+            self.slots, self.options, self.name, self._nodes_changed, self._call_hears_nothing
+        )
         self._anchor: Wire | None = None
-        self._under_way: dict[int, _UnderWay] = {}
-        self._parked = Parked(self, self.options.socket_timeout, str(self.address))
+        self._doubts = False
+        self._retries = Retries(self._send_post, self._give_up_late)
         self.give_up_lost_slots(self._lost_s)
         self._process = process
 
@@ -113,8 +107,9 @@ class ClusterWire:
                     self._begin()
 
     def _nodes_changed(self) -> None:
-        """Go on with what has waited for a connection; have an event loop watch it."""
-        self._parked.try_now()
+        """Send what has waited for a connection; have an event loop watch it."""
+        self._retries.hurry()
+        self._retries.pump()
         self._pipe.write()
 
     # -- state
@@ -127,7 +122,7 @@ class ClusterWire:
     @property
     def waiting(self) -> bool:
         """Whether something posted has no reply yet."""
-        return bool(self._parked) or any(wire.waiting for _, wire in self._open())
+        return bool(self._retries) or any(wire.waiting for _, wire in self._open())
 
     @property
     def _anchor_if_open(self) -> Wire | None:
@@ -179,6 +174,10 @@ class ClusterWire:
         self.connections += 1
         self._connected = True
 
+    def connect_to_post(self) -> None:
+        """Have the connection to the anchor that is posted over; raises BrokerUnavailable."""
+        self.wire_of(self.anchor_slot).connect_to_post()
+
     def _reaches_another(self) -> bool:
         """Whether a node can be reached that is not the anchor, which takes its time again."""
         anchor = self.slots.place_of(self.anchor_slot)
@@ -193,8 +192,9 @@ class ClusterWire:
         self._leave_parent()
         self._closed = True
         self._connected = False
-        self._parked.close(self._closed_error())
         self.nodes.close()
+        for request in self._retries.take_all():
+            self._fail(request, self._closed_error())
         self._pipe.close()
 
     def _closed_error(self) -> BrokerUnavailable:
@@ -209,8 +209,8 @@ class ClusterWire:
         self.connect()
         found: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for _, wire in self._open():
-            if wire.alive:
-                with suppress(BrokerUnavailable):
+            if wire.alive and wire.posts.stream is not None:
+                with suppress(BrokerUnavailable, OSError):
                     found[wire.fileno()] = wire
         return found
 
@@ -227,11 +227,11 @@ class ClusterWire:
             if not wire.alive:  # found once; who needs its node dials anew
                 error = BrokerUnavailable(f"{wire.address}: the connection was lost")
                 self.nodes.drop(place, wire, error)
-                self._parked.doubt()
-            elif wire.silent_s > _SILENCE_S:
-                self._parked.doubt()
-        if self._parked:
-            self._parked.revive()
+                self.doubt()
+            elif wire.silent_s > SILENCE_S:
+                self.doubt()
+        self._look_if_in_doubt()
+        self._retries.pump()
 
     def is_away(self, slot: int) -> bool:
         """Whether it is known that nobody serves *slot* now; does not wait.
@@ -239,16 +239,15 @@ class ClusterWire:
         Known is what became of the last try, whoever made it. Who goes by this makes none, so
         another thread does: the node may be back, or another have its slots.
         """
-        if self._parked.holds(slot):
+        if self.holds(slot):
             return True
         place = self.slots.place_of(slot)
         if place is not None and place not in self.slots.away:
             wire = self.nodes.open(place)
-            if wire is None or wire.silent_s <= _SILENCE_S:
+            if wire is None or wire.silent_s <= SILENCE_S:
                 return False
         self._leave_parent()
-        if self.slots.age_s > _LOOK_EVERY_S:
-            self._parked.doubt()
+        self.doubt()
         if place is not None:
             with suppress(BrokerUnavailable):  # no thread can be had: the next one asks
                 self.nodes.look_soon(place)
@@ -257,7 +256,7 @@ class ClusterWire:
     # -- the nodes
 
     def wire_of(self, slot: int) -> Wire:
-        """Return the connection to the node of *slot*; dials if need be.
+        """Return the connections to the node of *slot*; dials if need be.
 
         Raises BrokerUnavailable.
         """
@@ -279,19 +278,20 @@ class ClusterWire:
         No node has it; or one that cannot be reached, and has no replica that could take over:
         it is left alone for so long, too.
         """
-        self._lost_s = self._parked.lost_s = after_s
+        self._lost_s = after_s
         self.nodes.left_alone_s = 0.0 if after_s == inf else after_s
 
     def holds(self, slot: int) -> bool:
-        """Whether something waits for *slot*, and is tried again and again."""
-        return self._parked.holds(slot)
+        """Whether a post waits for *slot*, and is sent again and again."""
+        return self._retries.of(slot) is not None
 
     def reason(self, slot: int) -> str:
-        """Return why what waits for *slot* waits, and what to do about that."""
-        return self._parked.reason(slot)
+        """Return why the posts of *slot* wait, and what to do about that."""
+        request = self._retries.of(slot)
+        return "no reason is known" if request is None else request.told
 
     def each_master(self) -> Iterator[tuple[Place, Wire | ReliqError]]:
-        """Yield each node that has slots, with the connection to it, or why there is none."""
+        """Yield each node that has slots, with the connections to it, or why there is none."""
         for place in sorted(self.slots.masters):
             found: Wire | ReliqError
             try:
@@ -300,145 +300,83 @@ class ClusterWire:
                 found = again(exc)
             yield place, found
 
-    # -- commands
+    def doubt(self) -> None:
+        """Have another thread ask who has which slot, soon: a node is lost, or silent."""
+        self._doubts = True
+        self._look_if_in_doubt()
 
-    def post(
-        self,
-        command: Command,
-        on_reply: OnReply = ignore_result,
-        script: Script | None = None,
-        patience_s: float = 0.0,
-    ) -> None:
-        """Write *command* now, or when its slot is served; *on_reply* gets its reply, later.
+    def _look_if_in_doubt(self) -> None:
+        if self._doubts and self.slots.age_s > _LOOK_EVERY_S and not self._closed:
+            with suppress(BrokerUnavailable):  # no thread can be had: who needs the node asks again
+                self.nodes.do_soon(None, self.look_for_nodes)
 
-        Never waits. Raises BrokerUnavailable where this was closed.
-        """
-        self.post_packed(None, command, on_reply, script, patience_s)
-
-    def post_packed(
-        self,
-        data: bytes | None,
-        command: Command,
-        on_reply: OnReply = ignore_result,
-        script: Script | None = None,
-        patience_s: float = 0.0,
-    ) -> None:
-        """Write *data*, which is *command* packed; otherwise as :meth:`post`."""
-        self._leave_parent()
-        self._refuse_closed()
-        slot = slot_for(command, self.anchor_slot)
-        request = Request(slot, command, script, patience_s, on_reply)
-        if self._parked.take(request):
-            return
-        wire = self._begin_on(request)
-        if wire is None:
-            why = "there is no connection to its node yet"
-            self._parked.park(request, why, at_once=True)
-            return
+    def look_for_nodes(self) -> None:
+        """Ask who has which slot; give up those that are silent and have none any more."""
+        self._doubts = False
         try:
-            self._write(wire, request, data)
-        except BrokerUnavailable as exc:
-            if request.sent is not None:  # it will be answered: a handler of others has raised
-                raise
-            self._parked.park(request, str(exc), at_once=True)
+            self.slots.refresh(self.options, self.name)
+        except ReliqError:
+            self._look_for_a_word()
+            return
+        masters = self.slots.masters
+        for place, wire in self._open():
+            if place not in masters and (wire.silent_s > SILENCE_S or not wire.waiting):
+                self.nodes.drop(place, wire, BrokerUnavailable(f"{wire.address} has been replaced"))
+        self._nodes_changed()
 
-    def post_script(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Any],
-        on_reply: OnReply = ignore_result,
-    ) -> None:
-        """Post *script*; see :meth:`post`."""
-        self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
+    def _look_for_a_word(self) -> None:
+        """Find out whether all of the cluster is lost: no node answers who is asked anew."""
+        for _, wire in self._open():
+            with suppress(BrokerUnavailable):
+                if wire.alive and not wire.waiting:
+                    wire.post(("PING",))  # one over which nothing is asked would never fail
+                wire.check()
+        if not any(wire.alive for _, wire in self._open()):
+            self._connected = False
+            self._pipe.write()
 
-    def call(self, command: Command, script: Script | None = None) -> Reply:
-        """Write *command*, wait for its reply and return it; raises ReliqError."""
-        return self.request(command, script).reply
+    def _call_hears_nothing(self, place: Place) -> None:
+        """Give a call up where its node, silent for a second, has been replaced."""
+        self.doubt()
+        if place not in self.slots.masters:
+            raise BrokerUnavailable(f"{place} has been replaced")
 
-    def request(self, command: Command, script: Script | None = None) -> Request:
-        """Do as :meth:`call` does, and say which node has answered."""
-        request = self.requests(((command, script),))[0]
-        if isinstance(request.reply, ReliqError):
-            raise again(request.reply)
-        return request
-
-    def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script* and return its reply; raises ReliqError. Atomic on its node."""
-        return self.call(("EVALSHA", script.sha, len(keys), *keys, *args), script)
-
-    def exchange(
-        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
-    ) -> list[Reply]:
-        """Write all *commands* and return their replies: one round trip, to each node its own.
-
-        Not atomic, and in order only within a slot. Raises the first error among the replies,
-        after all have come.
-        """
-        ordered = self.replies(commands, patience_s)
-        for reply in ordered:
-            if isinstance(reply, ReliqError):
-                raise again(reply)
-        return ordered
+    # -- calls
 
     def replies(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
-        """Do as :meth:`exchange` does; what a command is refused with is its reply."""
-        return [request.reply for request in self.requests(commands, patience_s)]
+        """Write all *commands*; a refusal is a reply."""
+        return require_reached([item.reply for item in self.tried(commands, patience_s)])
 
-    def requests(
-        self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
-    ) -> list[Request]:
-        """Do as :meth:`replies` does, and say which node has answered what.
-
-        What could not be sent when this is interrupted, or out of patience, is not sent later.
-        """
-        requests = self.tried(commands, patience_s)
-        for request in requests:
-            if isinstance(request.reply, BrokerUnavailable):
-                raise again(request.reply)
-        return requests
+    def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
+        """Run *script*: there is no order over several nodes."""
+        return self.execute(script, keys, args)
 
     def tried(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Request]:
-        """Do as :meth:`requests` does; that a node was lost is a reply, too."""
+        """Do as :meth:`replies` does, and say which node has answered; a loss is a reply, too."""
         self._leave_parent()
         self._refuse_closed()
         requests = [
-            Request(slot_for(command, self.anchor_slot), command, script, patience_s)
+            Request(self._slot_of(command), command, script, patience_s)
             for command, script in commands
         ]
-        ends_at = self._patience.ends_at
-        try:
-            self._send_called(requests)
-            for request in requests:
-                self._wait_for(request, ends_at)
-        except BaseException:
-            self._give_up(requests)
-            raise
-        left = [request for request in requests if not request.finished]
-        if left:
-            self._give_up(left)
-            slot = left[0].slot
-            raise BrokerTimeout(
-                f"{self.address}: nobody waits longer for slot {slot}: {self.reason(slot)}"
-            )
-        return requests
-
-    def _give_up(self, requests: Sequence[Request]) -> None:
-        """Wait no more for those that have no reply."""
-        for request in requests:
-            if request.finished:
-                continue
-            request.given_up = True
-            self._parked.withdraw(request)
-            sent = request.sent
-            # What was parked is ended by whoever sends it, what has a handler by its reply.
-            mine = request.parked_at is None if sent is None else sent[1].handler is None
-            if mine:
-                self._end_on(request)
+        left = requests
+        while True:
+            self._call(left)
+            left = [request for request in left if not request.finished]
+            left = [request for request in left if not self._give_up_late(request)]
+            if not left:
+                return requests
+            if monotonic() >= self._patience.ends_at:
+                slot = left[0].slot
+                raise BrokerTimeout(
+                    f"{self.address}: nobody waits longer for slot {slot}: {left[0].told}"
+                )
+            if not all(0 < request.moves <= _MOVES_AT_ONCE for request in left):
+                time.sleep(max(map(lengthen, left)))
 
     @contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
@@ -450,102 +388,206 @@ class ClusterWire:
         finally:
             self._patience.ends_at = before
 
-    def _send_called(self, requests: Sequence[Request]) -> None:
-        """Send what threads wait for: all for one connection at once."""
+    def _slot_of(self, command: Command) -> int:
+        key = key_of(command)
+        return self.anchor_slot if key is None else slot_of(key)
+
+    def _call(self, requests: Sequence[Request]) -> None:
+        """Send them, all for one node at once, and wait for their replies."""
         by_wire: dict[Wire, list[Request]] = {}
-        impatient = self._patience.ends_at < inf
         for request in requests:
-            if self._parked.take(request):
-                continue
-            wire = self._begin_on(request)
-            if wire is None and not impatient:
+            wire = self._wire_to_call(request)
+            if wire is not None:
+                by_wire.setdefault(wire, []).append(request)
+        begun: list[tuple[Wire, list[Request], Stream]] = []
+        try:
+            for wire, mine in by_wire.items():
                 try:
-                    self.wire_of(request.slot)
-                except BrokerUnavailable as exc:
-                    self._parked.park(request, str(exc))
-                    self._parked.doubt()
-                    continue
-                wire = self._begin_on(request)
-            if wire is None:
-                why = "there is no connection to its node yet"
-                self._parked.park(request, why, at_once=True)
-                continue
-            by_wire.setdefault(wire, []).append(request)
-        for wire, mine in by_wire.items():
-            asked = []
-            for request in mine:
-                item = Asked(request.command, request.script, request.patience_s)
-                request.sent = (wire, item)
-                asked.append(item)
-            try:
-                wire.send(asked)
-            except BrokerUnavailable as exc:
-                for request in mine:
-                    request.sent = None
-                    self._end_on(request)
-                    self._parked.park(request, str(exc))
-                self._parked.doubt()
+                    begun.append((wire, mine, wire.calls.begin(_asked(mine))))
+                except BrokerUnavailable as exc:  # noqa: PERF203 - one of few
+                    self.nodes.unreachable(wire, exc)
+                    for request in mine:
+                        self._not_served(request, str(exc))
+            while begun:
+                self._end_call(*begun.pop())
+        finally:
+            for _, _, stream in begun:
+                stream.close()
 
-    def _wait_for(self, request: Request, ends_at: float = inf) -> None:
-        while not request.finished:
-            left_s = _SILENCE_S if ends_at == inf else min(ends_at - monotonic(), _SILENCE_S)
-            if left_s <= 0:
-                return
-            sent = request.sent
-            if sent is None:
-                self._wait_parked(request, monotonic(), left_s)
-                continue
-            wire, asked = sent
-            wire.wait_for((asked,), left_s)
-            if not asked.finished:
-                if wire.silent_s > _SILENCE_S:
-                    self._parked.doubt()
-            elif asked.handler is None and not request.finished:
-                self._on_reply(request, wire, asked.reply)
+    def _wire_to_call(self, request: Request) -> Wire | None:
+        """Return the connections to its node; None where there are none now."""
+        place = self.slots.place_of(request.slot)
+        if place is None:
+            self._not_served(request, self._uncovered(request.slot))
+            return None
+        if (wire := self.nodes.open(place)) is not None:
+            return wire
+        try:
+            if self._patience.ends_at == inf:
+                return self.nodes.connect(place)
+            self._connect_soon(place)  # may take longer than this thread waits
+            why = f"{place} is being connected to"
+        except BrokerUnavailable as exc:
+            why = str(exc)
+        self._not_served(request, why)
+        return None
 
-    def _wait_parked(self, request: Request, now: float, left_s: float) -> None:
-        since = now if request.parked_at is None else request.parked_at
-        late = now - since > self.options.socket_timeout + _LATE_S
-        if late and self._parked.withdraw(request):  # the thread, if there is one, has not
-            self.fail(request, self._parked.late(request))
+    def _end_call(self, wire: Wire, requests: Sequence[Request], stream: Stream) -> None:
+        patience_s = max(request.patience_s for request in requests)
+        began = monotonic()
+        try:
+            ends_at = self._patience.ends_at
+            replies = wire.calls.end(stream, _asked(requests), patience_s, ends_at)
+        except BrokerUnavailable as exc:
+            for request in requests:
+                request.finish(again(exc))
+            lost = not wire.alive
+            # Also where only the patience of this thread was at an end.
+            if isinstance(exc, BrokerTimeout) and (lost or monotonic() - began > _SILENT_S):
+                self.nodes.silent(wire)
+            if lost:
+                self.doubt()
+            return
+        for request, reply in zip(requests, replies, strict=True):
+            if not (isinstance(reply, ReliqError) and self._redirected(request, wire, reply)):
+                request.finish(reply, wire)
+
+    # -- a slot that is not served
+
+    def _not_served(self, request: Request, why: str) -> None:
+        """Note that *request* was not sent, and why; the nodes are looked for."""
+        place = self.slots.place_of(request.slot)
+        request.why, request.advice, request.lost = why, "", False
+        if place is None:
+            request.advice, request.lost = advice.COVER, True
+        elif place in self.slots.away:
+            replica = self.slots.has_replica(place)
+            request.advice, request.lost = advice.for_node(place, replica=replica), not replica
+        self.doubt()
+
+    def _redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
+        """Whether the node has only said that it is the wrong one; what it says is noted."""
+        found = _NOT_HERE.match(error.reply)
+        if found is None:
+            return False
+        moved = _MOVED.match(error.reply)
+        if moved is not None:
+            slot, host, port = moved.groups()
+            self.slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
+            request.moves += 1
+        elif found[1] not in _ON_ITS_WAY:
+            self.doubt()
+        request.why = f"{wire.address} says {error.reply}"
+        request.advice, request.lost = advice.for_reply(error.reply), False
+        way = _ASK.match(error.reply)
+        if way is not None:
+            request.way = f"it is on its way from {wire.address} to {way[2]}"
+        return True
+
+    def _find_way(self, request: Request) -> None:
+        """Have the node say where the slot goes: of a key that is not there it says so, by ASK."""
+        key, place = key_of(request.command), self.slots.place_of(request.slot)
+        wire = None if place is None else self.nodes.open(place)
+        if key is None or wire is None or request.way or " TRYAGAIN" not in request.why:
+            return
+        absent = key + b":guard" if isinstance(key, bytes) else f"{key}:guard"
+        try:
+            wire.ask(("EXISTS", absent), PATIENCE_S)
+        except ReliqError as exc:
+            found = _ASK.match(exc.reply)
+            if found is not None:
+                request.way = f"it is on its way from {wire.address} to {found[2]}"
+
+    def _give_up_late(self, request: Request) -> bool:
+        """Fail *request* where it has waited for too long; whether it has."""
+        timeout_s = self.options.socket_timeout
+        limit_s = min(self._lost_s, timeout_s) if request.lost else timeout_s
+        if monotonic() - request.began <= limit_s:
+            return False
+        if request.on_reply is None:
+            self._find_way(request)
+        key = key_of(request.command)
+        name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key or "none"
+        in_time = f"in time (socket_timeout {timeout_s:g} s)"
+        error = BrokerTimeout(
+            f"{self.address}: slot {request.slot} was not served "
+            f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. It "
+            f"was asked for {advice.named(name)}; nothing was changed"
+        )
+        error.unsent = True
+        self._fail(request, error)
+        return True
+
+    def _fail(self, request: Request, error: ReliqError) -> None:
+        request.finish(error)
+        self._retries.remove(request)
+        if request.on_reply is not None:
+            request.on_reply(error)
+
+    # -- posts
+
+    def post_packed(
+        self,
+        data: bytes,
+        command: Command,
+        on_reply: OnReply = ignore_result,
+        script: Script | None = None,
+        patience_s: float = 0.0,
+    ) -> None:
+        """Write *data* now, or when its slot is served. Never waits."""
+        self._leave_parent()
+        self._refuse_closed()
+        slot = self._slot_of(command)
+        request = Request(slot, command, script, patience_s, on_reply)
+        if self.holds(slot):
+            self._retries.add(request, 0.0)  # behind the others
+            self._retries.pump()
         else:
-            self._parked.wait(request, left_s)
+            self._send_post(request, data)
 
-    # -- the order within a slot
+    def _send_post(self, request: Request, data: bytes | None = None) -> None:
+        """Write it to its node, or put it off."""
+        place = self.slots.place_of(request.slot)
+        wire = self.nodes.open(place)
+        if wire is not None:
+            handler = partial(self._replied, request, wire)
+            post = Post(request.command, request.script, request.patience_s, handler)
+            try:
+                if wire.posts.post(data or pack(request.command), post):
+                    return
+                why = "there is no connection to its node yet"
+            except BrokerUnavailable as exc:
+                if post.number:  # it will be answered: a handler of others has raised
+                    raise
+                why = str(exc)
+        elif place is None:
+            why = self._uncovered(request.slot)
+        else:
+            why = self.nodes.failure(place) or f"{place} is being connected to"
+        self._not_served(request, why)
+        self._retries.add(request, lengthen(request))
+        if place is not None:
+            try:
+                self._connect_soon(place)
+            except BrokerUnavailable as exc:
+                request.why = str(exc)
 
-    def _begin_on(self, request: Request) -> Wire | None:
-        """Return the connection that *request* goes over; None where there is none.
+    def _connect_soon(self, place: Place) -> None:
+        self.nodes.require_reachable(place)
+        self.nodes.connect_soon(place)
 
-        That over which others of its slot are under way: where the slot has moved they all hear
-        of it, in order, whoever may have learned it before. But not for ever, whatever is said to
-        be under way there.
-        """
-        with self._lock:
-            known = self._under_way.get(request.slot)
-            if known is None or not known.wire.alive or request.moves > _MOVES_AT_ONCE:
-                wire = self.nodes.open(self.slots.place_of(request.slot))
-                if wire is None:
-                    return None
-                if known is None or known.wire is not wire:
-                    known = self._under_way[request.slot] = _UnderWay(wire)
-            known.count += 1
-            request.begun = known.wire
-            return known.wire
-
-    def _end_on(self, request: Request) -> None:
-        """Note that *request* is under way no more; harmless where it is not."""
-        wire, request.begun = request.begun, None
-        self._end_under_way(request.slot, wire)
-
-    def _end_under_way(self, slot: int, wire: Wire | None) -> None:
-        with self._lock:
-            known = self._under_way.get(slot)
-            if known is not None and known.wire is wire:
-                known.count -= 1
-                if known.count <= 0:
-                    del self._under_way[slot]
-
-    # -- replies
+    def _replied(self, request: Request, wire: Wire, reply: Reply) -> None:
+        if isinstance(reply, ReliqError):
+            if self._redirected(request, wire, reply):
+                at_once = 0 < request.moves <= _MOVES_AT_ONCE
+                self._retries.add(request, 0.0 if at_once else lengthen(request))
+                return
+            if isinstance(reply, BrokerTimeout) and not reply.reply:
+                self.nodes.silent(wire)
+        request.finish(reply, wire)
+        self._retries.remove(request)
+        if request.on_reply is not None:
+            request.on_reply(reply)
 
     def receive(self) -> None:
         """Read what has come, without waiting, and hand it out."""
@@ -555,7 +597,8 @@ class ClusterWire:
             try:
                 wire.receive()
             except BrokerUnavailable:  # noqa: PERF203 - one of few
-                self._parked.doubt()
+                self.doubt()
+        self._retries.pump()
 
     def wait_for_replies(self, timeout_s: float = inf, but_for: Container[int] = ()) -> None:
         """Wait until everything that was posted so far has its reply; at most *timeout_s*.
@@ -565,73 +608,21 @@ class ClusterWire:
         self._leave_parent()
         ends_at = min(monotonic() + timeout_s, self._patience.ends_at)
         later = next_number()
-        for _, wire in self._open():
-            with suppress(BrokerUnavailable):  # who posted was told
-                wire.wait_for_replies(max(ends_at - monotonic(), 0.0))
-        while before := [
-            item
-            for item in self._parked.waiting()
-            if item.number < later and item.slot not in but_for
-        ]:
-            for request in before:
-                self._wait_for(request, ends_at)
-            if monotonic() >= ends_at:
+        posts = [(wire.posts, wire.posts.number) for _, wire in self._open()]
+        while True:
+            self._retries.pump()
+            posts = [(known, number) for known, number in posts if not known.are_over(number)]
+            put_off = self._retries.before(later, but_for)
+            if not (posts or put_off) or monotonic() >= ends_at:
                 return
-
-    def _on_reply(self, request: Request, wire: Wire, reply: Reply) -> None:
-        # It may begin anew, in another thread, before this has ended.
-        begun, request.begun = request.begun, None
-        try:
-            redirected = isinstance(reply, ReliqError) and self._redirected(request, wire, reply)
-        finally:
-            self._end_under_way(request.slot, begun)
-        if not redirected:
-            request.answered_by = wire
-            self._finish(request, reply)
-
-    def _redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
-        """Have *request* tried again where the node has only said that it is the wrong one."""
-        found = _NOT_HERE.match(error.reply)
-        if found is None:
-            if isinstance(error, BrokerTimeout) and not error.reply:
-                self.nodes.silent(wire)
-            return False
-        moved = _MOVED.match(error.reply)
-        if moved is not None:
-            slot, host, port = moved.groups()
-            self.slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
-            request.moves += 1
-        at_once = moved is not None and request.moves <= _MOVES_AT_ONCE
-        why, advised = f"{wire.address} says {error.reply}", advice.for_reply(error.reply)
-        self._parked.park(request, why, at_once=at_once, advised=advised)
-        if found[1] in _DOUBTFUL:
-            self._parked.doubt()
-        elif found[1] in _ON_ITS_WAY and self._parked.lacks_way(request):
-            self._ask_way(request, wire)
-        return True
-
-    def _ask_way(self, request: Request, wire: Wire) -> None:
-        """Have a node say where the slot goes: of a key that is not there it says so, by ASK."""
-        key = key_of(request.command)
-        if key is not None:
-            absent = key + b":guard" if isinstance(key, bytes) else f"{key}:guard"
-            with suppress(BrokerUnavailable):
-                wire.post(("EXISTS", absent), partial(self._note_way, wire))
-
-    def _note_way(self, wire: Wire, reply: Reply) -> None:
-        found = _ASK.match(reply.reply) if isinstance(reply, ReliqError) else None
-        if found is not None:
-            way = f"it is on its way from {wire.address} to {found[2]}"
-            self._parked.note_way(int(found[1]), way)
-
-    def _finish(self, request: Request, reply: Reply) -> None:
-        request.reply = reply
-        request.finished = True
-        if request.parked_at is not None:
-            lost = isinstance(reply, BrokerUnavailable) and not reply.reply
-            self._parked.replied(request, served=not lost)
-        if request.on_reply is not None:
-            request.on_reply(reply)
+            if put_off:
+                self.receive()
+            for known, number in posts:
+                with suppress(BrokerUnavailable):  # who posted was told
+                    known.wait(_READS_S if len(posts) > 1 or put_off else _LOOK_EVERY_S, number)
+            if not posts:
+                time.sleep(_LOOK_AGAIN_S)
+            self.check()
 
     # -- for the notifier
 
@@ -646,10 +637,6 @@ class ClusterWire:
             return True
         return _NOT_HERE.match(error.reply) is not None
 
-    def doubt(self) -> None:
-        """Have the nodes looked for: one is lost."""
-        self._parked.doubt()
-
     def unblock(self, place: Place, client_id: int, on_reply: OnReply) -> None:
         """End the wait of one of our connections to a node; does not wait.
 
@@ -660,77 +647,6 @@ class ClusterWire:
             raise BrokerUnavailable(f"{self.address}: there is no connection to {place}")
         wire.post(("CLIENT", "UNBLOCK", client_id), on_reply)
 
-    # -- what :class:`Parked` asks for
 
-    def send_again(self, request: Request) -> None:
-        """Send it to the node that has its slot now; raises BrokerUnavailable. Does not wait."""
-        self._refuse_closed()
-        wire = self._begin_on(request)
-        if wire is None:
-            place = self.slots.place_of(request.slot)
-            if place is None:
-                raise BrokerUnavailable(self._uncovered(request.slot))
-            self.nodes.require_reachable(place)
-            self.nodes.connect_soon(place)
-            why = self.nodes.failure(place)  # while it is tried again, too: an error is to tell
-            raise BrokerUnavailable(why or f"{self.address}: {place} is being connected to")
-        self._write(wire, request, None)
-
-    def judge(self, slot: int) -> tuple[str, bool]:
-        """Return what to do about a slot for which nothing can be sent, and whether it is lost."""
-        place = self.slots.place_of(slot)
-        if place is None:
-            return advice.COVER, True
-        if place not in self.slots.away:
-            return "", False
-        replica = self.slots.has_replica(place)
-        return advice.for_node(place, replica=replica), not replica
-
-    def _write(self, wire: Wire, request: Request, data: bytes | None) -> None:
-        on_reply = partial(self._on_reply, request, wire)
-        asked = Asked(request.command, request.script, request.patience_s, on_reply)
-        request.sent = (wire, asked)
-        try:
-            wire.send((asked,), data or pack(request.command))
-        except BaseException:  # also a signal's, or what a handler of others has raised
-            if not wire.has_taken(asked):  # else its reply ends it
-                request.sent = None
-                self._end_on(request)
-            raise
-
-    def read_reply(self, request: Request, timeout_s: float) -> None:
-        """Wait for the reply to what was sent; at most so long."""
-        sent = request.sent
-        if sent is not None:
-            wire, asked = sent
-            wire.wait_for((asked,), timeout_s)
-
-    def fail(self, request: Request, error: ReliqError) -> None:
-        """Let *error* be what has become of it."""
-        error = again(error)
-        if isinstance(error, BrokerUnavailable):
-            error.unsent = request.sent is None
-        self._finish(request, error)
-
-    def look_for_nodes(self) -> None:
-        """Ask who has which slot; give up those that are silent and have none any more."""
-        try:
-            self.slots.refresh(self.options, self.name)
-        except ReliqError:
-            self._look_for_a_word()
-            return
-        masters = self.slots.masters
-        for place, wire in self._open():
-            if place not in masters and (wire.silent_s > _SILENCE_S or not wire.waiting):
-                self.nodes.drop(place, wire, BrokerUnavailable(f"{wire.address} has been replaced"))
-
-    def _look_for_a_word(self) -> None:
-        """Find out whether all of the cluster is lost: no node answers who is asked anew."""
-        for _, wire in self._open():
-            with suppress(BrokerUnavailable):
-                if wire.alive and not wire.waiting:
-                    wire.post(("PING",))  # one over which nothing is asked would never fail
-                wire.check()
-        if not any(wire.alive for _, wire in self._open()):
-            self._connected = False
-            self._pipe.write()
+def _asked(requests: Sequence[Request]) -> list[tuple[Command, Script | None]]:
+    return [(request.command, request.script) for request in requests]

@@ -16,8 +16,7 @@
 -- and token say which delivery of which try it is about: later ones have higher numbers.
 --
 -- Returns {0} where there is no such batch; else {1, 1 when cancelled or 0, and 2 more when
--- something is due to be said, postponed, outcome of each}, where postponed is what
--- postpone_batch has noted of a batch that goes on, or of which something is due, else "". Outcomes:
+-- a callback is due, outcome of each}. Outcomes:
 -- 1 done; 0 nothing changed, it was so or is older than what is known; -1 the batch is
 -- cancelled; -2 it is sealed; -3 no such job; 2 it was never stored, and is taken out.
 --
@@ -28,12 +27,62 @@
 local batch, jobs, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local by = ARGV[1]
 local ROW = 8
+
+-- Does one begin, or one success, of an open job in a batch that goes on, which is nearly every
+-- call, without the tables for many changes: a quarter of the time. The rules are those of does.begin
+-- and does['end']; nil for any other case, which changes nothing here.
+local function one_change(what, id, state, retries, token, tag, queue, text)
+  local begins = what == 'begin'
+  if not begins and (what ~= 'end' or state ~= 's') then
+    return nil
+  end
+  local was, tried, known, since = string.match(redis.call('HGET', jobs, id) or '',
+    '^([wdkr])|(%d+)|(%d+)|(%d+)|[^|]*|[^|]*|')
+  local is = redis.call('HMGET', batch, 'waiting', 'delayed', 'working', 'retrying', 'succeeded',
+    'created', 'cancelled', 'ended', 'sealed', 'due_success', 'due_complete', 'due_failure')
+  if not was or not is[6] or is[7] or is[8] then
+    return nil
+  end
+  for i = 1, 5 do
+    is[i] = tonumber(string.match(is[i] or '', '^%d+$') or 0)
+  end
+  local from, to = ({w = 1, d = 2, k = 3, r = 4})[was], begins and 3 or 5
+  local is_last = not begins and is[9] and is[1] + is[2] + is[3] + is[4] < 2
+  retries, token = tonumber(retries) or 0, tonumber(token) or 0
+  tried, known = tonumber(tried), tonumber(known)
+  local is_old = begins and (retries < tried or retries == tried and (was == 'k' or token <= known))
+  if is[from] < 1 or is_last or is_old then
+    return nil
+  end
+  local time = redis.call('TIME')
+  since = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(since) + 1)
+  if not begins then
+    retries, token = math.max(retries, tried), math.max(token, known)
+    tag, text, queue = '', '', ''
+  end
+  -- A first write that does not grow lets the rest run when memory is full.
+  redis.call('HDEL', batch, '')
+  redis.call('HSET', jobs, id, (begins and 'k' or 's') ..
+    string.format('|%.0f|%.0f|%.0f|', retries, token, since) .. tag .. '|' .. text .. '|' .. queue)
+  if from ~= to then
+    local names = {'waiting', 'delayed', 'working', 'retrying', 'succeeded'}
+    redis.call('HSET', batch, names[from], string.format('%.0f', is[from] - 1),
+      names[to], string.format('%.0f', is[to] + 1))
+  end
+  return {1, (is[10] or is[11] or is[12]) and 2 or 0, 1}
+end
+if #ARGV == 1 + ROW then
+  local done = one_change(unpack(ARGV, 2))
+  if done then
+    return done
+  end
+end
 -- One letter of each state is stored. An error is the worker's (e) or the broker's (x).
 local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s = 'succeeded',
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}
 local is_open = {w = true, d = true, k = true, r = true}
 local flags = {'sealed', 'cancelled', 'ended', 'due_failure', 'due_complete', 'due_success',
-  'said_failure', 'said_complete', 'said_success', 'created', 'added', 'postponed'}
+  'said_failure', 'said_complete', 'said_success', 'created', 'added'}
 local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'failed', 'error',
   'dropped'}
 
@@ -361,7 +410,7 @@ for i = 2, #ARGV, ROW do
     break
   end
 end
-local result = {1, 0, ''}
+local result = {1, 0}
 for i = 2, #ARGV, ROW do
   local id = ARGV[i + 1]
   local new = {state = ARGV[i + 2], retries = tonumber(ARGV[i + 3]) or 0,
@@ -375,9 +424,6 @@ end
 result[2] = is.cancelled and 1 or 0
 if is.due_success or is.due_complete or is.due_failure then
   result[2] = result[2] + 2
-end
-if is.postponed and (result[2] > 1 or not is.ended) then
-  result[3] = is.postponed
 end
 
 local bad = {f = true, e = true, x = true}

@@ -5,6 +5,7 @@
 --
 -- ARGV[1] count (batches at most)
 -- ARGV[2] again (ms until a batch that is taken now is due again)
+-- ARGV[3..] at, id (ms; of batches that are not due before)
 --
 -- Returns {ids of batches}, those first that have been due longest.
 -- Redis 6.2 or newer.
@@ -15,6 +16,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', batches, '')
+for i = 3, #ARGV, 2 do
+  redis.call('ZADD', batches, 'XX', 'GT', ARGV[i], ARGV[i + 1])
+end
 local due = redis.call('ZRANGEBYSCORE', batches, '-inf', now, 'LIMIT', 0, count)
 for _, id in ipairs(due) do
   redis.call('ZADD', batches, 'XX', now + again, id)

@@ -1,4 +1,4 @@
-"""Batches: many messages in one round trip, each with every promise of a single publish.
+"""Publish buffer: many messages in one round trip, each with every promise of a single publish.
 
 What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
 encoded when it is added, so that one that is refused spoils none of the others; it
@@ -31,18 +31,20 @@ from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
-from ..signals import emit_published, message_published
+from ..signals import message_published
+from ..store.values import FULL
 from .job_entries import enter, entry_of, withdraw
-from .outgoing import goes_elsewhere
-from .parts import Parts
-from .sending import Entry, NotStored
 
 if TYPE_CHECKING:
+    from ..routing.outgoing import Outgoing
     from ..store.protocol import Store
-    from ..store.values import Publication
+    from .declarations import Declarations
+    from .encoder import Encoder
+    from .failback import Failback
     from .job_entries import JobEntry
-    from .outgoing import Outgoing
+    from .link import Link
     from .publishing import Publishing
+    from .unroutable import UnroutableMessages
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
@@ -56,9 +58,14 @@ class _BatchUncertain(
     __doc__ = BatchUncertain.__doc__
 
 
-class PublishingParts(Parts, Protocol):
+class PublishingTransport(Protocol):
     """What a publish batch needs of its transport."""
 
+    link: Link
+    declarations: Declarations
+    failback: Failback
+    encoder: Encoder
+    unroutable: UnroutableMessages
     publishing: Publishing
 
 
@@ -68,11 +75,11 @@ class Owner(Protocol):
     closed: bool
 
     @property
-    def transport(self) -> PublishingParts:
+    def transport(self) -> PublishingTransport:
         """What it publishes over."""
 
 
-class PublishBatch:
+class PublishBuffer:
     """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
 
     Thread-safe. A forked child starts with an empty one: what its parent has
@@ -93,8 +100,8 @@ class PublishBatch:
 
     def _reset(self) -> None:
         self._process = here()
-        self._new: list[Entry] = []
-        self._uncertain: list[Entry] = []
+        self._new: list[Outgoing] = []
+        self._uncertain: list[Outgoing] = []
         self._blind = False
         self._copies = self._bytes = 0
 
@@ -157,7 +164,7 @@ class PublishBatch:
     @property
     def last(self) -> Outgoing | None:
         """The message that was added last, and never sent."""
-        return self._new[-1].item if self._new else None
+        return self._new[-1] if self._new else None
 
     def __len__(self) -> int:
         """Return how many messages are in it that were never sent."""
@@ -196,8 +203,8 @@ class PublishBatch:
         with self._lock:
             if channel is not self.channel:
                 self.channel = channel
-                for entry in (*self._uncertain, *self._new):
-                    entry.item = channel.transport.encoder.as_here(entry.item)
+                for item in (*self._uncertain, *self._new):
+                    channel.transport.encoder.as_here(item)
             try:
                 self._flush("")
             except BatchUncertain as exc:
@@ -205,8 +212,8 @@ class PublishBatch:
                 if not isinstance(reason, BrokerUnavailable):
                     raise
                 transport = channel.transport
-                store, items = transport.link.store, [entry.item for entry in self._uncertain]
-                elsewhere = all(goes_elsewhere(store, item, reason) for item in items)
+                store = transport.link.store
+                elsewhere = all(item.goes_elsewhere(store, reason) for item in self._uncertain)
                 transport.failback.step_failed(reason, helps_itself=elsewhere)
                 raise again(reason) from None
 
@@ -242,7 +249,8 @@ class PublishBatch:
 
     def _add(self, item: Outgoing, copies: int) -> bool:
         """Add *item*; return whether the batch is full."""
-        self._new.append(Entry(item))
+        item.tag = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
+        self._new.append(item)
         self._copies += copies
         self._bytes += copies * len(item.envelope)
         return self._copies >= self.max_size or self._bytes >= _MOST_BYTES
@@ -281,7 +289,7 @@ class PublishBatch:
         self._blind = False
         try:
             entered = self._enter_jobs()
-            nowhere, full = self._send_surely()
+            self._send_surely()
         except ReliqError as exc:
             if not self._uncertain:  # the jobs were refused, and are out of this batch
                 raise
@@ -293,55 +301,46 @@ class PublishBatch:
                 with suppress(ReliqError):
                     withdraw(self._store, unsent)
             raise
-        PUBLISHER.wait_for_replies(
-            *[entry.tag for entry in self._uncertain if entry.tag is not None]
-        )
+        PUBLISHER.wait_for_replies(*[item.tag for item in self._uncertain if item.tag is not None])
         flushed, self._uncertain = self._uncertain, []
-        failed = [found for entry, found in entered if entry.full or not entry.reached]
+        failed = [found for item, found in entered if item.full or not item.reached]
         if failed:
             withdraw(self._store, failed)
         self.refused = tuple(
-            place for place, entry in enumerate(flushed) if entry.full or not entry.reached
+            place for place, item in enumerate(flushed) if item.full or not item.reached
         )
-        if message_published.receivers:
-            broker = self.channel.transport.link.store.broker
-            for entry in flushed:
-                if entry.stored:
-                    stored, item = list(entry.stored.values()), entry.item
-                    emit_published(broker, stored, item.headers, item.routing_key)
-        self._report(nowhere, full)
+        for item in flushed if message_published.receivers else ():
+            self.channel.transport.publishing.told(item)
+        self._report(flushed)
 
-    def _enter_jobs(self) -> list[tuple[Entry, JobEntry]]:
+    def _enter_jobs(self) -> list[tuple[Outgoing, JobEntry]]:
         """Have the jobs among them in their batches before they are stored; return these.
 
         Raises BatchClosed or NotFound, and then they are in this batch no more; the others are. But
         all stay where one was sent before, perhaps to another broker: it may be stored there.
         """
         entered = []
-        for entry in self._uncertain:
-            if BATCH not in entry.item.headers:
-                continue
-            if entry.tag is None:
-                entry.tag = PUBLISHER.tag(entry.item.rank, job=True)
-            found = entry_of(entry.item, str(entry.tag), self._queue_of(entry.item))
-            if found is not None:
-                entered.append((entry, found))
+        for item in self._uncertain:
+            if BATCH in item.headers:
+                found = entry_of(item, self._queue_of(item))
+                if found is not None:
+                    entered.append((item, found))
         if entered:
             try:
                 enter(self._store, [found for _, found in entered])
             except (BatchClosed, MessageRefused, NotFound):
-                jobs = {entry for entry, _ in entered}
-                if not all(entry.tag is None or entry.tag.settled for entry in jobs):
+                jobs = {item for item, _ in entered}
+                if not all(item.tag is None or item.tag.settled for item in jobs):
                     raise
                 flushed, self._uncertain = self._uncertain, []
-                self._new = [entry for entry in flushed if entry not in jobs]
-                self.refused = tuple(place for place, entry in enumerate(flushed) if entry in jobs)
+                self._new = [item for item in flushed if item not in jobs]
+                self.refused = tuple(place for place, item in enumerate(flushed) if item in jobs)
                 raise
         return entered
 
     def _unsent_jobs(self) -> list[JobEntry]:
-        unsent = [one for one in self._uncertain if one.tag is not None and not one.tag.numbers]
-        found = [entry_of(one.item, str(one.tag), "") for one in unsent]
+        unsent = [item for item in self._uncertain if item.tag is not None and item.tag.settled]
+        found = [entry_of(item, "") for item in unsent]
         return [entry for entry in found if entry is not None]
 
     @property
@@ -350,40 +349,37 @@ class PublishBatch:
         return link.session.spare_store() if self.channel.closed else link.store
 
     def _queue_of(self, item: Outgoing) -> str:
-        if not item.exchange:
-            return item.routing_key
-        route = self.channel.transport.link.routes.cached(item.exchange)
-        return next(iter(route.lookup(item.routing_key)), item.routing_key)
+        queues, _ = item.route(self.channel.transport.link.routes)
+        return queues[0] if queues else item.routing_key
 
-    def _send_surely(self) -> NotStored:
+    def _send_surely(self) -> None:
         """Send over the channel's connection or, where that is lost, over the session's own."""
         link = self.channel.transport.link
         declarations = self.channel.transport.declarations
-        for exchange in {entry.item.exchange for entry in self._uncertain}:
+        for exchange in {item.exchange for item in self._uncertain}:
             declarations.settle(exchange)  # another connection owes nothing, and would drop these
-        redeclare = declarations.redeclare
         send = self.channel.transport.publishing.send
         if not self.channel.closed:
             try:
-                return send(link, self._uncertain, redeclare)
+                send(self._uncertain)
             except (BrokerTimeout, NotConfirmed):
                 raise  # a second try would only wait as long again
             except BrokerUnavailable:
                 pass
+            else:
+                return
         # What this channel declared it can repair over the other connection too.
-        return send(link.over(link.session.spare_store()), self._uncertain, redeclare)
+        send(self._uncertain, link.over(link.session.spare_store()))
 
     # -- what went wrong
 
     def _failure(self, exc: ReliqError, remark: str) -> BatchUncertain:
-        entries = self._uncertain
-        numbered = {queue_of(name) for entry in entries if entry.tag for name in entry.tag.numbers}
-        directly = {entry.item.routing_key for entry in entries if not entry.item.exchange}
+        items = self._uncertain
+        numbered = {queue_of(name) for item in items if item.tag for name in item.tag.numbers}
+        directly = {item.routing_key for item in items if not item.exchange}
         queues = sorted(numbered | directly)
         unrouted = {
-            entry.item.exchange
-            for entry in entries
-            if entry.item.exchange and not (entry.tag and entry.tag.numbers)
+            item.exchange for item in items if item.exchange and not (item.tag and item.tag.numbers)
         }
         places = [repr(queue) for queue in queues]
         places += [f"exchange {exchange!r}" for exchange in sorted(unrouted)]
@@ -391,18 +387,19 @@ class PublishBatch:
         if len(places) > _MOST_NAMED:
             named += f" and {len(places) - _MOST_NAMED} more"
         text = (
-            f"a batch of {len(entries)} messages for {named} was not flushed: {exc}. Some, all or "
+            f"a batch of {len(items)} messages for {named} was not flushed: {exc}. Some, all or "
             "none of them may be stored; the batch keeps them, and flush() stores each once"
         )
         if remark:
             text += f" ({remark})"
-        return _BatchUncertain(text, self, len(entries), tuple(queues))
+        return _BatchUncertain(text, self, len(items), tuple(queues))
 
-    def _report(self, nowhere: list[Outgoing], full: list[Publication]) -> None:
-        """Say what was certainly not stored, and raise it where it is an error."""
+    def _report(self, items: list[Outgoing]) -> None:
+        """Report the messages that were certainly not stored; raises where that is an error."""
+        nowhere = [item for item in items if not item.reached]
+        full = [queue for item in items for queue, why in item.refused.items() if why == FULL]
         if full:
-            named = dict.fromkeys(queue_of(one.queue) for one in full)
-            queues = ", ".join(map(repr, named))
+            queues = ", ".join(map(repr, dict.fromkeys(full)))
             raise QueueFull(
                 f"queue {queues} has reached its x-max-length or x-max-length-bytes and was "
                 f"declared with x-overflow 'reject-publish': {len(full)} messages of a batch were "

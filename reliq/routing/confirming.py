@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Publication
 
-_BY_STORING = frozenset({"none", "accepted"})
+BY_STORING = frozenset({"none", "accepted"})
 
 
 class Wanted(NamedTuple):
@@ -27,17 +27,21 @@ class Wanted(NamedTuple):
     @property
     def by_storing(self) -> bool:
         """Whether storing a message is all there is to wait for."""
-        return self.level in _BY_STORING
+        return self.level in BY_STORING
 
     def require(self, store: Store) -> None:
         """Raise BrokerRefused where the broker can never give it; nothing is stored yet."""
-        if self.level not in _BY_STORING:
+        if self.level not in BY_STORING:
             store.require_confirm(self.level)
 
     def wait(self, store: Store, publications: Sequence[Publication]) -> None:
         """Wait until *publications*, which are stored, are this safe; raises NotConfirmed."""
-        if self.level not in _BY_STORING and publications:
+        if self.level not in BY_STORING and publications:
             store.confirm(self.level, self.replicas, self.timeout_ms, publications)
+
+
+ACCEPTED = Wanted("accepted", 0, 1)
+"""The broker has stored it."""
 
 
 def by_default(options: Options) -> Wanted:

@@ -1,4 +1,4 @@
-"""Passes: what is done in a queue for its own sake, whoever uses it.
+"""Restore passes: the upkeep of a queue, independent of its users.
 
 A pass (``restore_visible``) returns messages whose lease has ended, notifies where messages
 wait unheard, and caps the dead letters. Most queues need none most of the time, so all of
@@ -19,7 +19,6 @@ from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from . import log_events
 from .job_events import tell_some
-from .snapshots import Snapshots
 
 if TYPE_CHECKING:
     from collections import deque
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ..options import Options
     from ..store.protocol import Store
     from ..store.values import Layout, Restored, Work
-    from .dead_consumers import Orphans
+    from .dead_consumers import DeadConsumers
     from .leases import Leases
     from .registration import Registration
 
@@ -40,11 +39,14 @@ _MOST_FAILING, _MOST_SAID = 20, 500
 # Of several nodes each slot is asked by itself. One in which there was nothing to do, and nobody
 # else consumes, is asked once in so many intervals.
 _QUIET_INTERVALS = 4
+# All consumers ask for the snapshot of a minute as it begins, not all at once; after an error again
+# a minute later.
+_SNAPSHOT_SPREAD_S, _SNAPSHOT_AGAIN_S = 5.0, 60.0
 # A layout that is not settled is looked at once in so many intervals.
 _SETTLED_EVERY = 6
 
 
-class Passes:
+class RestorePasses:
     """The passes that one session makes, and when."""
 
     def __init__(
@@ -52,8 +54,8 @@ class Passes:
         options: Options,
         leases: Leases,
         registration: Registration,
-        orphans: Orphans,
-        later: deque[Callable[[Store], None]],
+        dead_consumers: DeadConsumers,
+        deferred: deque[Callable[[Store], None]],
         route_soon: Callable[[str], None],
         look_at_batch: Callable[[str], None],
         consumed_gone: Callable[[], None],
@@ -62,12 +64,12 @@ class Passes:
         self._interval_s = options.restore_interval
         self._leases = leases
         self._registration = registration
-        self._orphans = orphans
-        self._later = later
+        self._dead_consumers = dead_consumers
+        self._deferred = deferred
         self._route_soon = route_soon
         self._look_at_batch = look_at_batch
         self._consumed_gone = consumed_gone
-        self._snapshots = Snapshots()
+        self._next_snapshot = 0.0
         self._next_look: dict[str, float] = {}
         self._busy: set[str] = set()  # where the last look has found something to do
         self._next_poll: dict[str, float] = {}
@@ -115,7 +117,9 @@ class Passes:
             # asked with the others. Of several nodes each would be a question of its own.
             ackless = [] if store.has_nodes else [q for q, kinds in subscriptions if all(kinds)]
             store.post_survey([*due, *ackless], partial(self._surveyed, store))
-        self._snapshots.tick(store, queues)
+        if queues and now >= self._next_snapshot:
+            self._next_snapshot = now + _SNAPSHOT_AGAIN_S
+            store.post_snapshots(sorted(queues), self._noted)
 
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
         """Do in each queue what is to be done there."""
@@ -154,7 +158,7 @@ class Passes:
         is_settled = layout.end == layout.partitions and self._settled.get(queue) == layout
         if not is_settled and now >= self._next_settling.get(queue, 0.0):
             self._next_settling[queue] = now + self._jittered() * _SETTLED_EVERY
-            self._later.append(partial(self._settle, queue, layout))
+            self._deferred.append(partial(self._settle, queue, layout))
 
     def _settle(self, queue: str, layout: Layout, store: Store) -> None:
         """Have the partitions as the layout says; another consumer, or the next look, goes on."""
@@ -181,7 +185,13 @@ class Passes:
         """Let go what expires in *queues*, which others use, or nobody."""
         with suppress(BrokerUnavailable):  # somebody looks again
             store.post_survey(queues, partial(self._looked_at, store))
-        self._snapshots.of_others(store, queues)
+            store.post_snapshots(sorted(queues), lambda _: None)
+
+    def _noted(self, result: int | ReliqError) -> None:
+        """Note the next minute of the history; after an error a chart has a gap."""
+        if not isinstance(result, ReliqError):
+            spread_s = JITTER.uniform(0.0, _SNAPSHOT_SPREAD_S)
+            self._next_snapshot = monotonic() + result / 1000 + spread_s
 
     def _looked_at(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -190,19 +200,19 @@ class Passes:
             if work.job_events:
                 self._tell_batches(queue)
             if work.idle:
-                self._later.append(partial(self._orphans.expire_queue, queue))
+                self._deferred.append(partial(self._dead_consumers.expire_queue, queue))
             elif work.expired:
                 with suppress(BrokerUnavailable):
                     self._expire(store, queue)
 
     def _tell_batches(self, queue: str) -> None:
         """Tell batches what became of their jobs in *queue* at the next opportunity."""
-        self._later.append(partial(self._tell, queue, 0))
+        self._deferred.append(partial(self._tell, queue, 0))
 
     def _tell(self, queue: str, after: int, store: Store) -> None:
         after = tell_some(store, queue, self._look_at_batch, after)
         if after:  # there may be very many, and leases are to be renewed meanwhile
-            self._later.append(partial(self._tell, queue, after))
+            self._deferred.append(partial(self._tell, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.
@@ -242,7 +252,7 @@ class Passes:
             tally[consumer] = tally.get(consumer, 0) + number
         log_events.at_the_limit(queue, result.dead)
         if (result.restored or result.dead) and _returns_are_told():
-            self._later.append(partial(_tell_returns, queue, result))
+            self._deferred.append(partial(_tell_returns, queue, result))
         if result.more:
             self._go_on(store, queue)
             return
@@ -253,7 +263,7 @@ class Passes:
         if not result.granted:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
-            self._orphans.poison_candidate(queue, result.consumers, self._later)
+            self._dead_consumers.poison_candidate(queue, result.consumers, self._deferred)
 
     def _failed(self, queue: str, error: ReliqError) -> None:
         if isinstance(error, BrokerRefused):

@@ -1,20 +1,29 @@
-"""A lost connection and Celery's prefork pool.
+"""A lost connection and Celery's pools.
 
-After a lost connection Celery forgets the tasks that it has handed to a child and that have
-not said yet that they began, because another broker would deliver them again. This one does
+Prefork: after a lost connection Celery forgets the tasks that it has handed to a child and that
+have not said yet that they began, because another broker would deliver them again. This one does
 not: the lease is kept, and the child runs the task. And it forgets which results it had half
 read: the rest of one would be taken for the beginning of the next, the worker would never
 hear of this child again, and the task would never be acked.
+
+gevent looks at every object there is before it patches `time.sleep`; to look at one of
+Celery's imports Kombu, which so keeps the `sleep` that blocks, for the pauses between its
+tries to connect. A worker that has lost its broker would then be blocked, all greenlets of
+it, for 2, 4, ... 32 seconds at a time: no task would go on, and no lease be renewed.
 """
 
 # ruff: noqa: SLF001 - Celery 5.7's AsynPool.flush is all or nothing; no other way leads in
 
 from __future__ import annotations
 
+import sys
+import time
 from contextlib import suppress
 from functools import partial
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import TYPE_CHECKING, Any
+
+from kombu.utils import functional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -22,6 +31,13 @@ if TYPE_CHECKING:
 _END_OF_CHILD_S = 5.0
 _NEEDED = ("_cache", "_active_writers", "_active_writes", "_flush_writer", "_pool")
 _NEEDED_OF_RESULTS = ("_recv_message", "_hub", "fileno_to_outq", "register_with_event_loop")
+
+
+def let_others_run() -> None:
+    """Have Kombu pause with gevent's `sleep`, where gevent has patched it."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("time"):
+        functional.sleep = time.sleep
 
 
 def forget_nothing(pool: Any) -> None:

@@ -1,0 +1,217 @@
+"""Calls: commands whose replies are waited for, each over a connection that no other thread uses.
+
+The connections are kept in a pool, the one used last on top. One that broke, or whose exchange was
+interrupted, is dropped: a later reply would be taken for that of another command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from hiredis import ReplyError
+
+from ...errors import again
+from . import refusals
+from .connect import translate_reply
+from .stream import FAILURES, Command, Reply, Stream, failure, late, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...errors import ReliqError
+    from .connect import Broker
+    from .scripts import Script
+
+_LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
+_MOST_IDLE = 32
+# Only a server says so that is not, or not yet, the master. It may never be again, and a
+# connection that is only posted over would go on asking it for ever.
+_DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
+_PING: Sequence[tuple[Command, Script | None]] = ((("PING",), None),)
+
+
+def as_text(command: Command, script: Script | None) -> Command:
+    """Return the command that sends the text of its *script*: EVAL runs it and caches it."""
+    return command if script is None else ("EVAL", script.text, *command[2:])
+
+
+def _do_nothing() -> None:
+    """Wait on."""
+
+
+def _texts(
+    commands: Sequence[tuple[Command, Script | None]],
+) -> list[tuple[Command, Script | None]]:
+    return [(as_text(*item), None) for item in commands]
+
+
+def needs_text(stream: Stream, text: str, address: Broker) -> bool:
+    """Whether *text* refuses only the digest of a script."""
+    if text.startswith("NOSCRIPT"):
+        return True
+    if not refusals.refuses_evalsha(text):
+        return False
+    refusals.note(address.identity, refusals.EVALSHA, translate_reply(text, address))
+    stream.sends_texts = True
+    return True
+
+
+def dismissal(error: ReliqError) -> ReliqError | None:
+    """Return the error of a connection to a server that has said *error*; None where it serves."""
+    if not _DISMISSED.search(error.reply):
+        return None
+    found = again(error)
+    found.reply = ""  # the fate of other commands is not known
+    return found
+
+
+class Calls:
+    """The pool of connections to one server, and the exchanges over them."""
+
+    def __init__(
+        self,
+        address: Broker,
+        timeout_s: float,
+        health_check_s: float,
+        dial: Callable[[], Stream],
+        lost: Callable[[ReliqError], None],
+    ) -> None:
+        """*dial* opens a connection; *lost* is called when the server was found lost."""
+        self._address = address
+        self._timeout_s = timeout_s
+        self._health_check_s = health_check_s
+        self._dial = dial
+        self._lost = lost
+        self._idle: deque[Stream] = deque()  # each use is one step, without a lock
+        self.broken = 0
+        """How many idle connections were found closed: the server may have been replaced."""
+        self.silent: Callable[[], None] = _do_nothing
+        """Called after each second in which a call has heard nothing; may raise."""
+
+    def add(self, stream: Stream) -> None:
+        """Let calls use *stream*."""
+        if len(self._idle) < _MOST_IDLE:
+            self._idle.append(stream)
+        else:
+            stream.close()
+
+    def take(self) -> Stream:
+        """Return a connection for the caller alone; raises BrokerUnavailable."""
+        try:
+            stream = self._idle.pop()
+        except IndexError:
+            return self._dial()
+        if monotonic() - stream.used > _LOOK_AFTER_S and not self._serves(stream):
+            stream.close()
+            self.broken += 1
+            return self.take()
+        return stream
+
+    def _serves(self, stream: Stream) -> bool:
+        """Whether an idle connection was not closed; after a longer time, whether it answers."""
+        try:
+            if stream.read():
+                return False  # nobody has asked
+            if monotonic() - stream.used > self._health_check_s:
+                stream.write(pack(_PING[0][0]))
+                self._read(stream, _PING, self._timeout_s, inf)
+        except FAILURES:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def replies(
+        self,
+        commands: Sequence[tuple[Command, Script | None]],
+        patience_s: float = 0.0,
+        ends_at: float = inf,
+    ) -> list[Reply]:
+        """Write all *commands* at once and return their replies; an error reply is one.
+
+        Raises BrokerUnavailable. *patience_s*: see :meth:`.commands.Commands.exchange`.
+        *ends_at*: when the caller waits no longer; the server is not lost then.
+        """
+        return self.end(self.begin(commands), commands, patience_s, ends_at)
+
+    def begin(self, commands: Sequence[tuple[Command, Script | None]]) -> Stream:
+        """Write all *commands* and return the connection, for :meth:`end` to read from."""
+        stream = self.take()
+        try:
+            if stream.sends_texts:
+                commands = _texts(commands)
+            stream.write(b"".join([pack(command) for command, _ in commands]))
+        except FAILURES as exc:
+            raise self._failed(stream, exc, self._timeout_s) from exc
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def end(
+        self,
+        stream: Stream,
+        commands: Sequence[tuple[Command, Script | None]],
+        patience_s: float = 0.0,
+        ends_at: float = inf,
+    ) -> list[Reply]:
+        """Return the replies to what was begun; see :meth:`replies`."""
+        limit_s = self._timeout_s + patience_s
+        try:
+            replies, dismissed = self._read(stream, commands, limit_s, ends_at)
+        except FAILURES as exc:
+            if isinstance(exc, TimeoutError) and monotonic() >= ends_at:
+                stream.close()
+                raise late(self._address, limit_s) from exc
+            raise self._failed(stream, exc, limit_s) from exc
+        except BaseException:  # an interrupt: other connections go on
+            stream.close()
+            raise
+        if dismissed is None:
+            self.add(stream)
+        else:
+            stream.close()
+            self._lost(dismissed)
+        return replies
+
+    def _failed(self, stream: Stream, exc: BaseException, limit_s: float) -> ReliqError:
+        """Drop a connection that has failed; return our error for that."""
+        stream.close()
+        error = failure(exc, self._address, limit_s)
+        self._lost(error)
+        return again(error)
+
+    def _read(
+        self,
+        stream: Stream,
+        commands: Sequence[tuple[Command, Script | None]],
+        limit_s: float,
+        ends_at: float,
+    ) -> tuple[list[Reply], ReliqError | None]:
+        """Return the replies, and the error of the connection where the server does not serve."""
+        replies = stream.replies(len(commands), limit_s, self.silent, ends_at)
+        dismissed: ReliqError | None = None
+        resend: list[int] = []
+        for place, reply in enumerate(replies):
+            if type(reply) is ReplyError:
+                text = str(reply)
+                if commands[place][1] is not None and needs_text(stream, text, self._address):
+                    resend.append(place)
+                    continue
+                error = replies[place] = translate_reply(text, self._address)
+                dismissed = dismissed or dismissal(error)
+        if resend:
+            texts = _texts([commands[place] for place in resend])
+            stream.write(b"".join([pack(command) for command, _ in texts]))
+            found, dismissed_later = self._read(stream, texts, limit_s, ends_at)
+            for place, reply in zip(resend, found, strict=True):
+                replies[place] = reply
+            dismissed = dismissed or dismissed_later
+        return replies, dismissed

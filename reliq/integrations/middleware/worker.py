@@ -1,0 +1,279 @@
+"""`deliver`, `begin` and `end`: in a worker.
+
+`deliver` is the last step before a request goes to the pool, in the worker's own process. An eta,
+a rate limit, a place in a prefork pool were waited for by then. Celery lets a task name the class
+of its requests, and makes one more class of that for each task, with the step in it.
+
+`begin` and `end` are around the run of a task, in whatever process, thread or greenlet. Celery's
+tracer calls a task that has a `__call__` of its own, and all of it, from the result that is
+stored to the next task of a chain, lies before its signal ``task_postrun``, which it sends
+whatever happens. So `begin` is in a `__call__`, where the tracer sees what it raises, and `end`
+hears the signal, which takes no part in the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ...printable import plain
+from ..outcomes import SUCCEEDED
+from ..requests import forget
+from .chain import BeginContext, DeliverContext, EndContext, end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .chain import Chain, Middleware
+
+logger = logging.getLogger("reliq")
+
+_STEP = "execute_using_pool"
+_LONGEST_ERROR = 1000
+# Under which a request, which is of one run, has its Run; None when it has ended.
+_OF_REQUEST = "reliq_run"
+
+
+def request_class(base: Any, chain: Chain) -> Any:
+    """Return a class of requests like *base*, for which *chain* is asked before they run."""
+
+    class Request(base):
+        __slots__ = ()
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            step = vars(cls).get(_STEP)
+            if step is not None:
+                setattr(cls, _STEP, _delivering(step, chain))
+
+    return Request
+
+
+def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
+    def execute_using_pool(self: Any, pool: Any, **options: Any) -> Any:
+        if self.revoked():
+            raise _no_longer(self)
+        error = _asked(self, chain)
+        # Not while it is handled: whatever is rejected then counts as rejected for it.
+        if error is not None:
+            _refuse(self, error)
+            raise _no_longer(self)
+        return step(self, pool, **options)
+
+    return execute_using_pool
+
+
+def _asked(request: Any, chain: Chain) -> BaseException | None:
+    """Return what *chain* raises for *request*."""
+    context = DeliverContext(
+        app=request.app,
+        name=request.type,
+        id=request.id,
+        headers=request.message.headers,
+        args=request.args,
+        kwargs=request.kwargs,
+        request=request,
+    )
+    try:
+        chain.deliver(context)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as exc:
+        exceptions = sys.modules["celery.exceptions"]
+        if isinstance(exc, (exceptions.WorkerShutdown, exceptions.WorkerTerminate)):
+            raise
+        return exc  # whatever it is, the worker goes on
+    return None
+
+
+def _no_longer(request: Any) -> Exception:
+    """Return what tells the worker that *request* needs no place in the pool."""
+    error: Exception = sys.modules["celery.exceptions"].TaskRevokedError(request.id)
+    return error
+
+
+def _refuse(request: Any, error: Any) -> None:
+    """Settle the message of *request*, then tell whoever waits for the task that it failed."""
+    exceptions = sys.modules["celery.exceptions"]
+    forget(request)
+    if isinstance(error, exceptions.Ignore):
+        logger.info("task %s[%s] is ignored by the middleware", request.name, request.id)
+        if hasattr(request.message, "outcome"):  # of ours: as where the task raises it
+            request.message.outcome = SUCCEEDED
+        request.acknowledge()
+        return
+    rejected = isinstance(error, exceptions.Reject)
+    text = _in_words((error.reason or "without a reason") if rejected else error)
+    if hasattr(request.message, "verdict"):  # a message of ours: the dead letter has the error
+        request.message.error = text
+    if rejected and error.requeue:
+        logger.warning(
+            "task %s[%s] is given back by the middleware: %s", request.name, request.id, text
+        )
+        request.reject(requeue=True)
+        return
+    logger.error(
+        "task %s[%s] does not run and its message is rejected, because the middleware raised "
+        "%s; replay the dead letter when that is mended",
+        request.name,
+        request.id,
+        text,
+        exc_info=None if rejected else error,
+    )
+    request.reject(requeue=False)
+    try:
+        _tell(request, error)
+    except Exception:
+        logger.exception(
+            "the failure of task %s[%s] could not be stored: who waits for its result is not told",
+            request.name,
+            request.id,
+        )
+
+
+def _tell(request: Any, error: BaseException) -> None:
+    """Do what Celery does when a task rejects its message for good."""
+    exc_info = type(error), error, error.__traceback__
+    einfo = sys.modules["billiard.einfo"].ExceptionInfo(exc_info)
+    request.task.backend.mark_as_failure(
+        request.id,
+        error,
+        request=request._context,  # noqa: SLF001 - as Celery's own Request does
+        store_result=request.store_errors,
+    )
+    sys.modules["celery.signals"].task_failure.send(
+        sender=request.task,
+        task_id=request.id,
+        exception=error,
+        args=request.args,
+        kwargs=request.kwargs,
+        traceback=einfo.traceback,
+        einfo=einfo,
+    )
+    request.send_event("task-failed", exception=repr(error), traceback=einfo.traceback)
+
+
+def _in_words(error: Any) -> str:
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    return plain(text[:_LONGEST_ERROR])
+
+
+# -- begin and end
+
+
+class Run:
+    """One run of a task: who has begun."""
+
+    __slots__ = ("begun", "context", "refused")
+
+    def __init__(self, context: BeginContext) -> None:
+        self.context = context
+        self.begun: list[Middleware] = []
+        self.refused = False
+        """Whether a `begin` has raised: then the task's code is to raise the same."""
+
+
+def calling(base: Any, chain: Chain) -> Callable[..., Any]:
+    """Return the `__call__` of tasks of the class *base*, with *chain* around a run of theirs."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - what it becomes
+        request = self.request_stack.top
+        if request is None or request.called_directly or _OF_REQUEST in vars(request):
+            return base.__call__(self, *args, **kwargs)  # a function is called, no task is run
+        run = Run(
+            BeginContext(
+                app=self.app,
+                name=self.name,
+                id=request.id,
+                headers=request.headers or {},
+                args=args,
+                kwargs=kwargs,
+                task=self,
+                local={},
+            )
+        )
+        vars(request)[_OF_REQUEST] = run
+        try:
+            chain.begin(run.context, run.begun)
+        except Exception:
+            if not hasattr(self, "_orig_run"):
+                raise
+            run.refused = True
+            return _autoretry(self)(*args, **kwargs)
+        return _code(base, self)(*args, **kwargs)
+
+    return __call__
+
+
+def _code(base: Any, task: Any) -> Callable[..., Any]:
+    """Return what Celery's tracer would call if there were no middleware."""
+    if base.__call__ is sys.modules["celery.app.task"].Task.__call__:
+        run: Callable[..., Any] = task.run
+        return run
+    called: Callable[..., Any] = base.__call__.__get__(task)
+    return called
+
+
+def _autoretry(task: Any) -> Callable[..., Any]:
+    """Return the part of *task* that tries it again for some exceptions.
+
+    What it is around, the task's code, raises what `begin` has raised, and what is being
+    handled where this is called.
+    """
+    code = task._orig_run  # noqa: SLF001 - Celery's name for what autoretry is around
+    if not hasattr(code, "reliq_refuses"):
+        task._orig_run = _refusing(task, code)  # noqa: SLF001
+    retrying: Callable[..., Any] = task.run
+    return retrying
+
+
+def _refusing(task: Any, code: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        request = task.request_stack.top
+        run = None if request is None else vars(request).get(_OF_REQUEST)
+        if run is not None and run.refused:
+            raise  # noqa: PLE0704 - what is handled further up
+        return code(*args, **kwargs)
+
+    refusing.reliq_refuses = True  # type: ignore[attr-defined]
+    return refusing
+
+
+def watch_ends() -> None:
+    """Have `end` called after each run of this process; once."""
+    sys.modules["celery.signals"].task_postrun.connect(
+        _after, weak=False, dispatch_uid="reliq.middleware"
+    )
+
+
+def _after(sender: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    request = getattr(getattr(sender, "request_stack", None), "top", None)
+    run = None if request is None else vars(request).get(_OF_REQUEST)
+    if run is None:
+        return
+    vars(request)[_OF_REQUEST] = None
+    error = None
+    if state != "SUCCESS":
+        # A tracer that passes it on says nothing of it; it is on its way then.
+        error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
+    begun = {field.name: getattr(run.context, field.name) for field in fields(run.context)}
+    end(
+        EndContext(
+            **begun,
+            state=state or _state_of(error),
+            value=retval if state == "SUCCESS" else None,
+            error=error,
+        ),
+        run.begun,
+    )
+
+
+def _state_of(error: BaseException | None) -> str:
+    """Return the state of what Celery gives none: an eager run that raises, an exit."""
+    exceptions = sys.modules["celery.exceptions"]
+    for kind, state in (("Retry", "RETRY"), ("Reject", "REJECTED"), ("Ignore", "IGNORED")):
+        if isinstance(error, getattr(exceptions, kind)):
+            return state
+    return "FAILURE"

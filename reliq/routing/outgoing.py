@@ -1,0 +1,135 @@
+"""Outgoing: a message that was encoded, where it is to go, and what became of it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..message.delivery_tag import new_tag
+from ..message.queue_names import partition_names, queue_of
+from ..store.values import DUPLICATE, FULL, NO_QUEUE, Publication
+from .confirming import ACCEPTED
+from .publish_ids import PUBLISHER, Number
+from .spread import SPREAD
+
+if TYPE_CHECKING:
+    from ..errors import BrokerUnavailable
+    from ..store.protocol import Store
+    from .confirming import Wanted
+    from .publish_ids import PublishTag
+    from .routes import Routes
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One message on its way."""
+
+    exchange: str
+    routing_key: str
+    envelope: bytes
+    rank: int
+    delay_ms: int = 0
+    ttl_ms: int = -1
+    confirm: Wanted = ACCEPTED
+    headers: dict[str, Any] = field(default_factory=dict)
+    create: bool = True
+    """Whether it makes the queue that it names, where there is none."""
+    key: str | None = None
+    """The messages of a divided queue that it stays in order with (``x-partition-key``)."""
+    since: float | None = None
+    """When the delay began (this process's monotonic clock); None: it begins now."""
+    tag: PublishTag | None = None
+    """Its numbers make it the same on every try; None: it is sent once, and has none."""
+    spreads: bool = True
+    """Whether it goes to any partition of a divided queue, or to the queue's own."""
+    stored: dict[str, Publication] = field(default_factory=dict)
+    """By queue, the copies that the last :func:`send` has stored, or found stored."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """By queue, the outcome of the copies that were refused for good: FULL or NO_QUEUE."""
+    spooled: bool = False
+    """Whether a spool has it, in place of a broker."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether a queue or a spool has it, or a queue was too full to take it."""
+        return bool(self.stored) or self.spooled or self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether a queue was too full to take it."""
+        return FULL in self.refused.values()
+
+    @property
+    def delay_left_ms(self) -> int:
+        """How much of its delay is left."""
+        if self.since is None:
+            return self.delay_ms
+        return max(self.delay_ms - int((monotonic() - self.since) * 1000), 0)
+
+    def note(self, sent: Publication, outcome: int) -> bool:
+        """Note the outcome of one copy; False where it may be sent again."""
+        if outcome >= DUPLICATE:
+            self.stored[queue_of(sent.queue)] = sent
+        elif outcome == FULL:
+            self.refused[queue_of(sent.queue)] = FULL
+        else:
+            return False
+        return True
+
+    def like(self, envelope: bytes, headers: dict[str, Any]) -> Outgoing:
+        """Return another message that differs in nothing else; it was not sent yet."""
+        return Outgoing(
+            *(self.exchange, self.routing_key, envelope, self.rank, self.delay_ms, self.ttl_ms),
+            *(self.confirm, headers, self.create, self.key, self.since),
+        )
+
+    def has_no_queue(self, queue: str) -> None:
+        """Note that *queue* is not there."""
+        self.refused[queue] = NO_QUEUE
+
+    def publication(
+        self, queue: str, store: Store, version: bytes = b"", *, stays: bool = False
+    ) -> Publication:
+        """Return the copy of it for *queue*, to be sent to *store*.
+
+        *stays*: in a divided queue it goes to the partition that the message before went to.
+        """
+        tag, place = self.tag, queue
+        if self.spreads and (store.partitions or self.key is not None or (tag and tag.places)):
+            place = SPREAD.place(store, queue, tag, self.key, stays=stays)
+        if tag is not None:
+            known = tag.publisher.number(tag, place, self.rank, store.broker)
+        else:
+            known = Number(new_tag(self.rank), 0, 0, PUBLISHER.id, store.broker)
+        return Publication(
+            queue=place,
+            tag=known.tag,
+            envelope=self.envelope,
+            rank=self.rank,
+            publisher=known.publisher,
+            number=known.number,
+            low_water=known.low_water,
+            delay_ms=self.delay_left_ms if self.delay_ms else 0,
+            ttl_ms=self.ttl_ms,
+            exchange=self.exchange,
+            version=version,
+            moved=known.moved,
+            # Another broker may have it already: it must be found in the same partition.
+            create=self.create if place == queue else known.unconfirmed,
+        )
+
+    def goes_elsewhere(self, store: Store, error: BrokerUnavailable) -> bool:
+        """Whether it, tried again at the same broker, goes to a partition whose node answers."""
+        queue = self.routing_key
+        count = store.partitions.get(queue, 1)
+        if self.exchange or self.key is not None or count == 1 or not error.untouched:
+            return False
+        return any(not store.is_away(name) for name in partition_names(queue, count))
+
+    def route(self, routes: Routes) -> tuple[tuple[str, ...], bytes]:
+        """Return the queues that it goes to, as far as is known, and the bindings' version."""
+        if not self.exchange:
+            return (self.routing_key,), b""
+        found = routes.cached(self.exchange)
+        return found.lookup(self.routing_key), found.version or b""

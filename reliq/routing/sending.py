@@ -1,0 +1,184 @@
+"""Sending: messages are routed, numbered and stored, each once in every queue it goes to.
+
+Every publish that waits comes by here: one message of a channel, a batch of them, what a spool
+held, a callback of a batch, dead letters on their way. What is posted is judged by the same rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import BrokerUnavailable, ReliqError
+from ..errors import again as fresh
+from ..message.queue_names import number_of, queue_of
+from ..store.limits import chunks
+from ..store.values import CREATED, STALE, STORED
+from . import partitions
+from .confirming import BY_STORING, together
+from .routes import ROUTE_TRIES
+from .spread import SPREAD, turned_away
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..store.protocol import Store
+    from ..store.values import Publication
+    from .outgoing import Outgoing
+    from .publish_ids import PublishTag
+    from .routes import Routes
+
+    Redeclare = Callable[[str, Store], bool]
+
+_SENT_AT_ONCE = 100
+
+
+def _is_not_ours(_queue: str, _store: Store) -> bool:
+    return False
+
+
+def send(
+    store: Store,
+    routes: Routes,
+    messages: Sequence[Outgoing],
+    redeclare: Redeclare = _is_not_ours,
+) -> None:
+    """Store every message, and wait for its confirmation; each notes what became of it.
+
+    *redeclare* declares again over a store a queue that the broker has lost; False: it is not
+    to. Raises ReliqError; sending again, over any connection to the same broker, stores each
+    once. Atomic for each queue, not across queues.
+    """
+    wishes = []
+    for item in messages:
+        item.stored, item.refused = {}, {}
+        if item.confirm.level not in BY_STORING:
+            wishes.append(item.confirm)
+    wishes = together(wishes) if wishes else wishes
+    for wish in wishes:
+        wish.require(store)
+    sending, left = _Sending(store, routes, redeclare), messages
+    for _ in range(ROUTE_TRIES):
+        left = sending.send(left)
+        if not left:
+            break
+    for wish in wishes:
+        wish.wait(store, [sent for item in messages for sent in item.stored.values()])
+
+
+class _Sending:
+    """Sends messages by the routes as they are known."""
+
+    def __init__(self, store: Store, routes: Routes, redeclare: Redeclare) -> None:
+        self._store = store
+        self._routes = routes
+        self._redeclare = redeclare
+
+    def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Send each message once; return those that are to be sent again."""
+        store = self._store
+        tried = _tried(messages) if store.has_nodes else ()
+        self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
+        self._nowhere: list[Outgoing] = []
+        try:
+            if messages[_SENT_AT_ONCE:] and not store.has_nodes:
+                copies, outcomes = self._publish_in_parts(messages)
+            else:
+                copies = self._copies(messages)
+                outcomes = store.publish(copies) if copies else []
+        except BrokerUnavailable as exc:
+            divided = SPREAD.divided(store, {queue for _, queue in self._owners})
+            for tag, before in tried:
+                SPREAD.refused(tag, exc.untouched - before, divided)
+            raise
+        astray: list[tuple[Outgoing, Publication, int]] = []
+        for (item, queue), sent, outcome in zip(self._owners, copies, outcomes, strict=True):
+            if outcome == STORED:
+                item.stored[queue] = sent
+                continue
+            if outcome == CREATED:
+                self._see_to_created(sent.queue)
+            if not item.note(sent, outcome):
+                astray.append((item, sent, outcome))
+        if not (astray or self._nowhere):
+            return ()
+        again = self._goes_again(astray)
+        for exchange in {item.exchange: None for item in again if item.exchange}:
+            self._routes.refresh(exchange)
+        return list(dict.fromkeys([*again, *self._newly_bound()]))
+
+    def _publish_in_parts(
+        self, messages: Sequence[Outgoing]
+    ) -> tuple[list[Publication], list[int]]:
+        """Publish *messages*: some are stored while the next are made.
+
+        Not over several nodes. There all are sent at the end, to all nodes at once, and an error
+        says which of them had nothing.
+        """
+        results: list[list[int] | ReliqError] = []
+        made: list[Publication] = []
+        for some in chunks(messages, _SENT_AT_ONCE):
+            if copies := self._copies(some):
+                self._store.post_publish(copies, results.append)
+                made += copies
+        self._store.wait_for_replies()
+        outcomes: list[int] = []
+        for result in results:
+            if isinstance(result, ReliqError):
+                raise fresh(result)
+            outcomes += result
+        return made, outcomes
+
+    def _copies(self, messages: Sequence[Outgoing]) -> list[Publication]:
+        """Return the copies of *messages* for the queues that do not have them yet."""
+        made: list[Publication] = []
+        for item in messages:
+            queues, version = item.route(self._routes)
+            if not queues:
+                self._nowhere.append(item)
+            for queue in queues:
+                if queue not in item.stored:
+                    # Those that go together are stored by one step.
+                    made += (item.publication(queue, self._store, version, stays=bool(made)),)
+                    self._owners += ((item, queue),)
+        return made
+
+    def _goes_again(self, astray: Iterable[tuple[Outgoing, Publication, int]]) -> list[Outgoing]:
+        """Return the messages of the copies that are sent again; the others have no queue."""
+        again = []
+        asked: dict[str, bool] = {}
+        for item, sent, outcome in astray:
+            queue = queue_of(sent.queue)
+            if turned_away(sent.queue, outcome):
+                SPREAD.turn_away(self._store, item.tag, sent.queue)
+            elif outcome != STALE:
+                if queue not in asked:
+                    asked[queue] = self._redeclare(queue, self._store)
+                if not asked[queue]:
+                    item.has_no_queue(queue)
+                    continue
+            again.append(item)
+        return again
+
+    def _see_to_created(self, queue: str) -> None:
+        """Declare a queue that a publish has created as it was before, or make it visible."""
+        if number_of(queue):
+            partitions.adopt(self._store, queue)
+        elif not self._redeclare(queue, self._store):
+            self._store.list_queue(queue)
+
+    def _newly_bound(self) -> list[Outgoing]:
+        """Return the messages whose exchange has other bindings than those they failed by."""
+        changed = set()
+        for exchange in {item.exchange for item in self._nowhere}:
+            known = self._routes.cached(exchange).version
+            if known == self._store.bindings_version(exchange) is not None:
+                continue
+            if self._routes.refresh(exchange).version is not None:
+                changed.add(exchange)
+        return [item for item in self._nowhere if item.exchange in changed]
+
+
+def _tried(messages: Iterable[Outgoing]) -> list[tuple[PublishTag, frozenset[str]]]:
+    """Return where each message was tried before."""
+    tags = [item.tag for item in messages if item.tag is not None]
+    return [(tag, frozenset(tag.numbers)) for tag in tags]

@@ -257,7 +257,6 @@ def test_no_command_waits_for_the_bell(store):
 
 def test_a_closed_notifier_waits_no_more(connect):
     """Closing needs no goodbye, and takes no ring from who still waits for long."""
-    # A queue of its own: fakeredis lets who is gone wait on, and ring, into the next test.
     gone, waiting = connect("s/1"), connect("s/2")
     gone.store.notifier.listen(["left"], 30.0)
     gone.store.notifier.wait(0.05)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
+from fakeredis import TcpFakeServer
+
+from reliq.engines.redis import scripts
 from reliq.engines.redis.keys import queue_keys
-from tests.contract.engines import ClusterEngine, FakeRedisEngine, RedisEngine
+from reliq.errors import ReliqError
+from tests.contract.engines import ClusterEngine, OverRedis, RedisEngine
 from tests.model.clocks import Clock, ClusterClock, FakeClock, ScriptedClock
 from tests.model.jobs_oracle import BATCHES
 from tests.model.snapshot import LOOK, Snapshot
@@ -17,6 +22,52 @@ if TYPE_CHECKING:
 
     from reliq.store.protocol import Store
     from tests.model.terms import Settings
+
+
+class FakeRedisEngine(OverRedis):
+    """fakeredis behind a socket: it runs the same Lua, in this process."""
+
+    def __init__(self) -> None:
+        self._server = TcpFakeServer(("127.0.0.1", 0), server_type="redis", server_version=(7, 0))
+        # Replies that follow each other at once would wait 40 ms for an acknowledgement.
+        self._server.RequestHandlerClass.disable_nagle_algorithm = True
+        # It looks at its flag only so often: at the default, half a second is spent at the end.
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(0.02,), daemon=True)
+        self._thread.start()
+        host, port = self._server.server_address[:2]
+        super().__init__(f"reliq://{host}:{port}/0")
+        # It closes a connection with each error it replies, NOSCRIPT too.
+        for script in vars(scripts).values():
+            if isinstance(script, scripts.Script):
+                self._client.script_load(script.text)
+
+    def connect(self, consumer: str, **options: Any) -> Store:
+        """Open a store over TCP that leaves no wait behind when it is closed.
+
+        This server does not notice that who waits is gone, and would give it the next ring.
+        """
+        store = super().connect(consumer, **options)
+        close, notification = store.close, store.notifier
+
+        def end_wait_and_close() -> None:
+            if notification.listening:
+                for queue in notification.queues:
+                    name = queue_keys(options.get("global_keyprefix", ""), queue).notification
+                    self._client.rpush(name, "1")
+                with contextlib.suppress(ReliqError):
+                    notification.wait(5.0)
+            close()
+
+        store.close = end_wait_and_close  # type: ignore[method-assign]
+        return store
+
+    def stop(self) -> None:
+        """End the server."""
+        super().stop()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class Broker:

@@ -91,7 +91,7 @@ def test_the_contract_finds_a_bug(mutant):
         "import sys, pytest\n"
         "from tests.model.mutants import MUTANTS, broken\n"
         "(mutant,) = [mutant for mutant in MUTANTS if mutant.name == sys.argv[1]]\n"
-        "test = f'tests/contract/{mutant.found_by}[fakeredis]'\n"
+        "test = f'tests/contract/{mutant.found_by}[redis]'\n"
         "arguments = ['-q', '-p', 'no:cacheprovider', test]\n"
         "assert pytest.main(arguments) == 0\n"
         "with broken(mutant):\n"

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 else:
 
     class ClientStore(RedisPublishing, RedisQueues, RedisExchanges):
-        """Becomes a RedisStore when it is asked for a step of consumers, or of operators."""
+        """Becomes a RedisStore when it is asked for a step of consumers, or of operators.
+
+        In place: link, routes and threads that wait for replies have this very object by then.
+        """
 
         def __getattr__(self, name: str) -> Any:
             """Become a RedisStore; called for what this one has not."""

@@ -59,14 +59,6 @@ def test_answers_can_be_read_as_they_come(store):
     store.store.check()
 
 
-def test_a_waiting_step_lets_earlier_answers_pass(store):
-    """What was posted before a step that waits is answered before it."""
-    results = []
-    store.store.post_ack("q", ["tag"], results.append)
-    store.store.queues()
-    assert [0] == results
-
-
 def test_stores_are_apart(store, other):
     """Each has its own consumer and its own connection."""
     assert ("s/1", "s/2") == (store.store.consumer, other.store.consumer)

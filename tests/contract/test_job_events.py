@@ -10,7 +10,7 @@ from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode
 from reliq.routing import partitions
 from reliq.store.jobs import UNCHANGED, Change
-from reliq.transfer.numbered import publication, to_queue
+from reliq.transfer.numbered import outgoing, to_queue
 from tests.contract.jobs import begin, job_of
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
@@ -206,7 +206,7 @@ def test_a_move_that_was_cut_off(store, batches, state, publish):
     reject(store)
     store.declare("r")
     low, (move,) = store.begin_move("queue:r", sent.tag)
-    stored = publication("r", "q", move, low, move.envelope)
+    stored = outgoing("q", move, low, move.envelope, "r").publication("r", store.store)
     store.publish(stored)
     assert 1 == to_queue(store.store, "q", "r", [sent.tag])
     assert ("waiting", stored.tag) == (state(), job_of(batches, "b", "j").tag)

@@ -1,5 +1,7 @@
 """What metrics are made of: counts and ledger of many queues, and what was counted for them."""
 
+from dataclasses import replace
+
 from reliq.admin.reporting import report
 from reliq.message.delivery_tag import published_ms
 from reliq.message.queue_names import partition_name
@@ -46,7 +48,7 @@ def test_ready_by_rank_and_the_oldest(store):
 
 def test_one_that_came_back_counts_from_its_publication(store):
     """Neither a failed delivery nor a message of another priority makes it younger."""
-    store.publish(message()._replace(tag=f"05{1000:012x}{'0' * 16}"))
+    store.publish(replace(message(), tag=f"05{1000:012x}{'0' * 16}"))
     store.release("nacked", *store.take())
     assert 1000 == measure(store).oldest_ms
 

@@ -75,14 +75,15 @@ def published(client, queue="q"):
 
 
 def reconnect(client, connection):
-    """Cut the connection, and let it notice: its next command goes out over a new one."""
-    client.raw.client_kill_filter(_type="normal", skipme=True)
+    """Cut its connections, and have that noticed: the next command goes out over a new one."""
     store = connection.transport.link.store
+    dials = store._wire.dials
+    client.raw.client_kill_filter(_type="normal", skipme=True)
 
     def noticed():
         with suppress(BrokerUnavailable):
-            store.receive()
-        return not store.alive
+            store.queues()
+        return store._wire.dials > dials
 
     wait_until(noticed, what="the end of the connection")
 

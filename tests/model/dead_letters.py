@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from reliq.transfer.numbered import publication
+from reliq.transfer.numbered import outgoing
 from tests.model.stepping import OTHER, QUEUE, Stepping, consumers, picked_of, picks
 
 if TYPE_CHECKING:
@@ -71,10 +71,12 @@ class DeadLetters(Stepping):
     def go_on_moving(self, number: int, picked: list[int], ended: bool) -> None:
         """Store in the other queue what was begun, however long ago; perhaps end it."""
         low, moves = self.begun[-1 - picked[0] % len(self.begun)]
-        items = [publication(OTHER, QUEUE, move, low, move.envelope) for move in moves]
+        store = self.store(number)
+        sent = [outgoing(QUEUE, move, low, move.envelope, OTHER) for move in moves]
+        items = [item.publication(OTHER, store) for item in sent]
         self.step(
             f"store moves {[move.number for move in moves]}, low {low}",
-            lambda: self.store(number).publish(items),
+            lambda: store.publish(items),
             lambda now: self.other.publish(items, b"", now),
             OTHER,
         )

@@ -21,12 +21,15 @@ class RedisLeases(StoreBase):
     """What becomes of leases, and of messages whose lease has ended."""
 
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
-        """Give messages back to their old place; a requeued one is counted."""
+        """Give messages back to their old place; a requeued one is counted.
+
+        In the order of what is posted: a reserve that is posted after it finds them.
+        """
         names = scripts.RELEASE.of(self._keys(queue))
         result = Released([], [])
         for chunk in chunks(leases):
             args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(chunk))
-            refused, died = self._wire.execute(scripts.RELEASE, names, args)
+            refused, died = self._wire.execute_in_order(scripts.RELEASE, names, args)
             result.refused.extend(texts(refused))
             for tag, count in zip(died[::2], died[1::2], strict=True):
                 result.dead.append(Returned(text_of(tag), int(count), self.consumer, None))

@@ -168,16 +168,15 @@ def _sum(values: list[int | None]) -> int | None:
 
 
 def _node(place: Place, slots: int, wire: Wire | ReliqError) -> Node:
-    reply: Any = wire
+    up, memory = not isinstance(wire, BrokerUnavailable), None
     if not isinstance(wire, ReliqError):
         try:
-            reply = wire.ask(("INFO", "memory"), PATIENCE_S)
-        except ReliqError as exc:
-            reply = again(exc)
-    memory = number_of(parse(reply).get("used_memory")) if isinstance(reply, bytes) else None
-    return Node(
-        str(place), up=not isinstance(reply, BrokerUnavailable), slots=slots, memory_bytes=memory
-    )
+            memory = number_of(parse(wire.ask(("INFO", "memory"), PATIENCE_S)).get("used_memory"))
+        except BrokerUnavailable:
+            up = False
+        except ReliqError:  # it may not be asked: it is up all the same
+            memory = None
+    return Node(str(place), up=up, slots=slots, memory_bytes=memory)
 
 
 def _named(finding: Finding, places: list[Place], count: int) -> Finding:

@@ -28,7 +28,7 @@ from ..stream import SILENCE_S, pack
 from . import advice
 from .nodes import PATIENCE_S, Nodes
 from .request import Request, key_of, next_number
-from .retries import LONGEST_S, Retries, lengthen
+from .retries import Retries, lengthen
 from .slots import Place, slot_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ class ClusterWire(Commands):
         )
         self._anchor: Wire | None = None
         self._doubts = False
-        self._pumps = False
         self._retries = Retries(self._send_post, self._give_up_late)
         self.give_up_lost_slots(self._lost_s)
         self._process = process
@@ -567,27 +566,11 @@ class ClusterWire(Commands):
             why = self.nodes.failure(place) or f"{place} is being connected to"
         self._not_served(request, why)
         self._retries.add(request, lengthen(request))
-        self._pump_later()
         if place is not None:
             try:
                 self._connect_soon(place)
             except BrokerUnavailable as exc:
                 request.why = str(exc)
-
-    def _pump_later(self) -> None:
-        """Have what was put off sent again, also where nobody reads or waits from now on."""
-        if not self._pumps:
-            self._pumps = True
-            timer = threading.Timer(LONGEST_S, self._pump_and_go_on, (self._retries,))
-            timer.daemon = True
-            timer.start()
-
-    def _pump_and_go_on(self, retries: Retries) -> None:
-        self._pumps = False
-        if retries is self._retries:  # else this is a child, or it was closed
-            retries.pump()
-            if retries:
-                self._pump_later()
 
     def _connect_soon(self, place: Place) -> None:
         self.nodes.require_reachable(place)
@@ -598,7 +581,6 @@ class ClusterWire(Commands):
             if self._redirected(request, wire, reply):
                 at_once = 0 < request.moves <= _MOVES_AT_ONCE
                 self._retries.add(request, 0.0 if at_once else lengthen(request))
-                self._pump_later()
                 return
             if isinstance(reply, BrokerTimeout) and not reply.reply:
                 self.nodes.silent(wire)

@@ -84,7 +84,7 @@ def _together(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
 
 
 def merged_measures(measures: Iterable[Measure]) -> list[Measure]:
-    """Return what there is of each queue, its partitions together, as :func:`merged` does."""
+    """Return the counts of each queue, its partitions merged as by :func:`merged`."""
     found: dict[str, list[Measure]] = {}
     for measure in measures:
         found.setdefault(queue_of(measure.status.name), []).append(measure)

@@ -80,7 +80,7 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
 
 
 def examine(url: str) -> admin.Finding:
-    """Return what the doctor says of the spool at *url*."""
+    """Return the doctor's finding about the spool at *url*."""
     try:
         journal = JOURNALS.at(url)
         status = journal.status() if journal.holds else None

@@ -116,7 +116,7 @@ class Leases:
             return {}
         found = {tag: held for tag, held in self._held.copy().items() if now - held.since > limit}
         lost = {tag: held for tag, held in found.items() if self.lost(tag, held.token)}
-        self._overstayed.update(lost)
+        self._overstayed.update(tag for tag in lost if tag in self.adrift)
         return lost
 
     def due(self, all_of_them: bool = False) -> dict[str, list[Lease]]:

@@ -154,12 +154,6 @@ class Outbox:
             self.owe_acks(queue, tags)
             self._unsent.update(tags)
 
-    def ack_again(self, tag: str) -> None:
-        """Have an ack sent again: its message came again before the broker had heard of it."""
-        with self.lock:
-            queue = self.unconfirmed.get(tag, ("", 0.0))[0]
-            self.ack_later(queue, (tag,))
-
     def resend(self, older_than_s: float) -> None:
         """Send again the acks that have had no answer for so long.
 

@@ -137,8 +137,9 @@ class _Sending:
                 self._nowhere.append(item)
             for queue in queues:
                 if queue not in item.stored:
-                    # Those that go together are stored by one step.
-                    made += (item.publication(queue, self._store, version, stays=bool(made)),)
+                    # So many are stored by one step; the next go to another partition.
+                    stays = bool(made and len(made) % _SENT_AT_ONCE)
+                    made += (item.publication(queue, self._store, version, stays=stays),)
                     self._owners += ((item, queue),)
         return made
 

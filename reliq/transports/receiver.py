@@ -90,7 +90,7 @@ class Receiver:
         """
         session, tag = self._link.session, delivery.tag
         if tag in session.outbox.unconfirmed:
-            session.outbox.ack_again(tag)
+            session.outbox.ack_later(delivery.queue, (tag,))
             return None
         if tag in session.leases.adrift and session.leases.adopt(tag, delivery.token):
             return None

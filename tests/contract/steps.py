@@ -308,8 +308,17 @@ class Steps:
     def take_notification(self, queue: str) -> None:
         """Take the token of a queue's notification, as one that waited and died."""
         self.store.notifier.listen([queue], 5.0)
-        assert self.store.notifier.wait(5.0)
+        self.wait_to_the_end()
         self.store.notifier.take_notification()
+
+    def wait_to_the_end(self) -> None:
+        """Wait until the notifier's wait is over: an answer of a node, or a dial, interrupts it."""
+
+        def is_over() -> bool:
+            self.store.receive()
+            return self.store.notifier.wait(1.0)
+
+        wait_until(is_over)
 
     # -- waiting
 

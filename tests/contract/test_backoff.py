@@ -28,7 +28,7 @@ def test_a_message_whose_lease_ended_waits(connect):
     store.return_ended(*held)
     assert {"delayed": 1} == store.places()
     store.store.notifier.listen(["q"], 5.0)
-    assert store.store.notifier.wait(5.0)
+    store.wait_to_the_end()
 
 
 def test_it_doubles_up_to_its_most(connect):

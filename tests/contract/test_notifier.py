@@ -275,11 +275,11 @@ def test_a_pass_rings_for_what_is_due(store):
     """Whoever knew when to look may have died: a pass wakes another for a due message."""
     store.publish(message(delay_ms=1))
     store.store.notifier.listen(["q"], 5.0)
-    assert store.store.notifier.wait(5.0)  # the ring of the publish
+    store.wait_to_the_end()  # the ring of the publish
     store.pass_time(2)
     store.store.notifier.listen(["q"], 5.0)
     store.restore()
-    assert store.store.notifier.wait(5.0)
+    store.wait_to_the_end()
 
 
 def test_a_pass_does_not_ring_for_a_paused_queue(store):
@@ -287,9 +287,9 @@ def test_a_pass_does_not_ring_for_a_paused_queue(store):
     store.publish(message())
     store.store.pause("q", True)
     store.store.notifier.listen(["q"], 0.2)
-    assert store.store.notifier.wait(1.0)
+    store.wait_to_the_end()
     assert "q" == store.store.notifier.take_notification()  # that of the publish
     store.restore()
     store.store.notifier.listen(["q"], 0.2)
-    assert store.store.notifier.wait(1.0)
+    store.wait_to_the_end()
     assert store.store.notifier.take_notification() is None

@@ -67,7 +67,7 @@ def test_a_replay_rings(store):
     store.reserve()
     store.store.notifier.listen(["q"], 5.0)
     store.replay(tag)
-    assert store.store.notifier.wait(5.0)
+    store.wait_to_the_end()
 
 
 def test_hundreds_are_replayed(store):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Queue
 
 from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.slots import slot_of
@@ -434,3 +434,15 @@ def test_notifications_wait_for_a_thread(cluster, open_store, no_threads):
         store.notifier.listen(["q"], 1.0)
         assert not store.notifier.listening
     wait_until(lambda: store.notifier.listen(["q"], 60.0) or store.notifier.listening)
+
+
+def test_replies_that_nobody_reads_make_no_node_silent(cluster):
+    """A process that posts and then only calls is answered: every partition is counted."""
+    with Connection(cluster.url()) as connection:
+        queue = Queue("q", queue_arguments={"x-partitions": 8})(connection.default_channel)
+        queue.declare()
+        for _ in range(10):
+            connection.Producer().publish("x", routing_key="q", confirm="none")
+        wire = connection.default_channel.connection.client.transport.link.store._wire
+        wait_until(lambda: any(one.silent_s > 1.0 for _, one in wire._open()))
+        assert 10 == queue.queue_declare(passive=True).message_count

@@ -79,9 +79,11 @@ class Looker:
         return self.steps.places().get("unacked", 0) if self.steps.store.status("q") else 0
 
     def connect_again(self, server):
-        """Lose the connection, as in an outage, and make another one."""
+        """Lose every connection, as in an outage, and make another one."""
         with server.client() as client:
-            client.client_kill_filter(_id=self.steps.store.server()[0])
+            for known in client.client_list():
+                if "looker" in known["name"]:
+                    client.client_kill_filter(_id=known["id"])
         with suppress(BrokerUnavailable):
             self.steps.store.now_ms()
         self.steps.store.connect()

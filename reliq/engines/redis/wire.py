@@ -56,6 +56,7 @@ class Wire(Commands):
         process = here()
         options = self.options
         self._alive = False
+        self._broken = 0  # how many were found closed when the server was connected to last
         self._streams: list[ref[Stream]] = []  # each use is one step, without a lock
         self.calls = Calls(
             self.address,
@@ -148,7 +149,11 @@ class Wire(Commands):
         if not self._alive:
             self.connect()
             return self.calls.take()
-        return self._dial()
+        began = monotonic()
+        stream = self._dial()
+        if self._broken != self.calls.broken:  # the idle ones were closed: an outage, perhaps
+            self._broken, self.connected_at = self.calls.broken, began
+        return stream
 
     def _dial(self) -> Stream:
         self._refuse_closed()

@@ -8,6 +8,7 @@ it: a post whose reply nobody reads is not known to need it.
 from __future__ import annotations
 
 import random
+import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ class Retries:
         self._send = send
         self._give_up_late = give_up_late
         self._slots: dict[int, list[Request]] = {}
+        self._timed = False
 
     def __bool__(self) -> bool:
         """Whether there is one."""
@@ -61,12 +63,32 @@ class Retries:
             )
 
     def add(self, request: Request, pause_s: float) -> None:
-        """Send *request* again after so long."""
+        """Send *request* again after so long, also where no thread reads or waits by then."""
         with self._lock:
             found = self._slots.setdefault(request.slot, [])
             if request not in found:
                 found.append(request)
             request.due = monotonic() + pause_s
+            timed, self._timed = self._timed, True
+        if not timed:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        timer = threading.Timer(LONGEST_S, self._on_timer)
+        timer.daemon = True
+        timer.start()
+
+    def _on_timer(self) -> None:
+        try:
+            self.pump()
+        finally:
+            with self._lock:
+                # What has been sent needs a thread that reads its reply, and no timer.
+                self._timed = any(
+                    request.due is not None for found in self._slots.values() for request in found
+                )
+            if self._timed:
+                self._start_timer()
 
     def remove(self, request: Request) -> None:
         """Note that *request* has its reply; harmless where it was never put off."""

@@ -239,13 +239,16 @@ class ClusterWire(Commands):
         Known is what became of the last try, whoever made it. Who goes by this makes none, so
         another thread does: the node may be back, or another have its slots.
         """
+        place = self.slots.place_of(slot)
+        wire = self.nodes.open(place)
+        if wire is not None and wire.waiting:  # a process that only calls reads no replies to posts
+            with suppress(BrokerUnavailable):
+                wire.receive()
         if self.holds(slot):
             return True
-        place = self.slots.place_of(slot)
-        if place is not None and place not in self.slots.away:
-            wire = self.nodes.open(place)
-            if wire is None or wire.silent_s <= SILENCE_S:
-                return False
+        known = place is not None and place not in self.slots.away
+        if known and (wire is None or wire.silent_s <= SILENCE_S):
+            return False
         self._leave_parent()
         self.doubt()
         if place is not None:

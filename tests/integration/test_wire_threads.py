@@ -190,6 +190,32 @@ def test_handlers_that_raise(wire):
     assert not wire.waiting
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_handler_posts_after_its_server_was_dismissed(wire, fresh_redis, watched):
+    """It waits for nothing of its own; where an event loop watches the connection, it fails."""
+    with fresh_redis.client() as client:
+        client.replicaof("127.0.0.1", 1)
+    if watched:
+        wire.disable_reconnect()
+    replies: list[object] = []
+
+    def post_again(reply: object) -> None:
+        replies.append(reply)
+        wire.wait_for_replies()
+        wire.post(("ECHO", "2"), replies.append)
+
+    wire.post(("SET", "key", "1"), post_again)
+    wire.post(("SET", "key", "2"), replies.append)
+    with pytest.raises(BrokerUnavailable) if watched else suppress(BrokerUnavailable):
+        wire.wait_for_replies()
+    if not watched:
+        wire.wait_for_replies()
+    assert not wire.waiting
+    assert "READONLY" in str(replies[0])
+    assert [BrokerUnavailable] * 2 == [type(reply) for reply in replies[:2]]
+    assert ([] if watched else [b"2"]) == replies[2:]
+
+
 def test_handlers_may_use_each_others_connections(fresh_redis):
     """Two threads, each in a handler of its own wire, that call over that of the other."""
     wires = [dialled(fresh_redis, socket_timeout=3.0) for _ in range(2)]

@@ -229,11 +229,17 @@ class Posts:
             raise again(self._failure)
 
     def are_over(self, number: int) -> bool:
-        """Whether the handlers of all posts up to *number* have returned."""
+        """Whether the handlers of all posts up to *number* have returned.
+
+        Except those in which this thread is: they would wait for themselves.
+        """
         if not (self._asked or self._arrived):
             return True
+        mine = self._driver == threading.get_ident()
         # One that was sent again is behind others.
-        return all(post.number > number for post in (*self._asked, *self._arrived))
+        return all(
+            post.number > number or (post.begun and mine) for post in (*self._asked, *self._arrived)
+        )
 
     def wait_for(self, got: Callable[[], bool], ends_at: float = inf) -> None:
         """Wait until the handler of something that was posted has made *got* true."""
@@ -288,7 +294,7 @@ class Posts:
             if left_s <= 0:
                 return
             if self._drive(partial(self._go_on, done, left_s)):
-                if self.stream is None and not self._asked and not self._arrived:
+                if self.stream is None and not self._asked and not self._undelivered:
                     return
                 continue
             if for_all and threading.get_ident() in _in_handler:

@@ -18,7 +18,7 @@ BUDGETS = {
     "consumer": 3_820,
     "embedded": 700,
     "engines": 250,
-    "engines/redis": 6_270,
+    "engines/redis": 6_300,
     "engines/redis/cluster": 3_000,
     "engines/redis/lua": 3_750,
     "failover": 660,

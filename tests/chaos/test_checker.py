@@ -350,6 +350,19 @@ def test_poison_belongs_in_the_dead_letters(book):
     ] == verdict.findings
 
 
+def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book):
+    """SIGKILL from outside looks as poison does; beside poison it is no excuse."""
+    book.published("l1").run("l1", 2).fault("worker-kill", 3.0, worker="w1")
+    verdict = book.verdict()
+    assert ["l1"] == verdict.lost
+    check_dead(verdict, [("l1", "delivery_limit")])
+    assert verdict.passed
+    assert {"worker-kill": 1} == verdict.dead_by
+    verdict = book.published("x1").run("x1", 2.5).verdict()
+    check_dead(verdict, [("l1", "delivery_limit"), ("x1", "delivery_limit")])
+    assert ["l1"] == verdict.lost
+
+
 def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
     """A publish that raised promises nothing, either way."""
     verdict = book.write("P", 1, "x1", 0).write("E", 2, "x1", "OSError").verdict()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.chaos.model import Cause
 
 _MOST_SHOWN = 20
+_ANY = "*"
+"""In place of a queue: that of any node."""
 
 
 @dataclass
@@ -194,7 +196,7 @@ class Blame:
         """Return the times without the broker of *queue*; see :func:`outages`."""
         known = self._outages.get((queue, cuts))
         if known is None:
-            hit = [fault for fault in self._faults if fault.hit(queue)]
+            hit = [fault for fault in self._faults if queue == _ANY or fault.hit(queue)]
             known = self._outages[queue, cuts] = outages(hit, self.limits.reconnect, cuts=cuts)
         return known
 
@@ -287,10 +289,12 @@ class Blame:
             return True
         # Finished long before, but there was no connection from then on.
         reconnect = self.limits.reconnect
+        # The ack of a job waits for its batch, which any node may have.
+        queue = _ANY if run.tag.endswith("j") else run.queue
         return any(
             a - self.limits.in_flight <= run.finish <= u + reconnect
             and at <= u + reconnect + self.limits.in_flight
-            for a, u in self.outages_of(run.queue, cuts=True)
+            for a, u in self.outages_of(queue, cuts=True)
         )
 
     def _stood_still(self, run: Run, at: float, until: float) -> bool:

@@ -436,7 +436,10 @@ def test_a_promotion_in_step_is_none_of_it():
     """Of a master that was killed; one that nobody killed was slow, and is noted as such."""
     samples = [Sample(t, 1, 1000 * t, 1000 * t - 10) for t in range(1, 10)]
     one = Promotion(12.0, 2, 9000)
-    assert [] == judge([one], samples, [Fault("sentinel-kill", 9.5, 16, master=True)])
+    kill = Fault("sentinel-kill", 9.5, 16, master=True)
+    assert [] == judge([one], samples, [kill])
+    (twice,) = judge([one, Promotion(13.0, 3, 9100)], [*samples, Sample(12.5, 2, 9100, 0)], [kill])
+    assert (PROMOTION, 12.5, 13) == (twice.kind, twice.at, twice.until)
     (found,) = judge([one], samples, [Fault("worker-kill", 9.5, 16, worker="w1")])
     assert (PROMOTION, 9, 12, True, True) == (
         found.kind, found.at, found.until, found.outage, found.master

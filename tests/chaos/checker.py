@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.chaos.model import Cause
 
 _MOST_SHOWN = 20
+_ANY = "*"
+"""In place of a queue: that of any node."""
 
 
 @dataclass
@@ -45,6 +47,10 @@ class Verdict:
     perhaps_poison: set[str] = field(default_factory=set)
     poison_runs: Counter[int] = field(default_factory=Counter)
     """How many poison tasks were run so often."""
+    struck: dict[str, str] = field(default_factory=dict)
+    """The fault that killed the last run of a task that never finished, and no poison beside it."""
+    dead_by: Counter[str] = field(default_factory=Counter)
+    """How many of these reached their limit: no broker can tell that from poison."""
 
     @property
     def passed(self) -> bool:
@@ -55,6 +61,7 @@ class Verdict:
         """Count in what another part of the ledger says."""
         for name in ("tasks", "unconfirmed", "runs"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.struck |= other.struck
         self.by_kind += other.by_kind
         self.duplicates += other.duplicates
         self.lost_by += other.lost_by
@@ -164,6 +171,11 @@ class Blame:
         """Return the kind of the fault and how it cost the run its delivery; None: nothing did."""
         return self._death(run) or self._lost_lease(run)
 
+    def killed(self, run: Run) -> str:
+        """Return the fault that killed the process of an unfinished run; "": none, or poison."""
+        kinds = [kind for kind, at in self._deaths(run) if self._died_unacked(run, at)]
+        return kinds[-1] if kinds and "poison" not in kinds else ""
+
     def of_a_loss(self, history: History) -> str:
         """Return the promotion that took what was known of a task with it, in words; "": none."""
         times = [history.confirmed, *(at for r in history.runs for at in (r.start, r.finish))]
@@ -184,15 +196,13 @@ class Blame:
         """Return the times without the broker of *queue*; see :func:`outages`."""
         known = self._outages.get((queue, cuts))
         if known is None:
-            hit = [fault for fault in self._faults if fault.hit(queue)]
+            hit = [fault for fault in self._faults if queue == _ANY or fault.hit(queue)]
             known = self._outages[queue, cuts] = outages(hit, self.limits.reconnect, cuts=cuts)
         return known
 
     def _death(self, run: Run) -> tuple[str, Cause] | None:
         """Return what ended the process, or the master, that knew that it was done."""
-        deaths = list(self.of_pid.get((run.worker, run.pid), ()))
-        deaths += [(f.kind, f.at) for f in self.of_worker.get(run.worker, ()) if f.until <= f.at]
-        for kind, at in deaths:
+        for kind, at in self._deaths(run):
             if self._died_unacked(run, at):
                 return kind, "death"
         for fault in self.masters:
@@ -202,6 +212,13 @@ class Blame:
         if ended is None or not self._away(run.queue, ended.asked, ended.gone):
             return None
         return ("worker-term", "exit in an outage") if self._died_unacked(run, ended.gone) else None
+
+    def _deaths(self, run: Run) -> list[tuple[str, float]]:
+        """Return what killed the process of a run, and when."""
+        deaths = list(self.of_pid.get((run.worker, run.pid), ()))
+        return deaths + [
+            (f.kind, f.at) for f in self.of_worker.get(run.worker, ()) if f.until <= f.at
+        ]
 
     def _lost_lease(self, run: Run) -> tuple[str, Cause] | None:
         """Return what kept the process from renewing for longer than a lease."""
@@ -272,10 +289,12 @@ class Blame:
             return True
         # Finished long before, but there was no connection from then on.
         reconnect = self.limits.reconnect
+        # The ack of a job waits for its batch, which any node may have.
+        queue = _ANY if run.tag.endswith("j") else run.queue
         return any(
             a - self.limits.in_flight <= run.finish <= u + reconnect
             and at <= u + reconnect + self.limits.in_flight
-            for a, u in self.outages_of(run.queue, cuts=True)
+            for a, u in self.outages_of(queue, cuts=True)
         )
 
     def _stood_still(self, run: Run, at: float, until: float) -> bool:
@@ -352,7 +371,11 @@ def _judge(
         return
     if history.confirmed is not None and not may_be_dropped and not history.finishes:
         verdict.lost.append(history.id)
-        verdict.lost_by[blame.of_a_loss(history)] += 1
+        went_back = blame.of_a_loss(history)
+        verdict.lost_by[went_back] += 1
+        last = max(history.runs, key=lambda run: run.start, default=None)
+        if last and not went_back and (fault := blame.killed(last)):
+            verdict.struck[history.id] = fault
     if history.intent is not None and history.runs:
         first = min(run.start for run in history.runs)
         early = history.countdown - (first - history.intent)
@@ -416,13 +439,20 @@ def check_dead(
 ) -> None:
     """Find poison that is not in the dead letters, and whatever else is there.
 
+    What a fault killed in its last delivery, which is made to a process that holds nothing else,
+    belongs there: it is not lost.
+
     *dead* are pairs of task id and reason.
     """
     for task_id, number in Counter(task_id for task_id, _ in dead).items():
         if number > 1:
             verdict.findings.append(f"{task_id}: {number} times in the dead letters")
     for task_id, why in dead:
-        if task_id not in verdict.poison | verdict.perhaps_poison:
+        if task_id in verdict.struck and why == reason:
+            verdict.lost.remove(task_id)
+            verdict.lost_by[""] -= 1
+            verdict.dead_by[verdict.struck.pop(task_id)] += 1
+        elif task_id not in verdict.poison | verdict.perhaps_poison:
             verdict.findings.append(f"{task_id}: innocent, and in the dead letters ({why})")
         elif why != reason:
             verdict.findings.append(f"{task_id}: dead because {why!r}, not {reason!r}")

@@ -59,6 +59,7 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
         "poison": {
             "confirmed": len(verdict.poison),
             "in_the_dead_letters": outcome.dead,
+            "innocent_by": dict(verdict.dead_by),
             "workers_it_killed": outcome.poison_deaths,
             "times_run": {str(k): v for k, v in sorted(verdict.poison_runs.items())},
         },
@@ -123,6 +124,10 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             (
                 f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "
                 f"in the dead letters: {poison['in_the_dead_letters']}"
+                + "".join(
+                    f"; {n} of them innocent, whose last delivery a {kind} ended"
+                    for kind, n in poison["innocent_by"].items()
+                )
             ),
         ),
         ("batches", _batches(card["batches"])),

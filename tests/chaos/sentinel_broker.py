@@ -84,8 +84,8 @@ def judge(
 ) -> list[Fault]:
     """Return what befell the group that is none of *faults*.
 
-    A promotion that none of them has caused; and one that went back: of a replica that had less
-    than another one had confirmed to the master before, or another history.
+    A promotion that none of them has caused, each one at most; and one that went back: of a
+    replica that had less than another one had confirmed to the master before, or another history.
     """
     found = []
     meant = [fault for fault in faults if fault.applied and fault.master]
@@ -93,7 +93,10 @@ def judge(
     last = float("-inf")
     for one in sorted(promoted):
         said = [s for s in samples if s.port == before and last <= s.at < one.at]
-        if said and not any(f.at <= one.at <= f.until + _NOTED_S for f in meant):
+        cause = next((f for f in meant if f.at <= one.at <= f.until + _NOTED_S), None)
+        if cause is not None:
+            meant.remove(cause)
+        elif said:
             died = one.at + _NOTED_S  # so long it goes on to answer: it was slow only
             at = said[-1].at
             found.append(

@@ -350,6 +350,19 @@ def test_poison_belongs_in_the_dead_letters(book):
     ] == verdict.findings
 
 
+def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book):
+    """SIGKILL from outside looks as poison does; beside poison it is no excuse."""
+    book.published("l1").run("l1", 2).fault("worker-kill", 3.0, worker="w1")
+    verdict = book.verdict()
+    assert ["l1"] == verdict.lost
+    check_dead(verdict, [("l1", "delivery_limit")])
+    assert verdict.passed
+    assert {"worker-kill": 1} == verdict.dead_by
+    verdict = book.published("x1").run("x1", 2.5).verdict()
+    check_dead(verdict, [("l1", "delivery_limit"), ("x1", "delivery_limit")])
+    assert ["l1"] == verdict.lost
+
+
 def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
     """A publish that raised promises nothing, either way."""
     verdict = book.write("P", 1, "x1", 0).write("E", 2, "x1", "OSError").verdict()
@@ -423,7 +436,10 @@ def test_a_promotion_in_step_is_none_of_it():
     """Of a master that was killed; one that nobody killed was slow, and is noted as such."""
     samples = [Sample(t, 1, 1000 * t, 1000 * t - 10) for t in range(1, 10)]
     one = Promotion(12.0, 2, 9000)
-    assert [] == judge([one], samples, [Fault("sentinel-kill", 9.5, 16, master=True)])
+    kill = Fault("sentinel-kill", 9.5, 16, master=True)
+    assert [] == judge([one], samples, [kill])
+    (twice,) = judge([one, Promotion(13.0, 3, 9100)], [*samples, Sample(12.5, 2, 9100, 0)], [kill])
+    assert (PROMOTION, 12.5, 13) == (twice.kind, twice.at, twice.until)
     (found,) = judge([one], samples, [Fault("worker-kill", 9.5, 16, worker="w1")])
     assert (PROMOTION, 9, 12, True, True) == (
         found.kind, found.at, found.until, found.outage, found.master

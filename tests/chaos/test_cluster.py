@@ -105,6 +105,15 @@ def test_another_master_has_lost_nothing_of_the_queue(book):
     assert Counter(unexplained=1) == verdict.duplicates
 
 
+@pytest.mark.parametrize("tag", ["t1", "t1j"])
+def test_the_ack_of_a_job_waits_for_the_node_of_its_batch(book, tag):
+    """Killed meanwhile, its worker has done it unacked, though its queue was served."""
+    book.write("P", 1, "i1", 0, "chaos").write("C", 1.1, "i1")
+    book.run("i1", 2.9, 3.0, tag=tag).run("i1", 12, 13, worker="w2", tag=tag)
+    book.fault("worker-kill", 5, worker="w1")
+    assert killed(book, at=2.5, queues=["%"]).verdict().passed == (tag == "t1j")
+
+
 @pytest.mark.parametrize("finish", [1.5, 5.0, 7.5])
 def test_what_was_done_long_before_or_while_it_was_replaced(book, finish):
     """It was replicated; or had no reply, and was sent again."""

@@ -5,6 +5,7 @@ import pytest
 from tests.contract.steps import LONG_MS, message
 
 
+@pytest.mark.slow
 def test_an_ack_finishes_the_message(store):
     """It leaves the broker and is counted; the others stay."""
     store.publish(message(), message())

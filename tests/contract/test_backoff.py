@@ -1,3 +1,5 @@
+import pytest
+
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
@@ -66,6 +68,7 @@ def test_an_orderly_return_does_not_wait(connect):
     assert {"ready": 1} == store.places()
 
 
+@pytest.mark.slow
 def test_a_ttl_goes_on_while_it_waits(connect):
     """A message that expires during its backoff is expired, not delivered."""
     store = connect(redelivery_backoff=(60.0, 60.0))

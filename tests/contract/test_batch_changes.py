@@ -18,6 +18,7 @@ def counted(batches):
 # -- tokens
 
 
+@pytest.mark.slow
 def test_tokens_are_of_one_queue(change, batches):
     """A dead letter that is replayed into another queue is begun under a lower one."""
     change(enter(), begin(token=9), lost(), Change("replay", "j", tag=OTHER_TAG, queue="r"))

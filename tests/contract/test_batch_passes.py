@@ -59,6 +59,7 @@ def stored(store, queue="done"):
 # -- callbacks
 
 
+@pytest.mark.slow
 def test_a_callback_is_published_once(store, other, batches, opened):
     """By two who have seen that it is due, and when whoever published it did not note that."""
     record = opened(on_complete=callback())

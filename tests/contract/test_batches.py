@@ -466,6 +466,7 @@ def test_posted(change, batches, store):
     assert [([DONE, DONE],)] == [(found.outcomes,) for found in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_counters_never_drift(change, batches, seed):
     """Whatever is said of jobs, in any order: the fixture compares them with the jobs."""

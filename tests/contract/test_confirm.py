@@ -6,6 +6,7 @@ from reliq.store.values import CREATED, DUPLICATE
 from tests.contract.steps import message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["none", "accepted"])
 def test_storing_is_enough(store, level):
     """Below replicas and disk, a stored message needs no more: no wait, no refusal."""

@@ -70,6 +70,7 @@ def test_oldest_first_and_no_more_than_asked(store):
     assert [] == store.store.dead_letters("unknown", 9)
 
 
+@pytest.mark.slow
 def test_a_dead_letter_is_given_to_nobody(store):
     """It is not delivered, not purged, not restored and does not expire."""
     store.publish(message(ttl_ms=2000))

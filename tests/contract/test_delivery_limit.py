@@ -10,6 +10,7 @@ def fail(store, times):
     return released
 
 
+@pytest.mark.slow
 def test_a_requeue_counts_towards_the_limit(connect):
     """The message dies with the requeue that reaches the limit, and it is said how it died."""
     store = connect(delivery_limit=3)

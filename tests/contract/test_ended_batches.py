@@ -48,6 +48,7 @@ def due(batches):
     return batches.next_batches(10, LONG_MS)
 
 
+@pytest.mark.slow
 def test_an_ended_batch_rests(batches, ended, pass_over):
     """The first look publishes its callbacks, the second one has it rest."""
     pass_over()

@@ -23,6 +23,7 @@ def expired(store, number, queue="q"):
 # -- delay
 
 
+@pytest.mark.slow
 def test_a_delayed_message_waits(store):
     """It is not given out before it is due, and reserve says when that is."""
     store.publish(message(delay_ms=LONG_MS))

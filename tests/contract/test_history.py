@@ -25,6 +25,7 @@ def wait_for_next(store, every_ms=SHORT_MS):
     wait_until(lambda: store.store.now_ms() // every_ms > this, interval_s=0.002)
 
 
+@pytest.mark.slow
 def test_a_snapshot_has_counts_and_what_was_done_since_the_one_before(store):
     """The first says nothing of what was done: nobody knows since when."""
     store.publish(*(message() for _ in range(300)), message(delay_ms=LONG_MS))
@@ -93,6 +94,7 @@ def test_a_gap_is_a_gap(store):
     assert 1 == second.published
 
 
+@pytest.mark.slow
 def test_what_is_too_old_is_forgotten(store):
     """By the snapshot that begins a block; what is not promised is not told before either."""
     every_ms = 1  # a block lasts 60 ms, all of them four seconds
@@ -129,6 +131,7 @@ def test_a_temporary_queue_has_none(store, meta):
     assert store.store.status("unknown") is None
 
 
+@pytest.mark.slow
 def test_many_queues_at_once(store):
     """Each has a history of its own."""
     names = [f"q{number}" for number in range(60)]

@@ -25,6 +25,7 @@ def other(connect):
     return connect("s/2", delivery_limit=3)
 
 
+@pytest.mark.slow
 def test_nothing_else_is_given_until_it_is_done(store, other):
     """Who has it gets nothing beside it; what waits is for others."""
     last = candidate(store)

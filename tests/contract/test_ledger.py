@@ -127,6 +127,7 @@ class Model:
                 del self.place[tag]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_any_sequence_of_steps(connect, seed):
     """After each step the counts are those of a plain model, and the ledger balances."""

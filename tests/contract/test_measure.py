@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from reliq.admin.reporting import report
 from reliq.message.delivery_tag import published_ms
 from reliq.message.queue_names import partition_name
@@ -15,6 +17,7 @@ def measure(store, queue="q"):
     return found
 
 
+@pytest.mark.slow
 def test_many_queues_each_as_its_status_says(store):
     """In the order asked for, without those that do not exist."""
     store.publish(message("a"), message("b"), message("b", delay_ms=LONG_MS))

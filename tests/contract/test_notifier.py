@@ -161,6 +161,7 @@ def test_a_paused_queue_does_not_announce_what_it_keeps(store):
     assert silent(store)
 
 
+@pytest.mark.slow
 def test_one_ring_wakes_one(connect):
     """Of several that wait, one is woken for one message: no herd."""
     waiting = [connect(f"s/{n}") for n in range(4)]

@@ -14,6 +14,7 @@ def seen(store, place, limit=10, skip=0, queue="q"):
     return [item.envelope for item in store.store.browse(queue, place, limit, skip)]
 
 
+@pytest.mark.slow
 def test_ready_messages_in_the_order_in_which_they_are_given_out(store):
     """By priority, then by age; looking changes nothing."""
     store.publish(message(envelope=b"late", rank=9), message(envelope=b"b"), message(envelope=b"c"))

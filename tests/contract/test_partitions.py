@@ -249,6 +249,7 @@ def test_only_one_changes_a_layout_at_a_time(store, other, monkeypatch):
     assert CLOSED == into(store, names[3])
 
 
+@pytest.mark.slow
 def test_who_lost_the_claim_changes_nothing_more(store, other, monkeypatch):
     """It was stopped for longer than its claim lasts, and another is at it."""
     names = divided(store)

@@ -15,6 +15,7 @@ def paused(store, queue="q"):
     return store.store.status(queue).paused
 
 
+@pytest.mark.slow
 def test_a_queue_says_whether_it_is_paused(store):
     """The status carries it; pausing or resuming twice is doing it once."""
     store.declare()

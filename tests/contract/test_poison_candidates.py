@@ -35,6 +35,7 @@ def failures_of(store, *tags):
     return [found[tag] for tag in tags]
 
 
+@pytest.mark.slow
 def test_a_consumer_is_given_one_candidate_at_a_time(connect):
     """Beside one that it holds it is given what is innocent; each other consumer gets its own."""
     first, second, third = (connect(f"s/{n}") for n in (1, 2, 3))

@@ -8,6 +8,7 @@ from reliq.store.values import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
 from tests.contract.steps import envelopes, message
 
 
+@pytest.mark.slow
 def test_the_first_message_creates_the_queue(store):
     """By the anonymous exchange a publish creates the queue, once."""
     assert [CREATED, STORED] == store.publish(message(), message())

@@ -1,9 +1,12 @@
+import pytest
+
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
 # -- who consumes what
 
 
+@pytest.mark.slow
 def test_consumers_come_and_go(store):
     """Each is listed while it has a subscription."""
     store.declare()
@@ -84,6 +87,7 @@ def test_an_idle_queue_expires(store):
     assert store.store.status("q") is None
 
 
+@pytest.mark.slow
 def test_a_consumer_keeps_a_queue(store):
     """While one is there the time does not even begin."""
     store.declare(expires="500")
@@ -96,6 +100,7 @@ def test_a_consumer_keeps_a_queue(store):
     wait_until(lambda: store.delete(if_idle=True)[0] == "deleted", interval_s=0.005)
 
 
+@pytest.mark.slow
 def test_use_keeps_a_queue(store):
     """To declare it again or to look for a message is use; publishing to it is not."""
     store.declare(expires="60000")
@@ -128,6 +133,7 @@ def test_every_queue_is_looked_at(store):
     assert [] == store.heartbeat("host:1")
 
 
+@pytest.mark.slow
 def test_very_many_queues_are_looked_at_in_turn(store):
     """Some hundred with one heartbeat, which says that there are more."""
     for number in range(600):

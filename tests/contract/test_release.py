@@ -6,6 +6,7 @@ from tests.contract.steps import message
 HOW = ["undelivered", "released", "nacked"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_goes_back_to_its_own_place(store, how):
     """A message that comes back is served before those that were published after it."""

@@ -1,3 +1,5 @@
+import pytest
+
 from reliq.store.values import DUPLICATE, STORED
 from tests.contract.steps import message, tags
 
@@ -13,6 +15,7 @@ def dead(store, count=1, **changes):
 # -- into their own queue
 
 
+@pytest.mark.slow
 def test_a_replayed_message_is_delivered_again(store):
     """It keeps its tag, its count begins anew, and it is no dead letter any more."""
     store.publish(message(envelope=b"m"))

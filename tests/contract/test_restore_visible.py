@@ -10,6 +10,7 @@ AGES_MS = 100_000_000
 # -- what comes back
 
 
+@pytest.mark.slow
 def test_a_message_whose_lease_ran_out_returns(store):
     """It waits again, counted as a failed delivery, and it is said whose lease ended."""
     store.publish(message())
@@ -337,6 +338,7 @@ def test_the_pass_drops_hundreds_above_the_cap(connect):
     assert 443 == store.ledger("dropped")
 
 
+@pytest.mark.slow
 def test_dead_letters_are_kept_so_long(connect):
     """After dead_letter_ttl they go, counted as dropped; younger ones stay."""
     store = connect(dead_letter_ttl=1)

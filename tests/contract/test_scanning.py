@@ -48,6 +48,7 @@ def walk(store, place, at_once=SCANNED_AT_ONCE, **arguments):
     return items, sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_steps_see_everything_once(store, place):
     """Whatever the size of a step: many have the same due time, or died in the same ms."""
@@ -219,6 +220,7 @@ def test_what_is_given_back_in_order_has_not_failed(store):
     assert [] == failures(store)
 
 
+@pytest.mark.slow
 def test_the_last_failed_deliveries_are_kept(store):
     """A thousand of a queue, whatever it has failed."""
     store.publish(message(), message())

@@ -1,5 +1,7 @@
 """What there is to do in many queues, asked in one go."""
 
+import pytest
+
 from reliq.store.values import Work
 from tests.contract.steps import LONG_MS, message
 from tests.support.waiting import wait_until
@@ -7,6 +9,7 @@ from tests.support.waiting import wait_until
 PASS = Work(0, False, False)
 
 
+@pytest.mark.slow
 def test_a_queue_with_nothing_to_do_is_not_named(store):
     """Neither one that is empty, nor one whose notification has its token."""
     store.declare("empty")
@@ -70,6 +73,7 @@ def test_dead_letters_that_are_old_or_too_many_need_a_pass(connect):
     assert {"q": PASS} == young.survey()
 
 
+@pytest.mark.slow
 def test_dead_letters_beyond_their_age_need_a_pass(connect):
     """They are dropped by it, and counted."""
     store, soon = connect(), connect("s/2", dead_letter_ttl=1)
@@ -119,6 +123,7 @@ def test_x_expires_counts_from_when_an_operator_sets_it(store):
     wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
 
 
+@pytest.mark.slow
 def test_hundreds_of_queues_are_surveyed(store):
     """In as many commands as it takes; each is named by what there is in it."""
     names = [f"q{number}" for number in range(450)]

@@ -132,6 +132,7 @@ def looked_at(batch):
     return batch.status().total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["together", "one by one"])
 def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
     """What was not sent is out of the batch at once, what was on its way after a look."""

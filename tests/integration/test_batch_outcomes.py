@@ -55,6 +55,7 @@ def jobs(request, scheme, tmp_path_factory):
         yield Jobs(site, request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
     ("how", "state", "why"),
@@ -107,6 +108,7 @@ def test_a_failed_job_that_is_not_acked(jobs):
     assert ("error", ["ValueError: as told"]) == jobs.run("end_late_unacked", "error")
 
 
+@pytest.mark.slow
 def test_a_revoked_job(jobs):
     """One that has not begun: the worker drops it."""
     if jobs.pool == "solo":
@@ -136,6 +138,7 @@ def test_a_hard_time_limit(jobs, task):
     assert ("error", True) == (state, "TimeLimitExceeded" in why)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_child_that_dies(jobs, task):
     """The worker tells."""
@@ -145,6 +148,7 @@ def test_a_child_that_dies(jobs, task):
     assert ("error", True) == (state, "WorkerLostError" in why)
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
     """It counts once."""
     if jobs.pool != "prefork":
@@ -152,6 +156,7 @@ def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
     assert ("succeeded", []) == jobs.run("end_late_requeued", "kill")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_terminated_job(jobs, task):
     """It was running; the worker tells."""
@@ -165,6 +170,7 @@ def test_a_terminated_job(jobs, task):
     assert 1 == status.counts["error"], status
 
 
+@pytest.mark.slow
 def test_a_cancelled_batch_that_is_terminated(jobs):
     """What runs is killed, and counts as cancelled."""
     if jobs.pool not in {"prefork", "gevent"}:
@@ -180,6 +186,7 @@ def test_a_cancelled_batch_that_is_terminated(jobs):
     assert [] == jobs.site.journal.entries("started", later.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_who_works_on_a_job(jobs, task):
     """The session that has its message: the register knows it. And where the message was."""
@@ -197,6 +204,7 @@ def test_who_works_on_a_job(jobs, task):
     batch.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_cancelled_batch(jobs, task):
     """What waits does not run; what runs is told."""
@@ -211,6 +219,7 @@ def test_a_cancelled_batch(jobs, task):
     assert [] == jobs.site.journal.entries("started", later.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_job_that_is_tried_again_when_its_batch_is_cancelled(jobs, task):
     """It is cancelled, too: nothing has failed, and nothing is a dead letter."""
@@ -236,6 +245,7 @@ def test_what_a_job_says(jobs, task):
     assert [(job, "and so is the name"), (job, "price is missing")] == texts
 
 
+@pytest.mark.slow
 def test_a_job_that_adds_jobs(jobs):
     """To its batch, which is sealed: tasks, many at a time, and a batch in it."""
     with jobs.batch() as batch:

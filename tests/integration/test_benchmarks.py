@@ -132,6 +132,7 @@ def test_a_target_without_its_peer_is_not_judged():
     assert [] == Outcome(row, {"reliq": [1.0]}).verdicts()
 
 
+@pytest.mark.slow
 def test_readme_and_page_are_made_again_from_the_json(tmp_path):
     """`--from` writes what the run wrote, and changes nothing of the README but its table."""
     row = Row("celery-prefork", "a title", "messages/s", (Target("ratio_at_least", 2),))

@@ -75,6 +75,7 @@ def dues(site, queue="celery"):
 # -- every pool
 
 
+@pytest.mark.slow
 def test_tasks_run_in_the_order_of_their_etas_and_never_early(pooled):
     """Whatever the order they were sent in; and soon after they are due."""
     offset = time.monotonic() - time.time()
@@ -105,6 +106,7 @@ def test_a_worker_holds_none_of_what_waits(pooled):
     assert 20 == pooled.app.control.purge()
 
 
+@pytest.mark.slow
 def test_a_retry_waits_its_countdown(pooled):
     """retry(countdown=) goes through the broker, and the count of retries with it."""
     result = pooled.send("fail_first", 2, countdown=0.5, kwargs={"countdown": 0.4})
@@ -113,6 +115,7 @@ def test_a_retry_waits_its_countdown(pooled):
     assert all(later - sooner >= 0.398 for sooner, later in pairwise(starts))
 
 
+@pytest.mark.slow
 def test_a_canvas_with_countdowns(pooled):
     """A chain, a group and a chord whose parts are delayed give what they give without."""
     add, total = pooled.app.signature("add"), pooled.app.signature("total")
@@ -126,6 +129,7 @@ def test_a_canvas_with_countdowns(pooled):
     assert [0, 2, 4] == delayed_group.apply_async(countdown=0.3).get(RESULT_S)
 
 
+@pytest.mark.slow
 def test_a_task_that_expires_before_its_eta_is_revoked(pooled):
     """The broker delivers it when it is due, and Celery says what became of it."""
     # From when it is due on the broker gives it as long as that again, and drops it after.
@@ -141,6 +145,7 @@ def test_a_task_that_expires_after_its_eta_runs(pooled):
     assert result.id == result.get(timeout=RESULT_S)
 
 
+@pytest.mark.slow
 def test_a_delayed_task_can_be_revoked(pooled):
     """A worker that knows the revocation when the task arrives does not run it."""
     result = pooled.send("record", countdown=2)
@@ -150,6 +155,7 @@ def test_a_delayed_task_can_be_revoked(pooled):
     assert 0 == pooled.journal.runs(result.id)
 
 
+@pytest.mark.slow
 def test_a_header_delays_a_task_but_not_its_retries(pooled):
     """Celery copies headers to retries: x-delay is spent when the message is stored."""
     sent = time.monotonic()
@@ -163,6 +169,7 @@ def test_a_header_delays_a_task_but_not_its_retries(pooled):
 # -- many, far, and while things die
 
 
+@pytest.mark.slow
 def test_ten_thousand_future_tasks_burden_no_worker(quiet_site):
     """A worker beside them holds none and sends no more commands than an idle one."""
     worker = quiet_site.worker(concurrency=2)
@@ -186,6 +193,7 @@ def test_ten_thousand_future_tasks_burden_no_worker(quiet_site):
     quiet_site.settled(delayed=10_000)
 
 
+@pytest.mark.slow
 def test_native_delay_false_is_celerys_own_behaviour(fresh_redis, site_factory):
     """The worker holds the task until it is due, and says so."""
     site = site_factory(fresh_redis, broker_transport_options={"native_delay": False})
@@ -221,6 +229,7 @@ def test_a_task_without_utc_is_due_at_the_same_moment(fresh_redis, site_factory)
     site.settled(delayed=1)
 
 
+@pytest.mark.slow
 def test_an_eta_in_the_body_is_celerys(fresh_redis, site_factory):
     """Protocol 1 has no headers: the worker holds such a task, as on any transport."""
     site = site_factory(fresh_redis, task_protocol=1, **DEFAULTS)
@@ -233,6 +242,7 @@ def test_an_eta_in_the_body_is_celerys(fresh_redis, site_factory):
     site.settled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_killed_worker_takes_no_delayed_task_with_it(quiet_site, pool):
     """It held none of them: another runs them when they are due."""
@@ -247,6 +257,7 @@ def test_a_killed_worker_takes_no_delayed_task_with_it(quiet_site, pool):
     assert set(quiet_site.journal.started().values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_restart_of_redis_keeps_delayed_tasks(redis_factory, site_factory):
     """With AOF they are due when they were, and run once."""
     server = redis_factory(appendonly=True)

@@ -75,6 +75,7 @@ def long_tasks(all_pools):
     return site, tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_long_task_runs_once(long_tasks, pool):
     """A task, and a countdown, four times longer than visibility_timeout run once."""
@@ -92,6 +93,7 @@ def short_leases(all_pools):
     return site, start_tasks(site, 4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_short_lease_of_the_queue_is_renewed_in_time(short_leases, pool):
     """Its worker renews by the length of the lease, not by its own visibility_timeout."""
@@ -111,6 +113,7 @@ def cut_connections(all_pools):
     return site, tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_cut_connections_repeat_nothing(cut_connections, pool):
     """A late-acked task whose worker's connections are cut runs once and its ack arrives."""
@@ -129,6 +132,7 @@ def restarted_broker(all_pools):
     return site, tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_restarted_broker_repeats_nothing(restarted_broker, pool):
     """A late-acked task during which Redis restarts runs once and its ack arrives."""
@@ -136,6 +140,7 @@ def test_restarted_broker_repeats_nothing(restarted_broker, pool):
     assert_each_ran_once(site, pool, tasks[pool])
 
 
+@pytest.mark.slow
 def test_cancelled_task_is_redelivered(site):
     """What Celery cancels because the connection was lost is not held for ever: it runs again."""
     config = {**LATE, "worker_cancel_long_running_tasks_on_connection_loss": True}
@@ -149,6 +154,7 @@ def test_cancelled_task_is_redelivered(site):
     assert worker.running
 
 
+@pytest.mark.slow
 def test_frozen_worker_loses_its_lease_and_nothing_else(site, tmp_path):
     """A frozen worker's task runs elsewhere; thawed, it may finish, and does no harm."""
     frozen = site.worker(config=LATE, pool="threads")
@@ -170,6 +176,7 @@ def test_frozen_worker_loses_its_lease_and_nothing_else(site, tmp_path):
     site.settled()
 
 
+@pytest.mark.slow
 def test_a_solo_worker_acks_a_task_before_it_begins_the_next(site):
     """What is done is told before a long task, though Celery tells it in the next tick."""
     ids = [site.send("record_late", seconds).id for seconds in (0.05, 0.05, 5.0)]

@@ -154,6 +154,7 @@ def hostile(request, tmp_path_factory):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_bad_messages_among_good_ones(hostile, task):
     """Each of those that ended the worker is a dead letter with its error; the others run."""
@@ -225,6 +226,7 @@ def test_nothing_in_a_message_ends_a_worker(hostile, batch):
     hostile.site.settled(dead=len(hostile.dead_letters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["undecodable", "malformed"])
 def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
     """Forty that are dead-lettered do not hold up the task behind them."""
@@ -241,6 +243,7 @@ def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_pool_that_was_restarted(redis_factory, site_factory, pool):
     """`celery control pool_restart` takes away nothing of what guards the worker."""
@@ -262,6 +265,7 @@ def children(site):
     return set(stats["pool"].get("processes", ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_workers_in_threads_of_one_program(redis_factory, site_factory, tmp_path, pool, count):

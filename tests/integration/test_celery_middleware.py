@@ -91,6 +91,7 @@ def middled(pool):
 # -- the order
 
 
+@pytest.mark.slow
 @EARLY_LATE
 def test_the_chain_runs_in_order_and_ends_in_reverse(middled, task):
     """All of deliver, then all of begin, the code, and the ends from the last to the first."""
@@ -285,6 +286,7 @@ def test_end_hears_of_a_retry(middled):
     assert sorted(expected) == sorted(middled.ended(result.id, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "task", "options", "error"),
     [
@@ -332,6 +334,7 @@ def test_children_that_are_spawned_have_the_middleware(site):
     site.settled()
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_document_do_what_they_say(site):
     """An invoice runs for its tenant, or is not published; each task has a clean connection."""
     made, cleaned, carried, published = blocks(ROOT / "docs" / "middleware.md", "python")

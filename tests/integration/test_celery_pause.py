@@ -23,6 +23,7 @@ def inspector(redis_url):
         yield inspector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_rests_while_its_queue_is_paused(
     redis_server, redis_url, site_factory, inspector, pool

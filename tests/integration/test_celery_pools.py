@@ -40,6 +40,7 @@ def pooled(pool_site):
     pool_site.settled()
 
 
+@pytest.mark.slow
 def test_result_comes_back(pooled):
     """A task runs and its result is read from the backend."""
     result = pooled.send("add", 2, 3)
@@ -60,6 +61,7 @@ def test_idle_worker_takes_a_task_at_once(pooled):
         assert result.get(timeout=pooled.transport_options["poll_interval"] / 2) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 def test_message_is_acked_early_or_late(pooled, late):
     """With acks_late the message is held while its task runs; without, it is gone by then.
@@ -75,6 +77,7 @@ def test_message_is_acked_early_or_late(pooled, late):
     pooled.journal.wait_finished(task.id)
 
 
+@pytest.mark.slow
 def test_every_task_of_many_runs_once(pooled):
     """Of 200 tasks each runs exactly once."""
     ids = [pooled.send("record").id for _ in range(200)]
@@ -83,6 +86,7 @@ def test_every_task_of_many_runs_once(pooled):
     assert dict.fromkeys(ids, 1) == {task_id: runs[task_id] for task_id in ids}
 
 
+@pytest.mark.slow
 def test_countdown_and_eta_are_kept(pooled):
     """A task with a countdown or an ETA starts when it is due, once, and not before."""
     sent = pooled.journal.wait_finished(pooled.send("record").id).at
@@ -122,6 +126,7 @@ def test_chord_calls_back_once(pooled):
     assert result.get(timeout=RESULT_S) == 90
 
 
+@pytest.mark.slow
 def test_ignored_by_expiry(pooled):
     """A task that expires before its countdown is over is revoked, not run."""
     result = pooled.send("record", countdown=1.0, expires=0.2)
@@ -145,6 +150,7 @@ def test_revoked_task_does_not_run(pooled):
     assert pooled.journal.runs(task_id) == 0
 
 
+@pytest.mark.slow
 def test_rate_limit_spreads_tasks(pooled):
     """With a rate limit of 4 a second five tasks take at least three quarters of a second."""
     name = pooled.running.name
@@ -159,6 +165,7 @@ def test_rate_limit_spreads_tasks(pooled):
         control.rate_limit("record", "0", reply=True, destination=[name], timeout=5)
 
 
+@pytest.mark.slow
 def test_inspect_answers(pooled):
     """ping, active, stats and registered are answered, while a task runs too."""
     name = pooled.running.name
@@ -178,6 +185,7 @@ def test_inspect_answers(pooled):
     pooled.journal.wait_finished(running.id)
 
 
+@pytest.mark.slow
 def test_events_are_received(pooled):
     """A receiver of events sees a task's life and the worker's heartbeats."""
     seen: list[tuple[str, str | None]] = []
@@ -198,6 +206,7 @@ def test_events_are_received(pooled):
             wait_until(complete, interval_s=0, what=lambda: f"events; have {seen}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_as_many_tasks_run_at_once_as_the_pool_can(site, pool):
     """Long tasks that wait together begin together, not one with each turn of the loop."""

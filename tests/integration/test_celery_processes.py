@@ -17,6 +17,7 @@ LATE = {"task_acks_late": True, "task_ignore_result": True}
 PLAIN_APP = "tests.integration.apps.plain"
 
 
+@pytest.mark.slow
 def test_workers_meet_in_mingle_and_gossip(site):
     """A second worker syncs with the first, and each sees the other join and leave."""
     first = site.worker(pool="solo", loglevel="DEBUG", mingle=True)
@@ -30,6 +31,7 @@ def test_workers_meet_in_mingle_and_gossip(site):
     first.shut_down()
 
 
+@pytest.mark.slow
 def test_mingle_carries_revoked_tasks(site):
     """A worker that starts learns from its neighbours which tasks are revoked."""
     first = site.worker(pool="solo")
@@ -41,6 +43,7 @@ def test_mingle_carries_revoked_tasks(site):
     assert inspect.revoked() == {second.name: ["no-such-task"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_remote_shutdown_ends_the_worker(site, pool):
     """`control shutdown` ends a worker in good order."""
@@ -51,6 +54,7 @@ def test_remote_shutdown_ends_the_worker(site, pool):
     site.settled()
 
 
+@pytest.mark.slow
 def test_broadcast_reaches_every_worker(site):
     """Every one of three workers answers one broadcast ping."""
     workers = [site.worker(pool="solo", ready=False) for _ in range(3)]
@@ -60,6 +64,7 @@ def test_broadcast_reaches_every_worker(site):
     assert sorted(name for reply in replies for name in reply) == [w.name for w in workers]
 
 
+@pytest.mark.slow
 def test_queues_are_added_and_cancelled_remotely(site):
     """A running worker begins and ends to consume from a queue on request."""
     worker = site.worker(pool="threads")
@@ -73,6 +78,7 @@ def test_queues_are_added_and_cancelled_remotely(site):
     site.settled("extra", ready=1)
 
 
+@pytest.mark.slow
 def test_beat_schedules(site):
     """A real beat process sends its entry every second, and each runs once."""
     schedule = {"often": {"task": "record", "schedule": 0.5}}
@@ -86,6 +92,7 @@ def test_beat_schedules(site):
     assert beat.log().count("Sending due task often") == len(site.journal.started())
 
 
+@pytest.mark.slow
 def test_command_line_alone_chooses_the_broker(site):
     """`celery -b URL` works with an application that never heard of the transport."""
     arguments = ["-b", site.broker]
@@ -164,6 +171,7 @@ def stopped_in_its_answer(site):
     return worker, child, half
 
 
+@pytest.mark.slow
 def test_a_result_that_was_half_read_when_the_connection_was_lost_is_read_to_its_end(
     fresh_redis, site_factory
 ):
@@ -185,6 +193,7 @@ def test_a_result_that_was_half_read_when_the_connection_was_lost_is_read_to_its
     assert worker.shut_down() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_a_result_that_was_half_read_when_the_connection_was_lost(
     fresh_redis, site_factory
 ):
@@ -203,6 +212,7 @@ def test_a_worker_ends_with_a_result_that_was_half_read_when_the_connection_was_
     assert 1 == site.journal.runs(half)
 
 
+@pytest.mark.slow
 def test_children_that_die_as_the_connection_is_lost(fresh_redis, site_factory):
     """The worker replaces them and goes on; a child that is not yet gone is waited for."""
     site = site_factory(fresh_redis, **LATE)

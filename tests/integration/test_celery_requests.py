@@ -43,6 +43,7 @@ def seen(tmp_path, redis_server, site_factory):
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_task_sees_the_eta_that_it_waited_for(seen, pool):
     """As text, as over redis://, in every pool; and the worker did not hold it again."""
@@ -56,6 +57,7 @@ def test_a_task_sees_the_eta_that_it_waited_for(seen, pool):
     site.settled()
 
 
+@pytest.mark.slow
 def test_a_retry_has_the_eta_of_its_own(seen):
     """One with a countdown another one, one without none."""
     site = seen("reliq")
@@ -123,6 +125,7 @@ def comparable(value, key=None):
     return value
 
 
+@pytest.mark.slow
 def test_a_worker_sees_what_it_sees_over_redis(seen):
     """Requests, messages and the answers to remote control: field by field what redis:// shows."""
     theirs, ours = (outcomes(seen(scheme)) for scheme in ("redis", "reliq"))
@@ -136,6 +139,7 @@ def test_a_worker_sees_what_it_sees_over_redis(seen):
 # -- inspect scheduled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_inspect_scheduled_shows_what_waits_in_the_broker(seen, pool):
     """As Celery shows what a worker holds; the hostname is the broker's. Nothing is touched."""

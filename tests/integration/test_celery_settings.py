@@ -11,6 +11,7 @@ LATE = {"task_acks_late": True}
 ONE_AHEAD = {"worker_prefetch_multiplier": 1}
 
 
+@pytest.mark.slow
 def test_unlimited_prefetch_takes_all(site):
     """With a prefetch multiplier of 0 one worker takes every waiting message."""
     site.worker(config={**LATE, "worker_prefetch_multiplier": 0})
@@ -21,6 +22,7 @@ def test_unlimited_prefetch_takes_all(site):
     site.settled()
 
 
+@pytest.mark.slow
 def test_prefetch_of_one_takes_one_per_process(site):
     """With a prefetch multiplier of 1 and two processes two late-acked messages are held."""
     site.worker(concurrency=2, config={**LATE, **ONE_AHEAD})
@@ -33,6 +35,7 @@ def test_prefetch_of_one_takes_one_per_process(site):
     site.settled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_disabled_prefetch_takes_only_what_can_run(site, pool):
     """With worker_disable_prefetch nothing is reserved beyond the free processes."""
@@ -52,6 +55,7 @@ def test_disabled_prefetch_takes_only_what_can_run(site, pool):
     site.settled()
 
 
+@pytest.mark.slow
 def test_autoscale_grows_and_shrinks(site):
     """A worker with autoscale 3,1 runs three tasks at once and goes back to one process."""
     config = {**LATE, **ONE_AHEAD}
@@ -68,6 +72,7 @@ def test_autoscale_grows_and_shrinks(site):
     site.settled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requeue", [True, False])
 def test_lost_process_requeues_or_fails(site, requeue):
     """A task whose process is killed runs again with task_reject_on_worker_lost, else fails."""
@@ -83,6 +88,7 @@ def test_lost_process_requeues_or_fails(site, requeue):
     site.settled()
 
 
+@pytest.mark.slow
 def test_hard_time_limit_ends_the_task(site):
     """A task past its hard limit is killed and fails; the worker goes on."""
     site.worker(config=LATE)
@@ -94,6 +100,7 @@ def test_hard_time_limit_ends_the_task(site):
     site.settled()
 
 
+@pytest.mark.slow
 def test_soft_time_limit_raises_in_the_task(site):
     """A task past its soft limit gets the exception and fails with it."""
     site.worker(config=LATE)
@@ -104,6 +111,7 @@ def test_soft_time_limit_raises_in_the_task(site):
     site.settled()
 
 
+@pytest.mark.slow
 def test_revoke_terminates_a_running_task(site):
     """A running task that is revoked with terminate ends; its message is finished."""
     site.worker(config=LATE)
@@ -116,6 +124,7 @@ def test_revoke_terminates_a_running_task(site):
     site.settled()
 
 
+@pytest.mark.slow
 def test_priorities_are_served_in_order(site):
     """Waiting tasks are taken by priority, 0 first, and in the order sent within one."""
     ids = {priority: [site.send("where", priority=priority).id] for priority in (9, 0, 5)}

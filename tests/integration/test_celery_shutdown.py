@@ -13,6 +13,7 @@ from tests.support.workers import POOLS
 LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_multiplier": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_warm_shutdown_finishes_and_gives_back(site, pool):
     """Running tasks finish and are acked, prefetched ones go back, nothing runs twice."""

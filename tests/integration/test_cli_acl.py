@@ -211,6 +211,7 @@ def test_a_producer_that_confirms(guarded):
     assert set() == producer.refused
 
 
+@pytest.mark.slow
 def test_a_worker(guarded):
     """It does what producers do, consumes, returns what others held, and claims."""
     worker = guarded("worker")
@@ -245,6 +246,7 @@ def test_a_worker(guarded):
     worker.check()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400, method="signal")  # thirty processes, on a machine that may be busy
 def test_an_operator(guarded, redis_factory, tmp_path):
     """Every command of reliq runs under the rule of operators, against a prefix too."""
@@ -331,6 +333,7 @@ def scraped(url, *arguments):
             process.wait(30)
 
 
+@pytest.mark.slow
 def test_an_exporter(guarded):
     """It reads with its rule, and can write nothing."""
     exporter = guarded("exporter")
@@ -394,6 +397,7 @@ def look_as_viewer(inspector):
     assert {"ok", "info"} >= {item.severity for item in findings if item.check == "acl"}
 
 
+@pytest.mark.slow
 def test_an_operator_who_may_not_read_the_configuration(guarded):
     """All is shown but what stands in it, and the server's passwords are not to be had."""
     operator = guarded("operator")
@@ -423,6 +427,7 @@ HARM = [
 ]
 
 
+@pytest.mark.slow
 def test_a_viewer_of_the_page(guarded):
     """Whoever looks at the page sees all of it, under a rule that lets nobody write."""
     viewer = guarded("viewer")
@@ -450,6 +455,7 @@ def test_a_viewer_of_the_page(guarded):
     assert {"config|get" if viewer.server.version >= (7,) else "config"} == viewer.refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter", "viewer"])
 def test_what_no_rule_allows(guarded, role):
     """Nobody takes another application's scripts, functions, keys or the server."""
@@ -487,6 +493,7 @@ def test_what_a_rule_does_not_keep_apart(guarded):
             user.hgetall("else:reliq:x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_real_workers(guarded, site_factory, pool):
     """Celery's workers do all they do, die and are helped up: nothing is refused to them."""
@@ -527,6 +534,7 @@ def test_a_bench_needs_a_worker(guarded):
     assert set() == worker.refused
 
 
+@pytest.mark.slow
 def test_a_migration(guarded):
     """Messages go from Kombu's transport to reliq and back, over one Redis."""
     migration = guarded("migration")
@@ -570,6 +578,7 @@ def test_behind_sentinels():
         group.destroy()
 
 
+@pytest.mark.slow
 def test_each_role_alone_and_all_of_them():
     """One line for each role, to be pasted; JSON by role."""
     rules = json.loads(run(None, "acl", "--json").stdout)

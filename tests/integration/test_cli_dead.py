@@ -51,6 +51,7 @@ def count(rows):
     return row["count"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
@@ -68,6 +69,7 @@ def test_listed(client, connection, filters, expected):
     assert {"rejected"} >= {row["reason"] for row in rows}
 
 
+@pytest.mark.slow
 def test_one_of_them(client, connection):
     """With its headers and properties; an unknown one is an error, a list is a table."""
     first = data(client.url, "dead", "list", "orders", "--limit", 1)[0]
@@ -82,6 +84,7 @@ def test_one_of_them(client, connection):
     assert re.search(r"shop\.pay *│ *id-0 *│ *\(0,\).*rejected", listed), listed
 
 
+@pytest.mark.slow
 def test_replayed(client, connection):
     """A dry run counts; then some, by filter, then the rest into another queue."""
     declare(connection, "other")
@@ -113,6 +116,7 @@ def test_a_rate_is_kept(client):
     assert 1.2 <= ended[0] - began[0] + (ended[1] - began[1]) / 1e6
 
 
+@pytest.mark.slow
 def test_interrupted_and_run_again(client, tmp_path):
     """Ctrl-C says how far it came and exits with 130; the next run does the rest, each once."""
     connection = client.connect()
@@ -139,6 +143,7 @@ def test_interrupted_and_run_again(client, tmp_path):
     assert client.settled("orders")
 
 
+@pytest.mark.slow
 def test_purged_after_a_question(client, connection):
     """Without --yes nobody is there to say it, and nothing is removed."""
     done = run(client.url, "dead", "purge", "orders")
@@ -155,6 +160,7 @@ def test_purged_after_a_question(client, connection):
 # -- files
 
 
+@pytest.mark.slow
 def test_written_and_read_elsewhere(client, connection, redis_factory, tmp_path):
     """What is written on one broker is dead on the other, once, with all that is known of it."""
     other, path = redis_factory(), tmp_path / "orders.jsonl"
@@ -179,6 +185,7 @@ def test_written_and_read_elsewhere(client, connection, redis_factory, tmp_path)
         assert all(result.balanced for result in there.audit())
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off(client, connection, tmp_path):
     """It is not overwritten; --resume drops the half line and writes what is missing."""
     path = tmp_path / "orders.jsonl"
@@ -228,6 +235,7 @@ def test_a_file_that_is_wrong(client, connection, tmp_path, change, words):
             inspector.import_dead_letters("other", path)
 
 
+@pytest.mark.slow
 def test_arguments_that_make_no_sense(client, connection):
     """A misspelt duration, reason or pattern is an error that says what was expected."""
     for arguments, words in (

@@ -29,6 +29,7 @@ def queue_row(found, name="orders"):
 # -- status
 
 
+@pytest.mark.slow
 def test_each_column_of_a_queue(client):
     """Counts by state, consumers, the age of the oldest, and whether it is paused."""
     connection = client.connect()
@@ -56,6 +57,7 @@ def test_an_empty_queue_has_no_oldest(client):
     assert queue_row(data(client.url, "status", "--interval", 0))["oldest_age_s"] is None
 
 
+@pytest.mark.slow
 def test_rates_are_those_of_the_interval(client):
     """Messages published and acknowledged a second, between two looks."""
     connection = client.connect()
@@ -75,6 +77,7 @@ def test_rates_are_those_of_the_interval(client):
     assert [0, 0] == [row["rate_in"], row["rate_out"]]
 
 
+@pytest.mark.slow
 def test_the_broker_itself(client, redis_factory):
     """Its role, memory and persistence, whether it is reachable."""
     row = only(data(client.url, "status", "--interval", 0)["brokers"])
@@ -90,6 +93,7 @@ def test_the_broker_itself(client, redis_factory):
     assert ("AOF always", 100 * 2**20) == (row["persistence"], row["memory_limit_bytes"])
 
 
+@pytest.mark.slow
 def test_a_replica_says_that_it_is_one(redis_server, redis_factory):
     """An operator who looks at the wrong end of a pair sees it."""
     replica = redis_factory(replica_of=redis_server)
@@ -97,6 +101,7 @@ def test_a_replica_says_that_it_is_one(redis_server, redis_factory):
     assert "replica" == only(data(replica.url(), "status", "--interval", 0)["brokers"])["role"]
 
 
+@pytest.mark.slow
 def test_several_brokers_and_one_that_is_away(client, redis_factory):
     """All are shown, each queue with its broker; the exit code says that one did not answer."""
     other = redis_factory()
@@ -124,6 +129,7 @@ def test_no_colours_and_no_password_where_no_terminal_is(redis_factory):
 # -- consumers
 
 
+@pytest.mark.slow
 def test_who_consumes(client):
     """Host, process, queues, what it holds, since when, its last heartbeat, its options."""
     connection = client.connect(delivery_limit=3)
@@ -144,6 +150,7 @@ def test_who_consumes(client):
     assert row["id"] in shown
 
 
+@pytest.mark.slow
 def test_the_pool_of_a_worker(redis_url, worker_factory):
     """A Celery worker says of which pool it is."""
     worker = worker_factory(
@@ -174,6 +181,7 @@ def four_states(client):
     return client
 
 
+@pytest.mark.slow
 def test_a_ready_message(four_states):
     """Its tag, age, task, id, and its arguments as Celery wrote them."""
     row = only(data(four_states.url, "peek", "orders"))
@@ -197,6 +205,7 @@ def test_a_delayed_message(four_states):
     assert 0 < row["due_ms"] - row["published_ms"] < 70_000
 
 
+@pytest.mark.slow
 def test_a_held_message(four_states):
     """Who holds it, and until when."""
     row = only(data(four_states.url, "peek", "orders", "--state", "unacked"))
@@ -212,6 +221,7 @@ def test_a_dead_message(four_states):
     assert row["died_ms"] >= row["published_ms"]
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled_and_nothing_talks_to_the_terminal(client):
     """A body that would run code when it is read is not read; escape codes are shown as text."""
     connection = client.connect()
@@ -232,6 +242,7 @@ def test_nothing_is_unpickled_and_nothing_talks_to_the_terminal(client):
     assert "\\x1b[31m" in shown
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_envelope(client):
     """What cannot be read is listed all the same."""
     connection = client.connect()
@@ -243,6 +254,7 @@ def test_bytes_that_are_no_envelope(client):
     assert (tag, None, None, 1) == (row["tag"], row["task"], row["body"], row["size"])
 
 
+@pytest.mark.slow
 def test_some_of_many(client):
     """--limit and --skip go through a long queue, more than one step of it at a time."""
     connection = client.connect()
@@ -264,6 +276,7 @@ def test_some_of_many(client):
             inspector.peek("nothing", "dead")
 
 
+@pytest.mark.slow
 def test_a_queue_that_one_of_two_brokers_has(client, redis_factory):
     """It is shown; where no broker has it, that is an error."""
     other = redis_factory()
@@ -280,6 +293,7 @@ def test_a_queue_that_one_of_two_brokers_has(client, redis_factory):
 # -- audit
 
 
+@pytest.mark.slow
 def test_audit_of_several_brokers(client, redis_factory):
     """The queue that does not balance is named with its difference and its broker; exit 1."""
     other = redis_factory()
@@ -300,6 +314,7 @@ def test_audit_of_several_brokers(client, redis_factory):
         assert 1 == abs(only(inspector.audit()).difference)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_command_is_an_error_of_its_own(client):
     """A misspelt state, a wrong URL, no URL: exit 2, and the message names it."""
     for arguments, words in (

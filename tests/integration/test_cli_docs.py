@@ -152,6 +152,7 @@ def test_the_pictures_are_drawn(tmp_path):
     assert "shop.notify" in (tmp_path / "dead-list.svg").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_schema_is_one():
     """`reliq schema` prints valid JSON Schema, of one command and of all."""
     import jsonschema

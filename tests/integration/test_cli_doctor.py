@@ -46,6 +46,7 @@ def test_a_sound_broker(sound, client):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "value", "check", "severity", "words"),
     [
@@ -114,6 +115,7 @@ def test_a_clock_that_is_wrong(redis_url, monkeypatch):
     assert "NTP" in found.remedy
 
 
+@pytest.mark.slow
 def test_a_replica(redis_factory):
     """It takes no messages: an error, and one more where its link is down."""
     primary = redis_factory()
@@ -170,6 +172,7 @@ def test_every_key_of_ours_is_known_to_be(redis_url, redis_server):
     assert "ok" == severity, message
 
 
+@pytest.mark.slow
 def test_a_consumer_that_was_killed(client):
     """It is in the register and not connected: found, with what brings its messages back."""
     take_and_die(client.url, {})
@@ -189,6 +192,7 @@ def test_a_consumer_that_was_killed(client):
     assert [("ok", "")] == [(severity, remedy) for severity, _, remedy in others], others
 
 
+@pytest.mark.slow
 def test_nothing_is_to_be_done_for_a_consumer_that_held_nothing(client):
     """Killed at a queue that stays and one that does not: only what waits in the first counts."""
     script = (

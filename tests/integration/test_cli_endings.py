@@ -42,6 +42,7 @@ def connected(raw):
     return lambda: raw.info("stats")["total_connections_received"] > before
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_no_fault_found(client, fresh_redis):
     """A command that is interrupted ends with 130, and not with the 1 of a fault."""
     url, raw = fresh_redis.url(), fresh_redis.client()  # nobody else connects to it
@@ -57,6 +58,7 @@ def test_ctrl_c_is_no_fault_found(client, fresh_redis):
     assert 1 == client.status("orders").ready
 
 
+@pytest.mark.slow
 def test_a_migration_that_is_interrupted_says_how_far_it_came(client, redis_server):
     """It prints what has moved, and that running it again goes on."""
     raw = redis_server.client()
@@ -101,6 +103,7 @@ def test_only_what_was_asked_about_is_removed(client):
         assert 1 == inspector.status("orders").dead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("peek",), ("dead", "list"), ("queue", "pause"), ("dead", "replay")],
@@ -115,6 +118,7 @@ def test_the_name_of_a_queue_is_text(client, words):
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_name_of_a_queue_is_text_where_it_moves(client, redis_factory):
     """The same in what `move` and `migrate` print."""
     other = redis_factory()
@@ -130,6 +134,7 @@ def test_the_name_of_a_queue_is_text_where_it_moves(client, redis_factory):
         assert "" == done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

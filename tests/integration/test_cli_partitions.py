@@ -31,6 +31,7 @@ def kill(url, count):
             queue.get().reject()
 
 
+@pytest.mark.slow
 def test_status_shows_one_queue(broker):
     """With the counts of its partitions together; audit has a line for each of them."""
     kill(broker, 3)
@@ -65,6 +66,7 @@ def test_messages_and_dead_letters_of_all_partitions(broker):
         assert 15 == inspector.status("q").ready
 
 
+@pytest.mark.slow
 def test_it_is_divided_by_command(broker):
     """Up and down; settings are those of the whole queue."""
     assert 0 == run(broker, "queue", "set", "q", "--partitions", "8").returncode

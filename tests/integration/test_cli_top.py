@@ -114,6 +114,7 @@ def test_top_outlives_its_broker(redis_factory, client, terminal):
     wait_until(lambda: len(ready_of(top.said())) > looks, what=top.said)
 
 
+@pytest.mark.slow
 def test_colours_on_a_terminal_and_none_elsewhere(client, terminal):
     """The same command, to a person and to a pipe."""
     declare(client.connect(), "orders")
@@ -123,6 +124,7 @@ def test_colours_on_a_terminal_and_none_elsewhere(client, terminal):
     assert "\x1b[" not in run(client.url, "status", "--interval", "0").stdout
 
 
+@pytest.mark.slow
 def test_a_long_replay_shows_how_far_it_is(client, terminal):
     """A bar with the numbers, which is gone when it is done; elsewhere there is none."""
     connection = client.connect()
@@ -140,6 +142,7 @@ def test_a_long_replay_shows_how_far_it_is(client, terminal):
     assert ("", True) == (done.stderr, "5 replayed" in done.stdout)
 
 
+@pytest.mark.slow
 def test_top_without_a_terminal(client):
     """It says what to use instead; with --json it is one line a look."""
     declare(client.connect(), "orders")
@@ -173,6 +176,7 @@ def completed(url, words):
     return [line.partition(",")[2] for line in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_words_are_completed(client):
     """Commands, options, choices, and the names of queues; no broker, no names, no error."""
     connection = client.connect()
@@ -199,6 +203,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_names_that_a_shell_would_run_are_not_offered(client):
     """Whatever a queue is called, only harmless words come into somebody's line."""
     connection = client.connect()
@@ -208,6 +213,7 @@ def test_names_that_a_shell_would_run_are_not_offered(client):
     assert [] == completed(client.url, ["reliq", "peek", "--", "-p"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE[:3:2])
 def test_tab_and_enter_in_a_real_shell_run_nothing(client, tmp_path, hostile):
     """Bash on a terminal completes the good name, and makes nothing of the hostile one."""
@@ -242,6 +248,7 @@ def test_tab_and_enter_in_a_real_shell_run_nothing(client, tmp_path, hostile):
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell(shell):
     """It is printed, and asks the command for the words."""
@@ -275,6 +282,7 @@ def celery(folder, *arguments, **more):
     )
 
 
+@pytest.mark.slow
 def test_the_brokers_of_an_application(client, tmp_path, redis_factory):
     """URL, password and prefix are the application's; RELIQ_URL does not matter, --url does."""
     server, second = redis_factory(password="hush/1"), redis_factory()
@@ -295,6 +303,7 @@ def test_the_brokers_of_an_application(client, tmp_path, redis_factory):
     assert "hush" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_exporter_of_an_application(client, tmp_path):
     """It needs no --url there; several in RELIQ_URL stand between semicolons, as everywhere."""
     (tmp_path / "proj.py").write_text(APP.format(broker=client.url, options={}))
@@ -309,6 +318,7 @@ def test_the_exporter_of_an_application(client, tmp_path):
         taken.close()
 
 
+@pytest.mark.slow
 def test_an_application_of_another_broker(tmp_path):
     """It is refused by name; help needs no broker, and other commands do not load ours."""
     (tmp_path / "proj.py").write_text(APP.format(broker="redis://127.0.0.1:1/0", options={}))

@@ -80,6 +80,7 @@ def not_the_anchor(cluster):
     return [node for node in cluster.masters if node is not anchor_of(cluster)]
 
 
+@pytest.mark.slow
 def test_all_nodes_are_silent(cluster, connect):
     """The cluster is lost, although nobody asks for anything over one of the connections."""
     wire = connect(socket_timeout=3.0)
@@ -177,6 +178,7 @@ def test_a_connection_that_has_ended_is_looked_at_once(cluster, connect):
     assert dials + 1 == wire.dials
 
 
+@pytest.mark.slow
 def test_a_node_that_was_found_to_be_away_stays_so_until_it_answers(cluster, connect):
     """Whoever asks again has not to find it out again, over another connection neither."""
     wire, other = connect(socket_timeout=1.0), connect()
@@ -247,6 +249,7 @@ def stored(connection):
     return sorted(int(decode(one.envelope).body) for one in found)
 
 
+@pytest.mark.slow
 def test_publishers_go_round_a_node_that_does_not_answer(cluster, application):
     """Whoever was in time to write to it waits once, and no other."""
     connection = application()
@@ -317,6 +320,7 @@ def test_a_large_batch_goes_elsewhere_when_it_is_retried(cluster, application):
     assert list(range(850)) == stored(application())
 
 
+@pytest.mark.slow
 def test_what_has_a_key_waits_for_its_node(cluster, application):
     """Elsewhere it would be out of order."""
     channel = application().default_channel
@@ -355,6 +359,7 @@ def test_a_declaration_goes_past_a_node_that_is_away(cluster, application, new):
     assert 24 == len(stored(connection))
 
 
+@pytest.mark.slow
 def test_a_consumer_begins_while_a_node_is_away(cluster, application):
     """And is given what is at the others; later the rest."""
     connection = application()
@@ -416,6 +421,7 @@ def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
         assert [] == [name for name in there if store.consumers_of(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["catch_up", "finish"])
 def test_what_is_owed_to_a_silent_node_holds_up_no_connection(cluster, step):
     """Neither one that is new, nor the end of the process."""
@@ -482,6 +488,7 @@ def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
         message.ack()
 
 
+@pytest.mark.slow
 def test_a_consumer_says_once_which_queues_it_has_lost(cluster, caplog):
     """All of one node in one line; and when they are back."""
     caplog.set_level("INFO", "reliq")
@@ -512,6 +519,7 @@ def test_a_consumer_says_once_which_queues_it_has_lost(cluster, caplog):
         assert there == [name for name in (*there, here) if repr(name) in text]
 
 
+@pytest.mark.slow
 def test_messages_that_nobody_waits_for_are_told_of_once(cluster, caplog):
     """That they may be lost, however many they are; and that they arrive again."""
     caplog.set_level("INFO", "reliq")
@@ -615,6 +623,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
         assert [] == [name for name in there if consumers_of(name)]
 
 
+@pytest.mark.slow
 def test_operators_reach_the_partitions_whose_nodes_answer(cluster):
     """Those that are paused, purged and resumed all the same; the rest is named in the end."""
     silent = beside(cluster, "q")

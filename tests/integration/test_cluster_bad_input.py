@@ -46,6 +46,7 @@ def test_one_of_the_seeds_is_no_cluster(cluster, redis_server):
             assert [] == found.queues()
 
 
+@pytest.mark.slow
 def test_no_seed_is_reachable():
     """All that were tried are named."""
     ports = (free_port(), free_port())
@@ -86,6 +87,7 @@ def test_an_address_map_that_is_none(cluster, wrong):
     refused(cluster.url(), "address_map", "a mapping of host:port to host:port", address_map=wrong)
 
 
+@pytest.mark.slow
 def test_a_wrong_password():
     """The login is what is wrong, not the network."""
     cluster = RedisCluster(1, password="hush")
@@ -97,6 +99,7 @@ def test_a_wrong_password():
         cluster.destroy()
 
 
+@pytest.mark.slow
 def test_a_user_without_the_right_to_ask_for_the_slots(cluster):
     """It is told which rule it needs."""
     for node in cluster.masters:
@@ -105,6 +108,7 @@ def test_a_user_without_the_right_to_ask_for_the_slots(cluster):
     refused(url, "reliq acl", "--cluster", error=BrokerUnavailable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full_coverage", ["yes", "no"])
 def test_slots_that_no_node_has(full_coverage):
     """Who needs one is told how to get it a node; the doctor counts them."""
@@ -138,6 +142,7 @@ def test_slots_that_no_node_has(full_coverage):
         cluster.destroy()
 
 
+@pytest.mark.slow
 def test_nodes_that_announce_what_cannot_be_reached():
     """As behind NAT or in containers: address_map says where they are; MOVED is mapped too."""
     cluster = RedisCluster(2)

@@ -121,6 +121,7 @@ def missing(cluster, victim, elsewhere):
     return sorted(set(QUEUES) - set(elsewhere))
 
 
+@pytest.mark.slow
 def test_status(cluster, victim, elsewhere, lose):
     """The queues of the other nodes, and which cannot be told; it does not wait for long."""
     absent = missing(cluster, victim, elsewhere)
@@ -148,6 +149,7 @@ def test_status(cluster, victim, elsewhere, lose):
     assert "queues not told" in done.stdout
 
 
+@pytest.mark.slow
 def test_audit(cluster, victim, elsewhere, lose):
     """2, as not all is known: the ledgers of the others are shown."""
     absent = missing(cluster, victim, elsewhere)
@@ -165,6 +167,7 @@ def test_audit(cluster, victim, elsewhere, lose):
     assert [] == [name for name in absent if repr(name) not in done.stderr]
 
 
+@pytest.mark.slow
 def test_the_doctor(cluster, victim, elsewhere, lose):
     """It names the node, looks at the others, and at their queues and ledgers."""
     absent = missing(cluster, victim, elsewhere)
@@ -199,6 +202,7 @@ def by(label, found, name):
     return {labels[label]: value for labels, value in found[name]}
 
 
+@pytest.mark.slow
 def test_the_exporter(cluster, victim, elsewhere, lose):
     """The broker is up, the node is not, and queues elsewhere have their series."""
     absent = missing(cluster, victim, elsewhere)
@@ -212,6 +216,7 @@ def test_the_exporter(cluster, victim, elsewhere, lose):
     assert dict.fromkeys(elsewhere, 1) == by("queue", found, "reliq_messages_ready")
 
 
+@pytest.mark.slow
 def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
     """It knows the names of what it has seen, also where the list of queues is lost."""
     registry = CollectorRegistry()
@@ -233,6 +238,7 @@ def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
         assert {0} == set(by("node", found, "reliq_node_queues_untold").values())
 
 
+@pytest.mark.slow
 def test_the_page(cluster, victim, elsewhere, lose):
     """It goes on with the queues of the other nodes, and names the one that is lost."""
     with page(cluster.url()) as browser:
@@ -250,6 +256,7 @@ def test_the_page(cluster, victim, elsewhere, lose):
                     assert answer.status_code in {404, 503}, name
 
 
+@pytest.mark.slow
 def test_no_node_answers(cluster):
     """Nothing is told, and that is said."""
     for node in cluster.masters:
@@ -317,6 +324,7 @@ def stuck(cluster):
         assert 1 == get(connection, "red").payload
 
 
+@pytest.mark.slow
 def test_a_slot_left_open(cluster, stuck):
     """The doctor names slot, nodes and remedy; other queues are told of."""
     rows = data(cluster.url(), "doctor", code=1)

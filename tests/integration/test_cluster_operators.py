@@ -71,6 +71,7 @@ FILLED = {"ready": 2, "delayed": 1, "dead": 1}
 # -- looking
 
 
+@pytest.mark.slow
 def test_status(cluster, connection):
     """One broker with the queues of all nodes, and sums of what the nodes say."""
     fill(connection)
@@ -91,6 +92,7 @@ def test_status(cluster, connection):
     assert "cluster of 3 masters" in table
 
 
+@pytest.mark.slow
 def test_peek_and_dead_letters(cluster, connection):
     """Each queue from its own node: seen, exported, replayed into another, removed."""
     url = cluster.url()
@@ -116,6 +118,7 @@ def test_peek_and_dead_letters(cluster, connection):
     } == queues
 
 
+@pytest.mark.slow
 def test_dead_letters_in_a_file(cluster, connection, tmp_path):
     """Out of one queue, into a queue at another node."""
     url, file = cluster.url(), tmp_path / "letters"
@@ -125,6 +128,7 @@ def test_dead_letters_in_a_file(cluster, connection, tmp_path):
     assert 2 == len(data(url, "dead", "list", "green"))
 
 
+@pytest.mark.slow
 def test_queues(cluster, connection):
     """Paused, resumed, changed, purged and deleted: by the commands, and at every node."""
     url = cluster.url()
@@ -173,6 +177,7 @@ def of_check(rows, check):
     return [(row["severity"], row["message"]) for row in rows if row["check"] == check]
 
 
+@pytest.mark.slow
 def test_a_sound_cluster(tmp_path):
     """Nothing is wrong, under --strict too; nodes are named where they are not all the same."""
     extra = ("--maxmemory", "200mb")
@@ -230,6 +235,7 @@ def test_what_is_wrong_with_one_node(cluster, connection):
     assert name not in texts[1]
 
 
+@pytest.mark.slow
 def test_a_single_servers_url(cluster):
     """reliq:// at a node: told which URL it should be, by the doctor and by what fails."""
     url = cluster.masters[0].url()
@@ -244,6 +250,7 @@ def test_a_single_servers_url(cluster):
 # -- metrics
 
 
+@pytest.mark.slow
 def test_the_exporter(cluster, connection):
     """Queues as on one server, and each node with what only it can tell."""
     fill(connection)
@@ -268,6 +275,7 @@ def test_the_exporter(cluster, connection):
 # -- from elsewhere, and back
 
 
+@pytest.mark.slow
 def test_a_migration_from_kombus_redis(cluster, redis_factory):
     """Out of Kombu's lists into a cluster, queues at several nodes; and back."""
     server = redis_factory()
@@ -312,6 +320,7 @@ def other_cluster(other_running):
     assert_balanced(other_running.url())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_a_move(cluster, redis_factory, direction):
     """All that waits goes from one server into the cluster, or out of it, each once."""
@@ -321,6 +330,7 @@ def test_a_move(cluster, redis_factory, direction):
     assert_balanced(server.url())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["there", "back"])
 def test_a_move_between_clusters(cluster, other_cluster, direction):
     """They are two brokers, although their queues have the same slots."""

@@ -154,6 +154,7 @@ STATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_script_is_whole_or_refused(moving, name, state):

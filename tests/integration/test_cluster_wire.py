@@ -93,6 +93,7 @@ def not_the_anchor(cluster):
     return [node for node in cluster.masters if node is not anchor]
 
 
+@pytest.mark.slow
 def test_a_node_that_never_answered_holds_up_no_other(cluster, connect):
     """Not even where both are dialled for the first time, and many queues are at the first."""
     wire = connect(cluster, socket_connect_timeout=5.0)
@@ -358,6 +359,7 @@ def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
         cluster.destroy()
 
 
+@pytest.mark.slow
 def test_a_node_of_another_cluster_is_not_asked(connect):
     """A node that has left may be in another cluster by now: its map is not ours."""
     ours, theirs = RedisCluster(3).start(), RedisCluster(1).start()

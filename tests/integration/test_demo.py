@@ -63,6 +63,7 @@ def assert_nothing_lost(run, tasks):
     assert run["words_expected"] == run["words"] > 0
 
 
+@pytest.mark.slow
 def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp_path):
     """A worker killed half way: all tasks run, those it was running run again, soon.
 
@@ -88,6 +89,7 @@ def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_demo_needs_no_server(tmp_path):
     """By itself it runs on a broker of its own: nothing is lost, nothing of it stays."""
     done = reliq_command("demo", "--tasks", "160", "--json", TMPDIR=str(tmp_path), PATH="")
@@ -102,6 +104,7 @@ def test_the_demo_needs_no_server(tmp_path):
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("moment", "arguments"),
@@ -153,6 +156,7 @@ main(["demo", "--tasks", "100", *{arguments!r}])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [int(signal.SIGINT), int(signal.SIGTERM)])
 @pytest.mark.parametrize(
     ("part", "arguments"),
@@ -215,6 +219,7 @@ def test_audit_of_a_queue_that_balances(redis_url):
     assert_balanced(redis_url)
 
 
+@pytest.mark.slow
 def test_audit_of_a_queue_that_does_not_balance(redis_url, redis_server):
     """A message that vanished shows as the difference, and the exit code is 1."""
     with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
@@ -228,6 +233,7 @@ def test_audit_of_a_queue_that_does_not_balance(redis_url, redis_server):
     assert (False, 1) == (result["balanced"], abs(result["difference"]))
 
 
+@pytest.mark.slow
 def test_status_counts_each_state(redis_url):
     """`reliq status` says how many messages are ready and how many are held."""
     with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
@@ -248,6 +254,7 @@ def held_and_ready(url):
     return status["unacked"], status["ready"]
 
 
+@pytest.mark.slow
 def test_a_prefix_selects_its_own_queues(redis_url):
     """--prefix is the global_keyprefix: other queues on the same Redis are not seen."""
     options = {"global_keyprefix": "shop:"}

@@ -91,6 +91,7 @@ def reliq_command(*arguments, **environment):
     )
 
 
+@pytest.mark.slow
 def test_it_starts_serves_and_goes(place, caplog):
     """The first user starts it, once told in the log; after the last one both processes end."""
     caplog.set_level(logging.INFO, "reliq.embedded")
@@ -106,6 +107,7 @@ def test_it_starts_serves_and_goes(place, caplog):
     assert [2] == take(place.url, 1)
 
 
+@pytest.mark.slow
 def test_a_server_holds_its_lock_whatever_happens_to_the_keeper(place):
     """Stopped, out of connections, in a long script: no second server, and a new keeper."""
     put(place.url, 1)
@@ -218,6 +220,7 @@ def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
         moved.close()
 
 
+@pytest.mark.slow
 def test_who_only_looks_starts_nothing(place):
     """No folder is made, no server started, and one that runs is not kept alive."""
     with pytest.raises(reliq.ConfigurationError, match="no such folder"):
@@ -240,6 +243,7 @@ def test_who_only_looks_starts_nothing(place):
     assert [] == place.processes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["exporter", "web"])
 def test_pages_and_metrics_keep_nothing_alive(place, command):
     """They show the broker, and it ends below them; then they start none."""
@@ -343,6 +347,7 @@ atexit.register(lambda: open(sys.argv[3], 'w').write(str(count[0])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["zeros", "cut", "empty manifest", "no manifest", "lost", "no data"]
 )
@@ -572,6 +577,7 @@ def test_without_a_server_it_says_what_to_install(place, monkeypatch):
         ensure(place.folder, parse({"embedded_server": "/bin/true"}))
 
 
+@pytest.mark.slow
 def test_a_broken_one_fails_fast(place, monkeypatch):
     """The last failure is told at once to everyone, with the server's own words; then it heals."""
     place.path.mkdir(0o700)
@@ -592,6 +598,7 @@ def test_a_broken_one_fails_fast(place, monkeypatch):
     put(place.url, 1)
 
 
+@pytest.mark.slow
 def test_the_commands(place, tmp_path):
     """Status tells what runs, stop ends it, backup opens as a broker, run stays in front."""
     put(place.url, *range(20))
@@ -667,6 +674,7 @@ def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, 
     assert 1 == site.journal.runs(task.id)
 
 
+@pytest.mark.slow
 def test_two_containers_and_two_machines(place, tmp_path):
     """Other namespaces of pids, names and network share it; another boot id is refused."""
     put(place.url, 1)
@@ -707,6 +715,7 @@ def test_a_full_disk(tmp_path):
         assert float(seconds) < 5
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
     """Its default is a quarter of what a group may have, 256 MB at most."""
     from reliq.embedded import server

@@ -69,6 +69,7 @@ def stored(url):
     return ledger(url)["published"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("used", "how"),
     [("connected", "exit"), ("published", "release"), ("holding", "_exit"), ("holding", "exit")],
@@ -90,6 +91,7 @@ def test_children_make_other_tags():
     assert (5 * 500, 5) == (len(set(tags)), len({tag[14:24] for tag in tags}))
 
 
+@pytest.mark.slow
 def test_a_busy_thread_blocks_no_child(url):
     """A child publishes at once, and so does who forks all the time."""
     assert int(run("busy", url)) == stored(url)
@@ -110,6 +112,7 @@ def test_locks_of_threads_that_are_not_there(url, redis_server, started):
     assert (0, 2) == (int(code), stored(url))
 
 
+@pytest.mark.slow
 def test_children_outlive_their_parent(url):
     """It closes, is the last to do so, and ends: what its children store stays."""
     run("orphaned", url)
@@ -129,6 +132,7 @@ def test_a_claim_stays_the_parents(url):
     run("claims", url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", ["0.3", "0.01"])
 def test_forks_that_follow_each_other_do_not_end_renewal(url, started, every_s):
     """A process that forks sooner than it renews keeps its lease for many times its length."""
@@ -146,6 +150,7 @@ def test_forks_that_follow_each_other_do_not_end_renewal(url, started, every_s):
     assert 1 == ledger(url)["acked"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", ["0.3", "0.01"])
 def test_forks_that_follow_each_other_do_not_keep_a_spool(
     redis_factory, tmp_path, started, every_s

@@ -177,6 +177,7 @@ def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
     assert kept.value.args == ("as told",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["release", "collect"])
 def test_who_still_works_on_a_message_keeps_it(broker, end):
     """A callback that has returned may have given it to a thread, which acknowledges it later."""

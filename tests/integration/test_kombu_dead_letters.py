@@ -325,6 +325,7 @@ def test_without_a_bound_queue_it_stays(client):
     assert ["rejected"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_routed_is_not_read_again_and_again(client):
     """Bodies of dead letters without a queue are not read at each pass."""
     connection = client.connect()

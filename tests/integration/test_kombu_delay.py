@@ -110,6 +110,7 @@ def test_an_earlier_one_wakes_a_consumer_that_sleeps_until_a_later_one(client):
     message.ack()
 
 
+@pytest.mark.slow
 def test_one_that_cannot_take_what_is_due_makes_it_ready_for_others(client):
     """The only consumer that was told of the due time has no credit when it comes."""
     informed, waiting = client.connect(**PATIENT), client.connect(**PATIENT)

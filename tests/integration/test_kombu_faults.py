@@ -66,6 +66,7 @@ def test_script_flush_while_leases_are_renewed(client):
     message.ack()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["script_flush", "cut"])
 def test_an_ack_of_a_consumer_that_is_busy_then(client, fault):
     """An ack that met an empty script cache or a dead socket is not forgotten meanwhile.

@@ -35,6 +35,7 @@ def consume(client):
     return start
 
 
+@pytest.mark.slow
 def test_it_waits_for_what_the_process_holds(client, consume):
     """Of whatever queue: until then nothing else is taken, and nothing with it until it is done."""
     taker = consume("q", "r", prefetch_count=10)
@@ -65,6 +66,7 @@ def test_other_connections_of_the_process_wait_too(client, consume):
     assert ["after"] == payloads(second.take())
 
 
+@pytest.mark.slow
 def test_who_cannot_become_free_goes_on(client):
     """Who acks nothing before it has more waits for one lease at first, not for ever."""
     connection = client.connect(delivery_limit=LIMIT, visibility_timeout=3)

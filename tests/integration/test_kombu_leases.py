@@ -46,6 +46,7 @@ def test_a_short_lease_of_the_queue_is_renewed_in_time(client):
     wait_until(lambda: client.settled("q"))
 
 
+@pytest.mark.slow
 def test_a_lease_that_an_operator_shortens_is_renewed_in_time(client):
     """It holds from the next renewal on, so the one after that is sooner."""
     holder, idle = client.connect(visibility_timeout=3), client.connect(visibility_timeout=61)
@@ -232,6 +233,7 @@ def test_a_message_still_held_does_not_come_back(client):
     assert payloads(revived.take()) == ["y"]
 
 
+@pytest.mark.slow
 def test_a_cut_consumer_is_not_taken_for_dead(client):
     """A busy consumer whose sockets were all cut keeps its message: its background loop comes back.
 
@@ -372,6 +374,7 @@ def own(fresh_redis):
     client.raw.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_stood_still_gives_time_to_renew(own, caplog):
     """It was frozen for longer than a lease: what it hears first must not end what is held.
 

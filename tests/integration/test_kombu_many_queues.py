@@ -134,6 +134,7 @@ def test_two_consumers_of_one_queue_share_what_is_there(client):
     assert second.messages
 
 
+@pytest.mark.slow
 def test_queues_that_are_due_while_the_broker_is_away(fresh_redis):
     """A reserve that could not be written is none: the queue is asked again later."""
     options = {**FAST, "socket_connect_timeout": 1}

@@ -52,6 +52,7 @@ def connect(group, **options):
     return Connection(group.url(), transport_options={**OPTIONS, **group.options, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_failover_keeps_leases_and_acks(groups, fault):
     """What was held is held at the new master too, and acks of before arrive there."""
@@ -93,6 +94,7 @@ def test_a_failover_keeps_leases_and_acks(groups, fault):
     wait_settled(group.url(), "q", transport_options=options)
 
 
+@pytest.mark.slow
 def test_a_silent_and_a_dead_sentinel_are_passed_by(groups):
     """One that is frozen costs a second, one that is dead nothing; the third one is asked."""
     group = groups(replicas=0)
@@ -179,6 +181,7 @@ def test_one_url_may_say_it_for_all():
     assert "x" not in repr(first.master) + str(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confirm", ["accepted", "replicated"])
 def test_what_only_the_dead_master_had(groups, confirm):
     """What was confirmed while no replica listened is lost with the default, and only then.
@@ -223,6 +226,7 @@ def test_what_only_the_dead_master_had(groups, confirm):
 CONFIGURED = ("min-replicas-to-write", "replica-priority")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configured", ["not", *CONFIGURED])
 def test_a_replica_that_is_promoted_in_its_synchronisation(groups, configured):
     """One that restarted from its old dump wins where the other two servers are gone.

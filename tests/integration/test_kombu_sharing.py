@@ -159,6 +159,7 @@ with Connection(url, transport_options={options!r}) as connection:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["_exit", "exit", "release"])
 def test_fork_after_connect(client, how):
     """A forked child publishes over what it inherited; the parent's socket and leases are safe."""

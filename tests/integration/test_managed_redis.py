@@ -99,6 +99,7 @@ def idle(server, worker, for_s=8.0):
     return [*sent, *[b"refused"] * (refused() - before)], cpu() - used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Memorystore for Valkey", "worst"])
 def test_an_idle_worker_sends_little_and_begins_at_once(login, name, site_factory):
     """At most two commands a second, refused ones too; nothing spins, and no task waits."""
@@ -118,6 +119,7 @@ def test_an_idle_worker_sends_little_and_begins_at_once(login, name, site_factor
     site.settled()
 
 
+@pytest.mark.slow
 def test_an_idle_worker_of_a_cluster_sends_no_more_than_with_all_rights(site_factory):
     """Each slot is waited for by itself, and is woken by itself."""
     counts = []
@@ -140,6 +142,7 @@ def test_an_idle_worker_of_a_cluster_sends_no_more_than_with_all_rights(site_fac
     assert counts[1] <= counts[0] + 3, counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [item.name for item in (*PROVIDERS, WORST, NOT_NAMED)])
 def test_publish_consume_kill_restore_and_delay(login, name, tmp_path, caplog):
     """What a killed process held comes to another, what waits comes in time, nothing is lost."""

@@ -227,6 +227,7 @@ def test_the_age_of_the_oldest(client):
     assert 0 == collect(client.url).of("reliq_oldest_ready_age_seconds", queue="q")
 
 
+@pytest.mark.slow
 def test_consumers_pause_and_lost_leases(client):
     """Who consumes, whether it is paused, and what a killed consumer lost."""
     connection = client.connect()
@@ -366,6 +367,7 @@ def test_odd_names(client):
     assert {shown: 1} == collect(client.url).by("queue", "reliq_messages_published_total")
 
 
+@pytest.mark.slow
 def test_it_listens_on_loopback_only(client, exporter):
     """Nobody else reaches it unless it is told to listen elsewhere."""
     _, address = exporter("--url", client.url)
@@ -378,6 +380,7 @@ def test_it_listens_on_loopback_only(client, exporter):
     socket.create_connection(("127.0.0.2", port), timeout=5).close()
 
 
+@pytest.mark.slow
 def test_what_cannot_begin(client):
     """A port that is taken, a wrong URL: exit code 2, and what to do."""
     with socket.socket() as taken:
@@ -476,6 +479,7 @@ def test_names_of_batches_are_bounded(client, monkeypatch):
         collector.close()
 
 
+@pytest.mark.slow
 def test_an_exporter_without_the_right_to_read_batches(redis_factory, exporter):
     """The rule of an earlier version goes on: queues are told of, batches are not; said once."""
     from kombu import Connection
@@ -585,6 +589,7 @@ def theirs(found):
     }
 
 
+@pytest.mark.slow
 def test_the_names_of_celery_exporter(site_factory, redis_server, redis_url, exporter):
     """Length, consumers, workers and their processes of each queue, on request."""
     del redis_url  # emptied

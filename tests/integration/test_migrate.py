@@ -170,6 +170,7 @@ def test_there_and_back_again(client, redis_server):
     assert before == after
 
 
+@pytest.mark.slow
 def test_order_and_priorities(client, redis_server):
     """Priorities are served in their order, and each in the order of publication; and back."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
@@ -185,6 +186,7 @@ def test_order_and_priorities(client, redis_server):
     assert strict == Taker(client.connect(), "q").take_bodies(20)
 
 
+@pytest.mark.slow
 def test_another_layout(client, redis_server):
     """A prefix, a separator and steps of one's own, on both ways."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
@@ -238,6 +240,7 @@ def test_an_envelope_that_cannot_be_read_does_not_stop_the_way_back(client, redi
 # -- when it is due
 
 
+@pytest.mark.slow
 def test_an_eta_becomes_a_delay_and_an_eta_again(client, redis_server):
     """In reliq it is delayed; back in the list it has the eta it was published with."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
@@ -368,6 +371,7 @@ def test_the_plan_changes_nothing(client, redis_server):
 # -- what old workers hold
 
 
+@pytest.mark.slow
 def test_what_old_consumers_hold(client, redis_server):
     """It stays while it is fresh; when they are gone it is taken, redelivered, by its exchange."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
@@ -391,6 +395,7 @@ def test_what_old_consumers_hold(client, redis_server):
     assert [True, True] == [message.delivery_info["redelivered"] for message in messages]
 
 
+@pytest.mark.slow
 def test_many_that_old_consumers_hold(client, redis_server):
     """More than go in one step, and cut off after each of the first: each comes once."""
     flags = ("q", "--unacked-older", 0)
@@ -408,6 +413,7 @@ def test_many_that_old_consumers_hold(client, redis_server):
     assert list(range(250)) == sorted(Taker(client.connect(), "q").take_bodies(250))
 
 
+@pytest.mark.slow
 def test_one_message_for_two_queues(client, redis_server):
     """It goes to each, as where Kombu restores it; not while one of them is not asked for."""
     with kombu(redis_server) as connection:
@@ -444,6 +450,7 @@ def test_unacked_messages_are_looked_at_twice(client, redis_server):
     assert [3] == Taker(client.connect(), "q").take_bodies(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd",
     [
@@ -486,6 +493,7 @@ def test_all_keys_are_looked_at_once_for_all_queues(client, redis_server):
 # -- cut off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["to reliq", "to kombu"])
 def test_killed_again_and_again(places, client, tmp_path, direction):
     """Whoever is killed is continued: each message arrives once."""
@@ -527,6 +535,7 @@ def test_killed_again_and_again(places, client, tmp_path, direction):
     assert 0 == theirs.client().hlen("reliq:{%}:kombu_held")
 
 
+@pytest.mark.slow
 def test_cut_off_between_any_two_steps(client, redis_server):
     """After each of the steps: nothing is lost, and going on stores nothing twice."""
     there = redis_server.url("redis")
@@ -550,6 +559,7 @@ def test_cut_off_between_any_two_steps(client, redis_server):
     assert ["take", "accept", "drop"] == Taker(client.connect(), "q").take_bodies(3)
 
 
+@pytest.mark.slow
 def test_half_way_to_another_broker(client, redis_server, other):
     """It is for that target alone, and said; after a day another one takes it over."""
     there = redis_server.url("redis")
@@ -567,6 +577,7 @@ def test_half_way_to_another_broker(client, redis_server, other):
     assert {"q": moved(1)} == migrate(there, client.url, "q")
 
 
+@pytest.mark.slow
 def test_two_at_once(client, redis_server, tmp_path):
     """Two that migrate the same queue to the same target do each other no harm."""
     there = redis_server.url("redis")
@@ -585,6 +596,7 @@ def test_two_at_once(client, redis_server, tmp_path):
 # -- refused
 
 
+@pytest.mark.slow
 def test_wrong_urls_and_options(client, redis_server):
     """Two URLs of one kind, an unknown option, steps that are none: each is refused by name."""
     there = redis_server.url("redis")
@@ -631,6 +643,7 @@ def sent(site, count_of_each=1):
     return tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["to reliq", "to kombu"])
 def test_published_by_celery_here_and_run_by_celery_there(
     client, redis_server, tmp_path, direction
@@ -661,6 +674,7 @@ def test_published_by_celery_here_and_run_by_celery_there(
         one.close()
 
 
+@pytest.mark.slow
 def test_while_old_workers_run(client, redis_server, tmp_path):
     """Old and new workers and a migration that follows: every task runs once."""
     from tests.support.site import CelerySite
@@ -695,6 +709,7 @@ def test_while_old_workers_run(client, redis_server, tmp_path):
         old.close()
 
 
+@pytest.mark.slow
 def test_a_killed_old_worker(client, redis_server, tmp_path):
     """What it held, an eta among it, is taken over when it is gone, and runs."""
     from tests.support.site import CelerySite

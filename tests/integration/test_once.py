@@ -146,6 +146,7 @@ def test_processes_race(redis_url, journal):
         assert {str(number): times for number in range(20)} == asked
 
 
+@pytest.mark.slow
 def test_another_that_is_at_it(once, hold, journal):
     """It is seen to live, long before it is done; then it is done."""
     hold(seconds=4)
@@ -222,6 +223,7 @@ def test_a_message(client):
     assert names == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_task_that_is_sent_twice(redis_server, redis_url, site_factory, failing):
     """The broker of the worker's application keeps the claim; a retry may try again."""
@@ -236,6 +238,7 @@ def test_a_task_that_is_sent_twice(redis_server, redis_url, site_factory, failin
     assert 1 == len(site.journal.entries("charged", "twice"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_block(redis_server, redis_url, site_factory):
     """The task returns sooner than its claim ends, and is done all the same, once."""
     site = site_factory(redis_server)

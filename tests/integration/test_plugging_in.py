@@ -44,6 +44,7 @@ def carries(connection):
 # -- the entry point and the import
 
 
+@pytest.mark.slow
 def test_celery_needs_no_import(redis_server, redis_url):
     """A Celery application uses reliq:// without importing reliq."""
     url = redis_server.url("reliq")
@@ -126,6 +127,7 @@ print(len(added), sorted(added))
     assert "'sqlite3" not in names
 
 
+@pytest.mark.slow
 def test_import_before_kombu_and_after():
     """Importing reliq works before and after Kombu's serialisation, and registering twice."""
     for script in (
@@ -160,6 +162,7 @@ print(why(lambda: kombu.serialization.dumps(1, serializer="reliq")))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["msgpack", "redis", "hiredis", "blinker"])
 def test_what_reliq_needs_is_broken(tmp_path, package):
     """Who has reliq installed and uses another broker loses nothing by it but a warning."""

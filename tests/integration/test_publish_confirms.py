@@ -177,6 +177,7 @@ HAS_WAITAOF = sys.version_info >= (3, 11)
 BINARIES = [None, waitaof_binary()] if HAS_WAITAOF else [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("binary", BINARIES, ids=["default", "newest"][: len(BINARIES)])
 @pytest.mark.parametrize("target", ["anonymous", "direct", "fan"])
 def test_a_retry_waits_for_what_an_earlier_try_has_stored(primary, replica, target):
@@ -424,6 +425,7 @@ if HAS_WAITAOF:
         synced.raw = synced.server.client()
         assert 2 == stored(synced.server) == published(synced)
 
+    @pytest.mark.slow
     def test_a_file_that_is_not_synced_confirms_nothing(synced):
         """With appendfsync no nothing is known to be on disk, whichever connection asks."""
         connection = synced.connect(confirm="fsynced", confirm_timeout=0.3)

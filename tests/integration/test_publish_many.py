@@ -258,6 +258,7 @@ def test_middleware_is_told_the_same_of_a_message_whose_times_are_made_anew(site
     site.stored()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("middleware", [None, Telling()], ids=["plain", "middleware"])
 def test_the_same_is_stored(site, middleware):
@@ -480,6 +481,7 @@ def test_times_count_from_each_call(site):
     assert [False] * 4 == [headers["ignore_result"] for headers in found]
 
 
+@pytest.mark.slow
 def test_memory_is_flat(site):
     """Memory does not grow with the iterable: a chunk at a time is alive."""
 

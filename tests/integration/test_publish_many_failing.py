@@ -253,6 +253,7 @@ def test_a_reply_that_is_lost(make_app, fresh_redis):
     assert_balanced(url)
 
 
+@pytest.mark.slow
 def test_a_broker_that_stays_away(make_app, fresh_redis):
     """After the policy's retries it says what is uncertain; flushing the batch stores each once."""
     url = fresh_redis.url("reliq")
@@ -304,6 +305,7 @@ def test_a_broker_that_was_never_there(make_app, redis_factory):
     assert_told(caught[0], 0, [1, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["reliq", "spool", "redis"])
 def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
     """The first dies in the middle: the rest goes to the second, whatever that is, each once."""

@@ -115,6 +115,7 @@ def bodies(client, queue):
     return sorted(int(decode(envelope).body) for envelope in stored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Single, Routed, Delayed, Batched])
 def test_a_cut_at_every_byte(proxied, kind):
     """After each number of bytes, of the request and of the reply: retried, it is stored once."""
@@ -490,6 +491,7 @@ def test_a_policy_is_not_tried_twice(refusing, scheme):
     assert [4, 4, 4] == tries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tried", [False, True])
 def test_a_policy_outlasts_the_time_to_connect(fresh_redis, tried):
     """A first publish while the broker is away is tried as often as its policy says.

@@ -48,6 +48,7 @@ def records(client):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "left"), [("closes", 0), ("just ends", 0), ("is killed", 2)])
 def test_a_process_that_ends_leaves_nothing(redis_server, redis_url, how, left):
     """Whether or not it closes its connection; what a killed one leaves lapses."""
@@ -76,6 +77,7 @@ def test_what_lost_a_reply_is_remembered(redis_server, redis_url, scheme):
     assert_balanced(redis_url)
 
 
+@pytest.mark.slow
 def test_every_record_lapses_also_after_flushall(redis_server, redis_url):
     """A publisher says for how long once an hour; a record that is new has that time at once."""
     code = (
@@ -113,6 +115,7 @@ def test_every_record_lapses_also_after_flushall(redis_server, redis_url):
     assert_balanced(redis_url)
 
 
+@pytest.mark.slow
 def test_children_of_a_pool_leave_nothing(fresh_redis, site_factory):
     """Each is a publisher of its own where a task publishes, and there may be one for each task."""
     site = site_factory(fresh_redis)
@@ -129,6 +132,7 @@ def test_children_of_a_pool_leave_nothing(fresh_redis, site_factory):
     assert_balanced(site.broker)
 
 
+@pytest.mark.slow
 def test_a_deleted_queue_takes_them_with_it(redis_server, redis_url):
     """A minute later, for a retry that is on its way; unless the queue is made anew."""
     run(redis_url, "is killed")

@@ -36,6 +36,7 @@ def environment(url):
     return {**os.environ, "RELIQ_URL": url, "PYTHONUNBUFFERED": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [path for path in DOCUMENTS if blocks(path, "python")], ids=lambda path: path.name
 )
@@ -74,7 +75,7 @@ def test_the_first_screen():
     assert "547,003 confirmed tasks none was lost" in screen
     assert "It is not" in screen
     assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
-    install, test = "pip install -e '.[test]'", "pytest -n 4 --dist loadfile -m 'not slow'"
+    install, test = "pip install -e '.[test]'", "pytest -n 6 --dist worksteal -m 'not slow'"
     assert f"{install} && .venv/bin/python -m {test}" in screen
 
 
@@ -194,6 +195,7 @@ def exercise(connection):
     channel.exchange_delete("fan")
 
 
+@pytest.mark.slow
 def test_the_example_app(redis_url, tmp_path):
     """examples/orders.py does what its comment says: five orders are shipped."""
     worker = Process(

@@ -146,6 +146,7 @@ def test_a_list_whose_first_url_is_dead(url, dead, act):
         declare(connection, "q").purge()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_the_thread_that_looks_for_the_way_home(url, dead):
     """It ends with the last connection that is away from home."""

@@ -189,6 +189,7 @@ def test_redis_is_away_under_load(spooled, seconds):
     spooled.all_done()
 
 
+@pytest.mark.slow
 def test_publishers_and_forwarders_are_killed(spooled):
     """Wherever they die, in a second outage too: every confirmed task runs once."""
     seed = random.randrange(2**32)
@@ -222,6 +223,7 @@ def test_publishers_and_forwarders_are_killed(spooled):
     spooled.end_and_all_done()
 
 
+@pytest.mark.slow
 def test_a_new_publisher_forwards(spooled):
     """What a process left in the spool that is gone, the next one with the list forwards."""
     first = spooled.publisher()
@@ -248,6 +250,7 @@ def is_locked(path):
         return False
 
 
+@pytest.mark.slow
 def test_another_one_forwards_for_one_that_is_stopped(spooled):
     """From 3 s later on; and the stopped one, continued, stores nothing twice."""
     spooled.redis.kill()
@@ -273,6 +276,7 @@ def test_another_one_forwards_for_one_that_is_stopped(spooled):
         assert got("q") is None
 
 
+@pytest.mark.slow
 def test_a_worker_waits_at_the_spool_and_comes_back(spooled):
     """A worker that starts in an outage takes nothing, stays, and runs tasks afterwards."""
     spooled.site.send("record_late")
@@ -333,6 +337,7 @@ def away(redis_factory, tmp_path):
     assert_balanced(away.home)
 
 
+@pytest.mark.slow
 def test_order_delay_and_ttl(away):
     """Forwarded in order; a delay counts from the publish; an expired one is counted."""
     with away.connect() as connection:
@@ -349,6 +354,7 @@ def test_order_delay_and_ttl(away):
         assert 1 == JOURNALS.at(str(away.path)).status()["expired"]
 
 
+@pytest.mark.slow
 def test_an_empty_redis_gets_the_declarations(redis_factory, tmp_path):
     """A Redis without persistence comes back empty: queues and bindings are declared first."""
     away = Away(redis_factory(), tmp_path)
@@ -362,6 +368,7 @@ def test_an_empty_redis_gets_the_declarations(redis_factory, tmp_path):
         assert [2, 3] == away.bodies("bound")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_reply_that_never_came(redis_factory, tmp_path, stored):
     """Redis may have it, and only its number tells: it is stored once, whichever is so."""
@@ -436,6 +443,7 @@ def test_confirmations(away):
         connection.connect()
 
 
+@pytest.mark.slow
 def test_a_full_spool_refuses(away):
     """What does not fit is refused with the limit's name, and all that was confirmed is there."""
     with away.connect(spool_max="1MB") as connection:
@@ -531,6 +539,7 @@ def test_a_spool_alone_is_refused(tmp_path):
         connection.connect()
 
 
+@pytest.mark.slow
 def test_a_fork_publishes_and_the_parent_goes_on(away):
     """Neither shares the other's file: all of both is forwarded once."""
     with away.connect() as connection:
@@ -552,6 +561,7 @@ def test_a_fork_publishes_and_the_parent_goes_on(away):
         assert ["child", "first", "parent", "parent again"] == sorted(away.bodies())
 
 
+@pytest.mark.slow
 def test_a_full_queue_holds_up_no_other(away):
     """What a full queue rejects stays in the spool until there is room."""
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -569,6 +579,7 @@ def test_a_full_queue_holds_up_no_other(away):
         assert [1] == away.bodies("full")
 
 
+@pytest.mark.slow
 def test_a_second_broker_takes_it_while_the_first_is_away(away, redis_factory, tmp_path):
     """From a process that starts later too; and a lost reply waits for the first."""
     second = redis_factory(appendonly=True)

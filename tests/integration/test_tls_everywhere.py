@@ -39,6 +39,7 @@ def tls_url(request, tls_server):
     return tls_server.url("reliqs").replace("reliqs://", f"{request.param}://")
 
 
+@pytest.mark.slow
 def test_everybody_speaks_tls(tls_server, tls_url):
     """Transport, Inspector, commands, exporter, once, move and migrate."""
     with Connection(tls_url) as connection:
@@ -67,6 +68,7 @@ def test_everybody_speaks_tls(tls_server, tls_url):
     assert_balanced(tls_url)
 
 
+@pytest.mark.slow
 def test_an_exporter_process(tls_url):
     """`reliq exporter` too."""
     command = [*RELIQ, "exporter", "--port", "0"]

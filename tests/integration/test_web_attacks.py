@@ -91,6 +91,7 @@ def test_guesses_do_not_pile_up(monkeypatch):
     assert "ann" == asyncio.run(together(basic("ann", "right")))[0].name
 
 
+@pytest.mark.slow
 def test_guesses_keep_nobody_else_out_and_are_in_the_log(caplog):
     """Each address has places of its own; a line a second names it, and who was guessed."""
     asked = Passwords(accounts(f"ann operator {hashed('right')}", "here"))
@@ -152,6 +153,7 @@ def test_what_would_silently_protect_nothing_is_refused(given):
 # -- what is hidden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "seen"),
     [
@@ -320,6 +322,7 @@ def test_a_silent_broker_is_waited_for_once():
     assert sum(took[1:]) < took[0] / 3, took
 
 
+@pytest.mark.slow
 def test_a_broker_that_freezes_is_known_to_be_away_until_it_answers(redis_factory):
     """Also where it was lent when it froze: nobody waits for the time-out once more."""
     server = redis_factory()

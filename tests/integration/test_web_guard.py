@@ -46,6 +46,7 @@ def paused(url):
 # -- who is let in
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "host", "headers", "status"),
     [
@@ -140,6 +141,7 @@ def test_a_viewer_changes_nothing(url, name):
         assert "pause" in log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [
@@ -310,6 +312,7 @@ def walk(browser, most=60):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", [False, True], ids=["read-only", "actions"])
 def test_what_others_wrote_stays_text(hostile, actions):
     """On each page that a link leads to: not an element of it, not a link, not a line."""
@@ -329,6 +332,7 @@ def test_what_others_wrote_stays_text(hostile, actions):
             )
 
 
+@pytest.mark.slow
 def test_a_secret_is_on_no_page(redis_url):
     """Its key is hidden in arguments and headers, living and dead."""
     headers = {

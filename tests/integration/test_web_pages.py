@@ -52,6 +52,7 @@ def ended(browser, operation):
     )
 
 
+@pytest.mark.slow
 def test_every_page_is_there(url, browser):
     """Of an empty broker, and of one that has something everywhere."""
     assert all(found is None or found.text for found in walk(browser).values())

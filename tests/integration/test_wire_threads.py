@@ -102,6 +102,7 @@ def test_a_close_ends_what_is_waited_for(wire, fresh_redis):
         assert not isinstance(came, BrokerTimeout)
 
 
+@pytest.mark.slow
 def test_all_who_wait_hear_of_a_timeout(wire, fresh_redis):
     """Also those whose connection is still being opened."""
     caller = waits(wire, "BLPOP", "nothing", "20")
@@ -267,6 +268,7 @@ def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
     assert {large, b"small"} == set(replies)
 
 
+@pytest.mark.slow
 def test_a_command_that_a_server_does_not_take(wire, fresh_redis):
     """It is given up after socket_timeout, and its handler hears of it."""
     fresh_redis.freeze()
@@ -317,6 +319,7 @@ class Asker:
 
 # An interrupt may come between a socket's opening and its being noted: it is collected then.
 # Or in a destructor, where Python only prints it; there is another one a moment later.
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )

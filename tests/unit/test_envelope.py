@@ -63,6 +63,7 @@ def there_and_back(value):
     return decode(encode(envelope(headers={"h": value}))).headers["h"]
 
 
+@pytest.mark.slow
 @given(ENVELOPES)
 def test_an_envelope_comes_back(sent):
     """Body, headers and properties of any nesting are what they were, types included."""
@@ -204,6 +205,7 @@ def test_a_truncated_envelope_is_refused(sent):
             decode(data[:length])
 
 
+@pytest.mark.slow
 @given(ENVELOPES, st.data())
 @settings(max_examples=300)
 def test_a_damaged_envelope_is_read_or_refused(sent, data):

@@ -55,8 +55,10 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
         with suppress(KeyboardInterrupt), batch:
             job = client.send_task("end_late", ("succeed",)).id
             killed = Change("begin", "killed", token=1, text="a worker that was killed")
+            # What is found once was stored: it is lost, when it is nowhere later.
+            settled = Change("settle", text=str(10**15))
             batch._connected().batches.change(
-                batch.id, [Change("enter", "killed", "waiting"), killed]
+                batch.id, [Change("enter", "killed", "waiting"), killed, settled]
             )
             raise KeyboardInterrupt
         worker = site.worker(app=QUICK, pool="threads", concurrency=1)

@@ -16,7 +16,7 @@ from .. import integrations, transports
 from .._version import __version__
 from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, ReliqError
-from ..forks import here
+from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
@@ -314,7 +314,8 @@ class Transport(virtual.Transport):
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`Deliverer.drain`."""
-        here()  # a child delivers nothing that its parent has reserved
+        if not PROCESS[0]:
+            here()  # a child delivers nothing that its parent has reserved
         other = self if connection is self else serving(self, connection)
         if other is self:
             self.deliverer.drain(timeout)

@@ -19,7 +19,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from .. import transports
 from ..errors import BrokerUnavailable
-from ..forks import here
+from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
@@ -357,11 +357,12 @@ class Channel(virtual.Channel):
 
         Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
         """
-        here()
+        if not PROCESS[0]:
+            here()
         if multiple:
             self.settlement.ack(self.qos_.up_to(delivery_tag))
             return
-        message = self.qos_.take(delivery_tag)
+        message = self.qos_.delivered.pop(delivery_tag, None) or self.qos_.take(delivery_tag)
         if message is None:
             return
         if message.decode_error is not None:

@@ -152,7 +152,7 @@ class Outbox:
                 if WATCH.consumers:
                     self._running.before_ack(store, queue)
                 store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
-            except BrokerTimeout:
+            except BrokerTimeout:  # noqa: PERF203 - one of few chunks
                 self._unsent.update(tags)
                 raise
             except BrokerUnavailable as exc:

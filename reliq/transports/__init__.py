@@ -11,12 +11,12 @@ from ..lazy import names_of
 if TYPE_CHECKING:
     from .client import Client
     from .consumers import Consumers
-    from .deliverer import Deliverer
+    from .credit import Credit
     from .eventloop import EventLoop
     from .forwarding import forward
-    from .isolated import IsolatedDelivery
     from .job_entries import enter, entry_of, withdraw
     from .publish_buffer import PublishBuffer
+    from .pull import PullLoop
     from .receiver import Receiver
     from .reserver import Reserver
     from .settlement import Settlement
@@ -26,10 +26,10 @@ __all__ = [
     "SCHEMES",
     "Client",
     "Consumers",
-    "Deliverer",
+    "Credit",
     "EventLoop",
-    "IsolatedDelivery",
     "PublishBuffer",
+    "PullLoop",
     "Receiver",
     "Reserver",
     "Settlement",
@@ -47,12 +47,12 @@ __getattr__ = names_of(
     {
         ".client": "Client",
         ".consumers": "Consumers",
-        ".deliverer": "Deliverer",
+        ".credit": "Credit",
         ".eventloop": "EventLoop",
         ".forwarding": "forward",
-        ".isolated": "IsolatedDelivery",
         ".job_entries": "enter entry_of withdraw",
         ".publish_buffer": "PublishBuffer",
+        ".pull": "PullLoop",
         ".receiver": "Receiver",
         ".reserver": "Reserver",
         ".settlement": "Settlement",

@@ -35,14 +35,13 @@ if TYPE_CHECKING:
     from .client import Client
     from .consumers import Consumers
     from .declarations import Declarations
-    from .deliverer import Deliverer
     from .encoder import Encoder
     from .eventloop import EventLoop
     from .failback import Failback
-    from .isolated import IsolatedDelivery
     from .link import Link
     from .publish_buffer import PublishBuffer
     from .publishing import Publishing
+    from .pull import PullLoop
     from .receiver import Receiver
     from .reserver import Reserver
     from .settlement import Settlement
@@ -58,9 +57,8 @@ class ChannelTransport(Protocol):
     link: Link
     options: Options
     declarations: Declarations
-    isolated: IsolatedDelivery
     reserver: Reserver
-    deliverer: Deliverer
+    pull: PullLoop
     loop: EventLoop
     failback: Failback
     encoder: Encoder
@@ -99,7 +97,7 @@ class Channel(virtual.Channel):
     def settlement(self) -> Settlement:
         """What becomes of its messages."""
         over = self.transport
-        settling = over.declarations, over.loop, over.reserver, over.deliverer
+        settling = over.declarations, over.loop, over.reserver, over.pull
         return transports.Settlement(over, over.link, self.qos_, *settling)
 
     @cached_property
@@ -317,7 +315,6 @@ class Channel(virtual.Channel):
             consumer_tag,
             bool(no_ack),
             transport.link.session,
-            transport.isolated,
         )
         transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
@@ -344,7 +341,7 @@ class Channel(virtual.Channel):
         """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
-        self.transport.deliverer.credit_changed(self.qos_, self.qos_.surplus)
+        self.transport.pull.limit_changed(self.qos_)
 
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""

@@ -6,14 +6,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ReliqError
+from ..failover.jitter import JITTER
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
+from ..routing.partitions import names_of
+from ..store.limits import MOST_REMEMBERED
 from .delay import ETA, NATIVE_ETA
 from .message import Message, raw_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..store.values import Delivery
     from .eventloop import EventLoop
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from .qos import QoS
     from .reserver import Reserver
     from .settlement import Settlement
+
+_LAYOUT_KEPT_S = 5.0
 
 
 class Receiver:
@@ -42,15 +47,31 @@ class Receiver:
         self._settlement = settlement
         self._reserver = reserver
         self._loop = loop
+        self._places: dict[str, tuple[Sequence[str], float]] = {}
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
-        """Take one message of *queue*, waiting for the answer; None when it is empty."""
-        reserver, began_at = self._reserver, monotonic()
-        places = reserver.places(queue)
-        message = self._get_from(places, no_ack)
-        if message is None:
-            message = self._get_from(reserver.new_places(queue, places, began_at), no_ack)
+        """Take one message of *queue*, waiting for the answer; None when it is empty.
+
+        Of a divided queue any partition is looked into first. How it is divided is asked every few
+        seconds; once more where those that were known are empty, as others may have come since.
+        """
+        began_at = monotonic()
+        names, asked_at = self._places.get(queue, ((), 0.0))
+        if began_at >= asked_at + _LAYOUT_KEPT_S:
+            names, asked_at = self._ask_places(queue)
+        first = JITTER.randrange(len(names))
+        message = self._get_from((*names[first:], *names[:first]), no_ack)
+        if message is None and len(names) > 1 and asked_at < began_at:
+            new = [name for name in self._ask_places(queue)[0] if name not in names]
+            message = self._get_from(new, no_ack)
         return message
+
+    def _ask_places(self, queue: str) -> tuple[Sequence[str], float]:
+        if len(self._places) >= MOST_REMEMBERED:
+            self._places.clear()
+        asked_at = monotonic()
+        found = self._places[queue] = names_of(self._link.store, queue), asked_at
+        return found
 
     def _get_from(self, places: Iterable[str], no_ack: bool) -> Message | None:
         found = (self._get(name, no_ack) for name in places)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
     from .declarations import Declarations
-    from .deliverer import Deliverer
     from .eventloop import EventLoop
     from .link import Link
     from .message import Message
+    from .pull import PullLoop
     from .qos import QoS
     from .reserver import Reserver
 
@@ -48,7 +48,7 @@ class Settlement:
         declarations: Declarations,
         loop: EventLoop,
         reserver: Reserver,
-        deliverer: Deliverer,
+        pull: PullLoop,
     ) -> None:
         self._over = over  # the transport, by which a Celery worker is known
         self._link = link
@@ -56,7 +56,7 @@ class Settlement:
         self._declarations = declarations
         self._loop = loop
         self._reserver = reserver
-        self._deliverer = deliverer
+        self._pull = pull
         self.jobs = JobEnds(over, link, qos, loop)
 
     @property
@@ -96,7 +96,7 @@ class Settlement:
                 self.jobs.returned(one)
         else:
             self.dead_letter(messages)
-        self._deliverer.credit_regained()
+        self._pull.credit_regained()
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of the channel back."""
@@ -105,7 +105,7 @@ class Settlement:
         self._qos.delivered.clear()
         for kind, some in self._by_how(how, messages):
             self.release(kind, some)
-        self._deliverer.credit_regained()
+        self._pull.credit_regained()
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while somebody else has the messages.
@@ -223,7 +223,7 @@ class Settlement:
         """Have the next message come: one of *queue* became a dead letter."""
         self._reserver.ask_again(queue)
         self._loop.note_dead_letter()
-        self._deliverer.credit_regained()
+        self._pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..consumer.isolation import ISOLATION
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
@@ -15,66 +15,51 @@ if TYPE_CHECKING:
 
     from ..consumer.sessions import Session
     from ..store.values import Delivery, Promoted, Reservation
-    from .isolated import IsolatedDelivery
     from .qos import QoS
 
-# What one reserve brings at most where the prefetch is unlimited.
-UNLIMITED = 100
-# What a consumer that acks nothing has here at most: a kill loses it.
-NO_ACK_AHEAD = 10
 # A reply that is read later than this is known to be old when it is read.
 _PROMPT_S = 0.05
 # One that cannot take what is due promotes it for others no more often than this.
 _PROMOTE_EVERY_S = 0.05
 
 
+@dataclass(eq=False)
 class Subscription:
     """The state of one ``basic_consume``."""
 
-    def __init__(
-        self,
-        qos: QoS,
-        deliver: Callable[[Delivery], None],
-        queue: str,
-        tag: str,
-        no_ack: bool,
-        session: Session,
-        isolated: IsolatedDelivery,
-    ) -> None:
-        self.qos = qos
-        self.deliver = deliver
-        """Hands a delivery to the application; what that raises is the caller's."""
-        self._session = session
-        self.queue = queue
-        """Which it takes from: one of the partitions, where the queue is divided."""
-        self.of_queue = queue_of(queue)
-        self.partitions: dict[str, Subscription] = {}
-        """By name, what takes from the other partitions of its queue for the same consumer."""
-        self.tag = tag
-        self.no_ack = no_ack
-        self.buffer: deque[Delivery] = deque()
-        self._isolated = isolated
-        self._dropped = weakref.finalize(
-            self, session.registration.subscription_dropped, queue, no_ack, self.buffer
-        )
-        self._dropped.atexit = False
-        self.began_at = monotonic()
-        self.asked_at = 0.0
-        self.due_at: float | None = None
-        self.asked_for = 0
-        """How many messages the reserve that is under way may bring."""
-        self.heard = False
-        """Whether the broker has ever answered what was asked for it."""
-        self.refused = False
-        """Whether the broker refuses it now."""
+    qos: QoS
+    deliver: Callable[[Delivery], None]
+    """Hands a delivery to the application; what that raises is the caller's."""
+    queue: str
+    """Where it takes from: one of the partitions, where the queue is divided."""
+    tag: str
+    no_ack: bool
+    session: Session
+    partitions: dict[str, Subscription] = field(default_factory=dict, init=False)
+    """By name, the subscriptions of the other partitions of its queue for the same consumer."""
+    buffer: deque[Delivery] = field(default_factory=deque, init=False)
+    began_at: float = field(default_factory=monotonic, init=False)
+    asked_at: float = field(default=0.0, init=False)
+    due_at: float | None = field(default=None, init=False)
+    asked_for: int = field(default=0, init=False)
+    """How many messages the reserve that is under way may bring."""
+    heard: bool = field(default=False, init=False)
+    """Whether the broker has ever answered what was asked for it."""
+    refused: bool = field(default=False, init=False)
+    """Whether the broker refuses it now."""
+
+    def __post_init__(self) -> None:
+        """Have the session told where it is collected and was never cancelled."""
+        self.of_queue = queue_of(self.queue)
         self._wanted = True
         self._batch = 0
+        dropped = self.session.registration.subscription_dropped
+        self._dropped = weakref.finalize(self, dropped, self.queue, self.no_ack, self.buffer)
+        self._dropped.atexit = False
 
     def for_partition(self, name: str) -> Subscription:
-        """Return what takes from the partition *name* of its queue for the same consumer."""
-        return Subscription(
-            *(self.qos, self.deliver, name, self.tag, self.no_ack, self._session, self._isolated)
-        )
+        """Return the subscription of the partition *name* of its queue for the same consumer."""
+        return replace(self, queue=name)
 
     @property
     def is_divided(self) -> bool:
@@ -100,14 +85,6 @@ class Subscription:
         """Ask the broker at the next opportunity."""
         self._wanted = True
 
-    def credit(self) -> int:
-        """Return how many messages may be reserved for it now."""
-        if self.no_ack:
-            return NO_ACK_AHEAD - len(self.buffer)
-        if ISOLATION.active and self._isolated.shuts_out(self.began_at):
-            return 0
-        return self.qos.credit(UNLIMITED)
-
     def can_deliver(self) -> bool:
         """Whether a buffered message may be delivered now."""
         return bool(self.buffer) and (self.no_ack or self.qos.can_consume())
@@ -123,15 +100,16 @@ class Subscription:
         self._wanted = False
         self.asked_at = monotonic()
 
-    def answered(self) -> None:
-        """Note that the reserve is over."""
+    def unanswered(self) -> None:
+        """Note that the reserve is over, and said nothing: the broker is asked again."""
         self.asked_for = 0
+        self._wanted = True
 
     def put_off(self, seconds: float) -> None:
         """Note that the broker refuses it: it is asked again after so long."""
         self.refused = True
         self.due_at = monotonic() + seconds
-        self.answered()
+        self.asked_for = 0
 
     def reserved(self, reservation: Reservation) -> None:
         """Take what a reserve brought."""
@@ -141,7 +119,7 @@ class Subscription:
         self._note_due(reservation.next_due_ms, min(monotonic(), self.asked_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
-        self.answered()  # last: whoever adds up meanwhile counts them twice, not never
+        self.asked_for = 0  # last: whoever adds up meanwhile counts them twice, not never
 
     def promoted(self, promoted: Promoted) -> None:
         """Note what was left when due messages were made ready for others."""

@@ -1,8 +1,7 @@
-"""Turns: the consumers of a transport, whose turn it is, and how much each may ask for."""
+"""Schedule: the consumers of a transport, whose turn it is, and for whom to ask."""
 
 from __future__ import annotations
 
-from collections import Counter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +18,7 @@ if TYPE_CHECKING:
 _UNHEARD_S = 1.0
 
 
-class Credit:
-    """The credit of channels, looked up once for each: it is a sum over all consumers."""
-
-    def __init__(self) -> None:
-        self._left: dict[QoS, int] = {}
-
-    def of(self, item: Subscription) -> int:
-        """Return how many messages may be reserved for *item*."""
-        if item.no_ack:
-            return item.credit()
-        if item.qos not in self._left:
-            self._left[item.qos] = item.credit()
-        return self._left[item.qos]
-
-    def use(self, item: Subscription, n: int) -> None:
-        """Note that *n* of it are spoken for; where there is no limit there is none."""
-        if item.qos.limited:
-            self._left[item.qos] -= max(n, 0)
-
-
-class Turns:
+class Schedule:
     """Who consumes, and whose turn it is. Changed by the application's thread alone.
 
     Others may read :attr:`subscriptions` by way of a copy.
@@ -47,8 +26,6 @@ class Turns:
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy
-        # Whether the queues share the credit of their channel.
-        self._split = strategy == "round_robin"
         self.subscriptions: list[Subscription] = []
         self.heard_at = 0.0
         """When a wait for notifications ended last."""
@@ -99,7 +76,7 @@ class Turns:
             others.remove(item)
             others.append(item)
 
-    # -- who is to be asked for, and how much
+    # -- who is to be asked for
 
     def wanting(self, store: Store) -> list[Subscription]:
         """Return, in order, those for which the broker may have something."""
@@ -148,19 +125,3 @@ class Turns:
             for item in subscriptions
             if item.asked_at < before and item.queue not in heard
         }
-
-    def shares(self, wanting: Sequence[Subscription]) -> Iterator[tuple[Subscription, int]]:
-        """Yield how much of its channel's credit each may use now."""
-        if len(wanting) == 1:
-            yield wanting[0], wanting[0].credit()
-            return
-        credit = Credit()
-        rivals = Counter(item.qos for item in wanting if not item.no_ack)
-        for item in wanting:
-            n = credit.of(item)
-            if not item.no_ack:
-                if self._split and n > 1:
-                    n = max(1, n // rivals[item.qos])
-                rivals[item.qos] -= 1
-                credit.use(item, n)
-            yield item, n
